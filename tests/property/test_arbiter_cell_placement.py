@@ -34,7 +34,7 @@ def random_case(random: Random) -> Case | None:
     cells, resources = PoolCells(pool, quotas), NodeResources(pool)
     for _ in range(random.randint(0, 5)):
         name, amount = random.choice(nodes).name, random.choice((1, 2, 4))
-        if resources.free_on_node(name)[GPU] >= amount * 1000:
+        if resources.free.amounts_on(name)[GPU] >= amount * 1000:
             if random.random() < 0.5:
                 cells.allocate_cells(random.choice(TENANTS), name, amount * 1000)
             resources.add_pods(name, gpu_shape(amount))
@@ -50,7 +50,7 @@ def random_case(random: Random) -> Case | None:
 def is_placeable(nodes: Sequence[Node], cells: PoolCells, resources: NodeResources, one: Gang) -> bool:
     """Return whether any assignment of the pods respects free capacity, one rack and the cells."""
     return any(
-        all(resources.free_on_node(name)[GPU] >= amount for name, amount in amounts.items())
+        all(resources.free.amounts_on(name)[GPU] >= amount for name, amount in amounts.items())
         and can_hold(cells, one.tenant, amounts)
         for amounts in all_assignments(nodes, one)
     )
@@ -106,7 +106,7 @@ def test_placed_pods_get_cells_if_possible() -> None:
         for chosen in product(pool.nodes, repeat=len(one.pods)):
             placed = [(pod, each.name) for pod, each in zip(one.pods, chosen, strict=True)]
             amounts = amounts_on(placed)
-            if any(resources.free_on_node(name)[GPU] < amount for name, amount in amounts.items()):
+            if any(resources.free.amounts_on(name)[GPU] < amount for name, amount in amounts.items()):
                 continue
             mark, can = cells.mark(), can_hold(cells, one.tenant, amounts)
             assert allocate_placed(cells, one.tenant, GPU, placed) is can, f"seed {seed}"

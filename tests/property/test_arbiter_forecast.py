@@ -8,6 +8,7 @@ from unittest.mock import patch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.arbiter.simulated_cluster import capacity_on
 from vkgateway.arbiter.capacity import future_fit
 from vkgateway.arbiter.capacity.expected_ends import ExpectedEnds, PodEnd
 from vkgateway.arbiter.capacity.forecast import PoolForecast
@@ -44,11 +45,17 @@ class _Case:
         count = random.randint(1, 6)
         self.pods = [Pod(uid=f"p{number}", shape=shapes[number % len(shapes)]) for number in range(count)]
         self.level = random.choice(("", "rack"))
-        self.among = random.sample(self.room.names, random.randint(1, len(nodes))) if random.random() < 0.3 else None
+        self.among = (
+            random.sample(self.room.nodes.names, random.randint(1, len(nodes))) if random.random() < 0.3 else None
+        )
 
     def _add_running(self, random: Random, number: int) -> None:
-        node, shape, time = random.choice(self.room.names), random.choice(SHAPES[:4]), random.choice((None, *TIMES))
-        if self.room.capacity_on_node(node, shape) or random.random() < 0.1:
+        node, shape, time = (
+            random.choice(self.room.nodes.names),
+            random.choice(SHAPES[:4]),
+            random.choice((None, *TIMES)),
+        )
+        if capacity_on(self.room, node, shape) or random.random() < 0.1:
             self.room.add_pods(node, shape)
             if time is not None and random.random() < 0.3:
                 self.also.append(PodEnd(time, node, shape))

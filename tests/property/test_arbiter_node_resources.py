@@ -51,7 +51,7 @@ class CountedResources:
 
     def __init__(self, resources: NodeResources) -> None:
         self.room = resources
-        self.pods: list[Counter[Shape]] = [Counter() for _ in resources.nodes]
+        self.pods: list[Counter[Shape]] = [Counter() for _ in resources.nodes.ordered]
 
     def change_pods(self, position: int, shape: Shape, count: int) -> None:
         self.pods[position][shape] += count
@@ -60,9 +60,9 @@ class CountedResources:
         return [self._fits(position, shape) for position in range(len(self.pods))]
 
     def _fits(self, position: int, shape: Shape) -> int:
-        node = self.room.nodes[position]
+        node = self.room.nodes.ordered[position]
         if not node_fits(shape, node) or not all(
-            any(name in each.allocatable for each in self.room.nodes) for name, _ in shape.requests
+            any(name in each.allocatable for each in self.room.nodes.ordered) for name, _ in shape.requests
         ):
             return 0
         return max(
@@ -70,7 +70,7 @@ class CountedResources:
         )
 
     def _free(self, position: int, name: str) -> int:
-        node = self.room.nodes[position]
+        node = self.room.nodes.ordered[position]
         taken = sum(limit_amount(shape.amount_of(name)) * count for shape, count in self.pods[position].items())
         return limit_amount(node.allocatable.get(name, 0)) - limit_amount(node.used.get(name, 0)) - taken
 
@@ -88,17 +88,17 @@ def test_capacity_agrees_with_counting(pool: Pool, wanted: list[Shape], data: st
     for _ in range(data.draw(st.integers(0, 12))):
         step = data.draw(st.sampled_from(["take", "give", "mark", "undo", "look", "take many"]))
         shape = data.draw(st.sampled_from(wanted))
-        position = data.draw(st.integers(0, len(resources) - 1))
+        position = data.draw(st.integers(0, len(resources.nodes) - 1))
         if step == "take":
-            resources.add_pods(resources.names[position], shape, 2)
+            resources.add_pods(resources.nodes.names[position], shape, 2)
             ledger.change_pods(position, shape, 2)
         elif step == "give":
-            resources.remove_pods(resources.names[position], shape)
+            resources.remove_pods(resources.nodes.names[position], shape)
             ledger.change_pods(position, shape, -1)
         elif step == "take many":
             for _ in range(data.draw(st.sampled_from([1, 7]))):
-                resources.add_pods_at(range(len(resources)), shape, [1] * len(resources))
-                for each in range(len(resources)):
+                resources.add_pods_at(range(len(resources.nodes)), shape, [1] * len(resources.nodes))
+                for each in range(len(resources.nodes)):
                     ledger.change_pods(each, shape, 1)
         elif step == "mark":
             marks.append((resources.mark(), [Counter(each) for each in ledger.pods]))
@@ -108,10 +108,10 @@ def test_capacity_agrees_with_counting(pool: Pool, wanted: list[Shape], data: st
             marks = [(other, pods) for other, pods in marks if other.changes <= mark.changes]
             ledger.pods = [Counter(each) for each in before]
         if step == "look":
-            assert resources.capacity_by_node(shape).tolist() == ledger.capacity_of(shape)
+            assert resources.views[shape].capacity.tolist() == ledger.capacity_of(shape)
     for shape in wanted:
-        assert resources.capacity_by_node(shape).tolist() == ledger.capacity_of(shape)
-        assert resources.total_capacity(shape) == sum(ledger.capacity_of(shape))
+        assert resources.views[shape].capacity.tolist() == ledger.capacity_of(shape)
+        assert resources.views[shape].total == sum(ledger.capacity_of(shape))
 
 
 @patient
@@ -120,14 +120,14 @@ def test_refreshed_views_equal_new_views(pool: Pool, wanted: list[Shape], data: 
     resources = NodeResources(pool)
     for _ in range(data.draw(st.integers(1, 6))):
         shape = data.draw(st.sampled_from(wanted))
-        resources.add_pods(data.draw(st.sampled_from(resources.names)), shape, data.draw(st.integers(-1, 2)))
+        resources.add_pods(data.draw(st.sampled_from(resources.nodes.names)), shape, data.draw(st.integers(-1, 2)))
         for _ in range(data.draw(st.sampled_from([0, 20]))):
-            resources.add_pods(resources.names[0], shape)
-            resources.remove_pods(resources.names[0], shape)
+            resources.add_pods(resources.nodes.names[0], shape)
+            resources.remove_pods(resources.nodes.names[0], shape)
         for looked_at in wanted:
-            resources.shape_view(looked_at).domain_sums("rack")
+            resources.views[looked_at].domain_sums("rack")
     for shape in wanted:
-        kept, new = resources.shape_view(shape), resources.copy().shape_view(shape)
+        kept, new = resources.views[shape], resources.copy().views[shape]
         assert kept.key.tolist() == new.key.tolist()
         assert kept.capacity.tolist() == new.capacity.tolist()
         for part in ("capacity", "loose", "units"):

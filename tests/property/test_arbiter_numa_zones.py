@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.arbiter.numa_machines import NumaMachine
-from tests.unit.arbiter.simulated_cluster import GPU, KEY, LOW, Cluster, make_gang, make_quota
+from tests.unit.arbiter.simulated_cluster import GPU, KEY, LOW, Cluster, capacity_on, make_gang, make_quota
 from vkgateway.arbiter.capacity.node_resources import NodeResources
 from vkgateway.arbiter.snapshot import Pod, Pool, Shape
 from vkgateway.gateway.decisionlog import LogEntry, encode_entry
@@ -72,7 +72,7 @@ def test_counted_pods_are_admitted_by_kubelet(seed: int) -> None:
         else:
             made.publish_topology()
     shape = random.choice(kinds)
-    for number in range(arbiter_resources(made, placed).capacity_on_node("n0", shape)):
+    for number in range(capacity_on(arbiter_resources(made, placed), "n0", shape)):
         assert made.start_pod(f"more{number}", shape), f"seed {seed}"
 
 
@@ -81,7 +81,7 @@ def test_count_of_equal_single_container_pods_is_exact(seed: int) -> None:
     random = Random(seed)
     made, placed = random_machine(random), dict[str, Shape]()
     shape = Shape.from_requests({GPU: random.choice((1, 2, 3)) * 1000, NIC: random.choice((0, 1)) * 1000})
-    while arbiter_resources(made, placed).capacity_on_node("n0", shape):
+    while capacity_on(arbiter_resources(made, placed), "n0", shape):
         uid = f"p{len(placed)}"
         assert made.start_pod(uid, shape)
         placed[uid] = shape

@@ -61,7 +61,7 @@ def domains_at(racks: Sequence[Sequence[int]], level: str) -> list[list[int]]:
 
 
 def free_units(resources: NodeResources) -> list[int]:
-    return [resources.free_on_node(name)[GPU] // 1000 for name in resources.names]
+    return [resources.free.amounts_on(name)[GPU] // 1000 for name in resources.nodes.names]
 
 
 @patient
@@ -79,10 +79,12 @@ def test_placement_is_found_exactly_if_one_exists(cluster: list[list[int]], want
     used: Counter[str] = Counter()
     for pod, size in zip(found, wanted, strict=True):
         used[found[pod]] += size
-    assert free_units(resources) == [room_ - used[name] for room_, name in zip(before, resources.names, strict=True)]
+    assert free_units(resources) == [
+        room_ - used[name] for room_, name in zip(before, resources.nodes.names, strict=True)
+    ]
     assert min(free_units(resources)) >= 0
     if level:
-        labels = {node.name: node.labels[level] for node in resources.nodes}
+        labels = {node.name: node.labels[level] for node in resources.nodes.ordered}
         assert len({labels[name] for name in found.values()}) == 1
 
 
@@ -111,7 +113,7 @@ def test_preferred_level_uses_fewest_domains(cluster: list[list[int]], count: in
         few for few in range(1, len(cluster) + 1) if any(sum(chosen) >= count for chosen in combinations(fits, few))
     )
     assert len({name.split("-")[0] for name in found.values()}) == fewest
-    order = [resources.position_of(found[pod.uid]) for pod in make_pods([size] * count)]
+    order = [resources.nodes.positions[found[pod.uid]] for pod in make_pods([size] * count)]
     assert order == sorted(order)
 
 
@@ -142,12 +144,12 @@ def test_placement_is_deterministic(
     cluster: list[list[int]], wanted: list[int], required: str, preferred: str, data: st.DataObject
 ) -> None:
     resources = resources_of(cluster)
-    among = data.draw(st.one_of(st.none(), st.lists(st.sampled_from(resources.names))))
+    among = data.draw(st.one_of(st.none(), st.lists(st.sampled_from(resources.nodes.names))))
     mark = resources.mark()
     found = place_pods(resources, make_pods(wanted), required_level=required, preferred_level=preferred, among=among)
     assert found is None or among is None or set(found.values()) <= set(among)
     resources.undo(mark)
-    mask = None if among is None else resources.node_mask(reversed(among))
+    mask = None if among is None else resources.nodes.mask_of(reversed(among))
     mixed = data.draw(st.permutations(make_pods(wanted)))
     assert place_pods(resources, mixed, required_level=required, preferred_level=preferred, among=mask) == found
 

@@ -19,6 +19,7 @@ from tests.unit.arbiter.borrowed_pool import (
     running_gang,
     waiting_gang,
 )
+from tests.unit.arbiter.simulated_cluster import capacity_on
 from vkgateway.arbiter.capacity.node_resources import NodeResources
 from vkgateway.arbiter.capacity.placement import place_pods
 from vkgateway.arbiter.decisions import Evict
@@ -77,10 +78,10 @@ def _case(
     level: str,
 ) -> Case:
     cluster = tuple(make_node(f"n{index}", size=size, rack=f"r{index % 2}") for index, size in enumerate(sizes))
-    free = resources_and_candidates(cluster)[0]
+    resources = resources_and_candidates(cluster)[0]
     built = []
     for number, (shape, on, age, elastic, minimum, more, priority) in enumerate(gangs):
-        found = [_pod(f"g{number}-{rank}", free, shape, each, age, rank) for rank, each in enumerate(on)]
+        found = [_pod(f"g{number}-{rank}", resources, shape, each, age, rank) for rank, each in enumerate(on)]
         if pods := tuple(pod for pod in found if pod is not None):
             gang = running_gang(
                 f"g{number}",
@@ -93,17 +94,18 @@ def _case(
                 restart_cost=30.0 if more & 4 else 0.0,
             )
             built.append(replace(gang, pods=pods))
-    coming = [_pod(f"e{number}", free, gpu_shape(2, 8), (on, 1), 0.0, 0) for number, on in enumerate(ending)]
+    coming = [_pod(f"e{number}", resources, gpu_shape(2, 8), (on, 1), 0.0, 0) for number, on in enumerate(ending)]
     going = tuple(replace(pod, state=PodState.ENDING) for pod in coming if pod is not None)
     return Case(cluster, tuple(built), mixed_gang(asked, required_level=level), going)
 
 
-def _pod(uid: str, free: NodeResources, shape: Shape, at: tuple[int, int], age: float, rank: int) -> Pod | None:
+def _pod(uid: str, resources: NodeResources, shape: Shape, at: tuple[int, int], age: float, rank: int) -> Pod | None:
     """Return a pod if it fits."""
-    on = free.names[at[0] % len(free.names)]
-    if any(free.free_on_node(on)[name] < amount for name, amount in shape.requests):
+    names = resources.nodes.names
+    on = names[at[0] % len(names)]
+    if any(resources.free.amounts_on(on)[name] < amount for name, amount in shape.requests):
         return None
-    free.add_pods(on, shape)
+    resources.add_pods(on, shape)
     return placed_pod(uid, on, shape, age=age + rank % 2, borrowed=at[1] > 0, rank=rank)
 
 
@@ -150,10 +152,11 @@ def test_all_or_nothing(case: Case) -> None:
     assert list(choice.nodes) == [pod.uid for pod in case.asking.pods]
     resources = case.resources_without(victim_uids(choice.evicts))
     for pod in case.asking.pods:
-        assert resources.capacity_on_node(choice.nodes[pod.uid], pod.shape)
+        assert capacity_on(resources, choice.nodes[pod.uid], pod.shape)
         resources.add_pods(choice.nodes[pod.uid], pod.shape)
     if case.asking.required_level:
-        assert len({resources.nodes[resources.position_of(name)].labels["rack"] for name in choice.nodes.values()}) == 1
+        racks = {node.name: node.labels["rack"] for node in case.nodes}
+        assert len({racks[name] for name in choice.nodes.values()}) == 1
 
 
 @patient

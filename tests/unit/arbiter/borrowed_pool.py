@@ -105,7 +105,7 @@ def resources_and_candidates(
     for gang in gangs:
         candidates.update_gang(gang)
         for pod in gang.pods:
-            if pod.state is not PodState.WAITING and pod.node in resources:
+            if pod.state is not PodState.WAITING and pod.node in resources.nodes:
                 resources.add_pods(pod.node, pod.shape)
     return resources, candidates
 

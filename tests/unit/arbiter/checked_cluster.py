@@ -85,7 +85,7 @@ class CheckedCluster(Cluster):
                 on = pod.node if pod.uid not in without else ""
                 if not on and each.id in plans:
                     on = plans[each.id].nodes.get(pod.uid, "")
-                if on in resources:
+                if on in resources.nodes:
                     resources.add_pods(on, pod.shape)
         return resources
 
@@ -132,7 +132,9 @@ class CheckedCluster(Cluster):
         preemptor = any(pod.shape.amount_of(GPU) for pod in pods)
         return (
             preemptor
-            and sum(max(0, resources.free_on_node(each.name)[GPU]) for each in resources.nodes if each.usable)
+            and sum(
+                max(0, resources.free.amounts_on(each.name)[GPU]) for each in resources.nodes.ordered if each.usable
+            )
             < self.pool.reserve
         )
 
@@ -318,17 +320,17 @@ def _has_largest_cell(cells: PoolCells, preemptor: Gang, min_members: list[Pod],
 def _overcommitted_plans(resources: NodeResources, plans: Mapping[str, PreemptionPlan], key: PoolKey) -> list[str]:
     """Return the gangs whose plans overcommit nodes of a pool."""
     cluster = ((name, on) for name, plan in plans.items() if plan.pool == key for on in plan.nodes.values())
-    return sorted({name for name, on in cluster if min(resources.free_on_node(on).values()) < 0})
+    return sorted({name for name, on in cluster if min(resources.free.amounts_on(on).values()) < 0})
 
 
 def _required_nodes(resources: NodeResources, pending_gang: PendingGang) -> BoolArray | None:
     """Return the mask of nodes on which the gang's pods must run because of its placed pods; None: any."""
     cluster = (
-        [pod.node for pod in pending_gang.placed_pods if pod.node in resources]
+        [pod.node for pod in pending_gang.placed_pods if pod.node in resources.nodes]
         if pending_gang.gang.required_level
         else []
     )
-    return resources.nodes_in_domain(cluster[0], pending_gang.gang.required_level) if cluster else None
+    return resources.nodes.domain_mask(cluster[0], pending_gang.gang.required_level) if cluster else None
 
 
 def _with_nodes_down(pool: Pool, down: frozenset[str]) -> Pool:

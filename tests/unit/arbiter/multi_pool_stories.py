@@ -45,11 +45,11 @@ class MultiPoolCluster(CheckedCluster):
         resources = NodeResources(self.pool_of(key))
         pods = {pod.uid: pod for each in self.gangs.values() for pod in each.pods}
         for pod in pods.values():
-            if pod.node in resources and pod.uid not in without:
+            if pod.node in resources.nodes and pod.uid not in without:
                 resources.add_pods(pod.node, pod.shape)
         for plan in plans.values():
             for uid, node in plan.nodes.items():
-                if node in resources and (not pods[uid].node or uid in without):
+                if node in resources.nodes and (not pods[uid].node or uid in without):
                     resources.add_pods(node, pods[uid].shape)
         return resources
 
@@ -138,7 +138,7 @@ class MultiPoolCluster(CheckedCluster):
                 pool.key
                 for pool in self.pools
                 if any(
-                    min(resources.free_on_node(on).values()) < 0
+                    min(resources.free.amounts_on(on).values()) < 0
                     for resources in [self.resources_without(pool.key, without=left, plans=plans)]
                     for plan in plans.values()
                     if plan.pool == pool.key

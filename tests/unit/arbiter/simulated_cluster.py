@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from vkgateway.arbiter.cache import Cache
+from vkgateway.arbiter.capacity.node_resources import NodeResources
 from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.decisions import Decisions, PendingReport
 from vkgateway.arbiter.guarantees.cells import PoolCells
@@ -278,6 +279,11 @@ class Cluster:
 
     def _domain_of(self, name: str, level: str) -> str:
         return next(each.labels[level] for pool in self.pools for each in pool.nodes if each.name == name)
+
+
+def capacity_on(resources: NodeResources, name: str, shape: Shape) -> int:
+    """Return how many pods of the shape fit on a node."""
+    return int(resources.views[shape].capacity[resources.nodes.positions[name]])
 
 
 def make_nodes(count: int, size: int = 8) -> list[Node]:

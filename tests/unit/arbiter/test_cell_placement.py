@@ -48,7 +48,7 @@ def test_search_changes_no_state() -> None:
 
     assert found is not None
     assert cells.unused_cells("a") == {8: 1}
-    assert resources.free_on_node("n0")[GPU] == 8000
+    assert resources.free.amounts_on("n0")[GPU] == 8000
     inside.commit_placement(found)
     assert cells.unused_cells("a") == {}
 

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from vkgateway.arbiter.capacity.node_resources import NodeResources
+from vkgateway.arbiter.capacity.node_table import NodeTable
 from vkgateway.arbiter.snapshot import Node, Pool, Shape
 
 GPU = "nvidia.com/gpu"
@@ -36,63 +36,61 @@ def test_nodes_are_in_topology_order() -> None:
         make_node("b", rack="1", zone="z"),
         make_node("a", rack="2", zone="z"),
     )
-    assert NodeResources(make_pool(*nodes, levels=("zone", "rack"))).names == ("b", "a", "c", "d")
-    assert NodeResources(make_pool(*nodes)).names == ("a", "b", "c", "d")
+    assert NodeTable(make_pool(*nodes, levels=("zone", "rack"))).names == ("b", "a", "c", "d")
+    assert NodeTable(make_pool(*nodes)).names == ("a", "b", "c", "d")
 
 
 def test_scarcest_resource_limits_capacity() -> None:
     resources = NodeResources(make_pool(make_node("a"), make_node("b", used=3)))
-    assert resources.capacity_by_node(gpu_shape(2)).tolist() == [4, 2]
-    assert resources.capacity_by_node(gpu_shape(2, cpu=40)).tolist() == [1, 1]
-    assert resources.total_capacity(gpu_shape(2)) == 6
-    assert resources.capacity_on_node("b", gpu_shape(2)) == 2
+    assert resources.views[gpu_shape(2)].capacity.tolist() == [4, 2]
+    assert resources.views[gpu_shape(2, cpu=40)].capacity.tolist() == [1, 1]
+    assert resources.views[gpu_shape(2)].total == 6
 
 
 def test_unknown_resource_or_unusable_node_has_no_capacity() -> None:
     resources = NodeResources(make_pool(make_node("a"), make_node("b", usable=False)))
-    assert resources.capacity_by_node(gpu_shape(1)).tolist() == [8, 0]
-    assert resources.capacity_by_node(Shape.from_requests({GPU: 1000, "example.com/fpga": 1})).tolist() == [0, 0]
+    assert resources.views[gpu_shape(1)].capacity.tolist() == [8, 0]
+    assert resources.views[Shape.from_requests({GPU: 1000, "example.com/fpga": 1})].capacity.tolist() == [0, 0]
     resources.add_pods("a", Shape.from_requests({"example.com/fpga": 1}))
-    assert resources.free_on_node("a") == {"cpu": 64_000, GPU: 8000}
+    assert resources.free.amounts_on("a") == {"cpu": 64_000, GPU: 8000}
 
 
 def test_largest_usable_node_defines_whole_node() -> None:
-    assert (
-        NodeResources(
-            make_pool(make_node("a", 8), make_node("b", 4), make_node("c", 16, usable=False))
-        ).largest_node_units
-        == 8000
-    )
-    assert NodeResources(make_pool(make_node("c", 16, usable=False))).largest_node_units == 0
+    unusable = make_node("c", 16, usable=False)
+    assert NodeTable(make_pool(make_node("a", 8), make_node("b", 4), unusable)).largest_units == 8000
+    assert NodeTable(make_pool(unusable)).largest_units == 0
 
 
-def test_capacity_among_some_nodes() -> None:
+def test_mask_of_allowed_nodes() -> None:
     resources = NodeResources(make_pool(make_node("a"), make_node("b"), make_node("c")))
-    assert resources.capacity_by_node(gpu_shape(8), among=["c", "gone"]).tolist() == [0, 0, 1]
-    assert resources.capacity_by_node(gpu_shape(8), among=resources.node_mask(["a", "b"])).tolist() == [1, 1, 0]
-    assert resources.capacity_by_node(gpu_shape(8), among=[]).tolist() == [0, 0, 0]
+    assert resources.nodes.mask_of(["c", "gone"]).tolist() == [False, False, True]
+    mask = resources.nodes.mask_of(["a", "b"])
+    assert mask.tolist() == [True, True, False]
+    assert resources.nodes.mask_of(mask).tolist() == [True, True, False]
+    assert resources.nodes.mask_of([]).tolist() == [False, False, False]
+    assert resources.nodes.mask_of(None).tolist() == [True, True, True]
 
 
 def test_running_pods_count_beyond_capacity() -> None:
     resources = NodeResources(make_pool(make_node("a", 2)))
     resources.add_pods("a", gpu_shape(1), 3)
-    assert resources.free_on_node("a")[GPU] == -1000
-    assert resources.capacity_by_node(gpu_shape(1)).tolist() == [0]
+    assert resources.free.amounts_on("a")[GPU] == -1000
+    assert resources.views[gpu_shape(1)].capacity.tolist() == [0]
     resources.remove_pods("a", gpu_shape(1), 2)
-    assert resources.capacity_by_node(gpu_shape(1)).tolist() == [1]
+    assert resources.views[gpu_shape(1)].capacity.tolist() == [1]
 
 
 def test_huge_amounts_do_not_overflow() -> None:
     vast = Shape.from_requests({"memory": 2**80})
     resources = NodeResources(make_pool(Node(name="a", allocatable={GPU: 8000, "memory": 2**60, "cpu": 1})))
-    assert resources.capacity_by_node(vast).tolist() == [1]
+    assert resources.views[vast].capacity.tolist() == [1]
     resources.add_pods("a", vast, 10)
-    assert resources.capacity_by_node(vast).tolist() == [0]
+    assert resources.views[vast].capacity.tolist() == [0]
 
 
 def test_unknown_node_raises() -> None:
     resources = NodeResources(make_pool(make_node("a")))
-    assert "b" not in resources
+    assert "b" not in resources.nodes
     with pytest.raises(KeyError):
         resources.add_pods("b", gpu_shape(1))
     with pytest.raises(KeyError):
@@ -103,11 +101,11 @@ def test_many_pods_are_added_and_removed() -> None:
     resources = NodeResources(make_pool(make_node("a"), make_node("b")))
     mark = resources.mark()
     resources.add_many([("a", gpu_shape(1)), ("b", gpu_shape(2)), ("a", gpu_shape(1)), ("a", gpu_shape(4))])
-    assert (resources.free_on_node("a")[GPU], resources.free_on_node("b")[GPU]) == (2000, 6000)
+    assert (resources.free.amounts_on("a")[GPU], resources.free.amounts_on("b")[GPU]) == (2000, 6000)
     resources.undo(mark)
     with pytest.raises(KeyError):
         resources.add_many([("a", gpu_shape(1)), ("c", gpu_shape(2))])
-    assert resources.free_on_node("a")[GPU] == 8000
+    assert resources.free.amounts_on("a")[GPU] == 8000
 
 
 def test_undo_restores_state_and_mark_stays_valid() -> None:
@@ -117,10 +115,10 @@ def test_undo_restores_state_and_mark_stays_valid() -> None:
     for _ in range(2):
         resources.add_pods("b", gpu_shape(8))
         resources.remove_pods("a", gpu_shape(4))
-        assert resources.capacity_by_node(gpu_shape(8)).tolist() == [1, 0]
+        assert resources.views[gpu_shape(8)].capacity.tolist() == [1, 0]
         resources.undo(mark)
-        assert resources.capacity_by_node(gpu_shape(8)).tolist() == [0, 1]
-        assert resources.free_on_node("a")[GPU] == 4000
+        assert resources.views[gpu_shape(8)].capacity.tolist() == [0, 1]
+        assert resources.free.amounts_on("a")[GPU] == 4000
 
 
 def test_nested_trials() -> None:
@@ -130,9 +128,9 @@ def test_nested_trials() -> None:
     inner = resources.mark()
     resources.add_pods("a", gpu_shape(2))
     resources.undo(inner)
-    assert resources.free_on_node("a")[GPU] == 7000
+    assert resources.free.amounts_on("a")[GPU] == 7000
     resources.undo(outer)
-    assert resources.free_on_node("a")[GPU] == 8000
+    assert resources.free.amounts_on("a")[GPU] == 8000
 
 
 def test_forgotten_marks_keep_changes() -> None:
@@ -142,80 +140,59 @@ def test_forgotten_marks_keep_changes() -> None:
     mark = resources.mark()
     resources.add_pods("a", gpu_shape(1))
     resources.undo(mark)
-    assert resources.free_on_node("a")[GPU] == 7000
+    assert resources.free.amounts_on("a")[GPU] == 7000
 
 
 def test_version_grows_only_when_capacity_is_freed() -> None:
     resources = NodeResources(make_pool(make_node("a")))
-    before = resources.version
+    before = resources.unfit.version
     resources.add_pods("a", gpu_shape(1))
-    assert resources.version == before
+    assert resources.unfit.version == before
     resources.remove_pods("a", gpu_shape(1))
-    assert resources.version > before
+    assert resources.unfit.version > before
 
 
 def test_unfit_shapes_are_remembered_until_capacity_is_freed() -> None:
     resources = NodeResources(make_pool(make_node("a")))
-    resources.remember_unfit("gang")
-    assert resources.is_known_unfit("gang")
+    resources.unfit.add("gang")
+    assert "gang" in resources.unfit
     resources.add_pods("a", gpu_shape(1))
-    assert resources.is_known_unfit("gang")
+    assert "gang" in resources.unfit
     resources.remove_pods("a", gpu_shape(1))
-    assert not resources.is_known_unfit("gang")
+    assert "gang" not in resources.unfit
 
 
 def test_undo_forgets_unfit_shapes_of_trial() -> None:
     resources = NodeResources(make_pool(make_node("a")))
     mark = resources.mark()
     resources.add_pods("a", gpu_shape(8))
-    resources.remember_unfit("gang")
+    resources.unfit.add("gang")
     resources.undo(mark)
-    assert not resources.is_known_unfit("gang")
+    assert "gang" not in resources.unfit
 
 
 def test_versions_are_never_reused() -> None:
     resources = NodeResources(make_pool(make_node("a")))
     resources.add_pods("a", gpu_shape(8))
-    resources.remember_unfit("before")
+    resources.unfit.add("before")
     mark = resources.mark()
     resources.remove_pods("a", gpu_shape(1))
-    in_trial = resources.version
+    in_trial = resources.unfit.version
     resources.undo(mark)
-    assert resources.is_known_unfit("before")
+    assert "before" in resources.unfit
     resources.remove_pods("a", gpu_shape(2))
-    assert resources.version not in (in_trial, mark.version)
+    assert resources.unfit.version not in (in_trial, mark.unfit.version)
 
 
 def test_copy_is_independent() -> None:
     resources = NodeResources(make_pool(make_node("a")))
     resources.add_pods("a", gpu_shape(2))
-    assert resources.total_capacity(gpu_shape(1)) == 6
+    assert resources.views[gpu_shape(1)].total == 6
     other = resources.copy()
     other.add_pods("a", gpu_shape(6))
-    assert (resources.total_capacity(gpu_shape(1)), other.total_capacity(gpu_shape(1))) == (6, 0)
+    assert (resources.views[gpu_shape(1)].total, other.views[gpu_shape(1)].total) == (6, 0)
     resources.add_pods("a", gpu_shape(1))
-    assert (resources.total_capacity(gpu_shape(1)), other.total_capacity(gpu_shape(1))) == (5, 0)
-
-
-def test_ceiling_limits_capacity() -> None:
-    resources = NodeResources(make_pool(make_node("a"), make_node("b", used=6), make_node("c")))
-    ceiling = np.array([4000, 4000, -1000])
-    limited = resources.with_ceiling(ceiling)
-    assert limited.capacity_by_node(gpu_shape(1)).tolist() == [4, 2, 0]
-    assert limited.capacity_by_node(gpu_shape(0, cpu=64)).tolist() == [1, 1, 1]
-    limited.add_pods("a", gpu_shape(3))
-    limited.add_pods("a", gpu_shape(0, cpu=32))
-    assert limited.capacity_by_node(gpu_shape(1)).tolist() == [1, 2, 0]
-    assert limited.copy().capacity_by_node(gpu_shape(1)).tolist() == [1, 2, 0]
-    assert limited.free_on_node("a") == {"cpu": 32_000, GPU: 5000}
-    assert resources.capacity_by_node(gpu_shape(1)).tolist() == [8, 2, 8]
-    assert ceiling.tolist() == [4000, 4000, -1000]
-
-
-def test_ceiling_does_not_affect_whole_nodes() -> None:
-    limited = NodeResources(make_pool(make_node("a"), make_node("b", used=3))).with_ceiling(np.array([2000, 8000]))
-    keys = limited.shape_view(gpu_shape(1)).key
-    assert keys[1] < keys[0]
+    assert (resources.views[gpu_shape(1)].total, other.views[gpu_shape(1)].total) == (5, 0)
 
 
 def test_nodes_in_domain() -> None:
@@ -224,14 +201,14 @@ def test_nodes_in_domain() -> None:
             make_node("a", rack="1"), make_node("b", rack="2"), make_node("c", rack="1"), make_node("d"), make_node("e")
         )
     )
-    assert resources.nodes_in_domain("a", "rack").tolist() == [True, False, True, False, False]
-    assert resources.nodes_in_domain("d", "rack").tolist() == [False, False, False, True, False]
+    assert resources.nodes.domain_mask("a", "rack").tolist() == [True, False, True, False, False]
+    assert resources.nodes.domain_mask("d", "rack").tolist() == [False, False, False, True, False]
 
 
 def test_a_pool_without_nodes() -> None:
     resources = NodeResources(make_pool())
-    assert resources.total_capacity(gpu_shape(1)) == 0
-    assert resources.capacity_by_node(gpu_shape(1)).size == 0
+    assert resources.views[gpu_shape(1)].total == 0
+    assert resources.views[gpu_shape(1)].capacity.size == 0
 
 
 def test_partial_and_full_refresh_agree() -> None:
@@ -240,10 +217,10 @@ def test_partial_and_full_refresh_agree() -> None:
     resources = NodeResources(make_pool(*nodes, levels=("rack",)))
     for touched in (1, 8, 9, 25, 31, 32, 125):
         shape = gpu_shape(touched % 3, cpu=5)
-        resources.shape_view(shape).domain_sums("rack")
+        resources.views[shape].domain_sums("rack")
         resources.add_pods_at(range(touched), shape, [1 + position % 2 for position in range(touched)])
         for looked_at in (shape, gpu_shape(1, cpu=2), gpu_shape(4)):
-            kept, new = resources.shape_view(looked_at), resources.copy().shape_view(looked_at)
+            kept, new = resources.views[looked_at], resources.copy().views[looked_at]
             assert kept.total == new.total
             assert kept.key.tolist() == new.key.tolist()
             for part in ("capacity", "loose", "units"):
@@ -256,34 +233,34 @@ def test_partial_and_full_refresh_agree() -> None:
 def test_restore_after_any_number_of_changes(number: int) -> None:
     resources, shape = NodeResources(make_pool(*(make_node(f"{index:02}") for index in range(40)))), gpu_shape(1, cpu=1)
     resources.add_pods("07", shape)
-    resources.remember_unfit("before")
-    before, total, version = resources.free_on_node("07"), resources.total_capacity(shape), resources.version
+    resources.unfit.add("before")
+    before, total, version = resources.free.amounts_on("07"), resources.views[shape].total, resources.unfit.version
     saved = resources.save()
     for index in range(number):
         resources.add_pods(f"{index % 40:02}", shape)
-        resources.total_capacity(shape)
+        assert resources.views[shape].total >= 0
         if index % 3 == 0:
             resources.remove_pods("07", shape)
-    resources.remember_unfit("within")
+    resources.unfit.add("within")
     resources.restore(saved)
 
-    assert (resources.free_on_node("07"), resources.total_capacity(shape), resources.version) == (
+    assert (resources.free.amounts_on("07"), resources.views[shape].total, resources.unfit.version) == (
         before,
         total,
         version,
     )
-    assert (resources.is_known_unfit("before"), resources.is_known_unfit("within")) == (True, False)
-    new = resources.copy().shape_view(shape)
-    assert resources.shape_view(shape).key.tolist() == new.key.tolist()
+    assert ("before" in resources.unfit, "within" in resources.unfit) == (True, False)
+    new = resources.copy().views[shape]
+    assert resources.views[shape].key.tolist() == new.key.tolist()
     resources.add_pods("07", shape)
-    assert resources.total_capacity(shape) == total - 1
+    assert resources.views[shape].total == total - 1
 
 
 def test_unknown_images_do_not_matter() -> None:
     resources = NodeResources(make_pool(make_node("a"), make_node("b")))
     new, newer = (replace(gpu_shape(1), images=frozenset({name})) for name in ("new", "newer"))
-    assert resources.shape_view(new) is resources.shape_view(newer) is resources.shape_view(gpu_shape(1))
-    assert resources.shape_view(gpu_shape(1)) is not resources.shape_view(gpu_shape(2))
+    assert resources.views[new] is resources.views[newer] is resources.views[gpu_shape(1)]
+    assert resources.views[gpu_shape(1)] is not resources.views[gpu_shape(2)]
 
 
 def test_views_of_many_shapes_stay_correct() -> None:
@@ -291,6 +268,6 @@ def test_views_of_many_shapes_stay_correct() -> None:
     for count in range(1, 400):
         shape = Shape.from_requests({GPU: 1000, "cpu": count})
         resources.add_pods("a", gpu_shape(1))
-        assert resources.total_capacity(shape) == 15
+        assert resources.views[shape].total == 15
         resources.remove_pods("a", gpu_shape(1))
-        assert resources.total_capacity(shape) == 16
+        assert resources.views[shape].total == 16

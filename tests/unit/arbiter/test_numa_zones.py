@@ -13,6 +13,7 @@ from tests.unit.arbiter.simulated_cluster import (
     KEY,
     LOW,
     Cluster,
+    capacity_on,
     gpu_shape,
     make_gang,
     make_node,
@@ -39,65 +40,61 @@ def published_node(name: str, allocatable: Iterable[int], available: Iterable[in
 @pytest.mark.parametrize(("size", "fit"), [(1, 8), (2, 4), (3, 2), (4, 2), (5, 0), (8, 0)])
 def test_equal_pods_fit_by_zone(size: int, fit: int) -> None:
     made = make_resources(zoned_node("n0", 4, 4))
-    assert made.capacity_on_node("n0", gpu_shape(size)) == fit
+    assert capacity_on(made, "n0", gpu_shape(size)) == fit
     for left in reversed(range(fit)):
         made.add_pods("n0", gpu_shape(size))
-        assert made.capacity_on_node("n0", gpu_shape(size)) == left
+        assert capacity_on(made, "n0", gpu_shape(size)) == left
 
 
 def test_nodes_without_zones_are_unlimited() -> None:
     made = make_resources(make_node("n0"), zoned_node("n1", 4, 4))
-    assert made.capacity_by_node(gpu_shape(8)).tolist() == [1, 0]
-    assert not make_resources(make_node("n0")).has_zones
-    assert [made.is_zoned(name) for name in ("n0", "n1")] == [False, True]
+    assert made.views[gpu_shape(8)].capacity.tolist() == [1, 0]
+    assert make_resources(make_node("n0")).free.zones is None
+    assert made.free.zones is not None
+    assert [made.free.zones.is_zoned(name) for name in ("n0", "n1")] == [False, True]
 
 
 def test_resources_outside_zones_are_ignored() -> None:
     made = make_resources(zoned_node("n0", 4, 4))
-    assert made.capacity_on_node("n0", gpu_shape(4, cpu=30)) == 2
-    assert made.capacity_on_node("n0", Shape.from_requests({"cpu": 1000})) == 64
+    assert capacity_on(made, "n0", gpu_shape(4, cpu=30)) == 2
+    assert capacity_on(made, "n0", Shape.from_requests({"cpu": 1000})) == 64
 
 
 def test_pod_of_unknown_zone_counts_as_worst_case() -> None:
     made = make_resources(zoned_node("n0", 4, 4))
     made.add_pods("n0", gpu_shape(1))
-    assert made.capacity_on_node("n0", gpu_shape(4)) == 1
+    assert capacity_on(made, "n0", gpu_shape(4)) == 1
     made.add_pods("n0", gpu_shape(1))
-    assert made.capacity_on_node("n0", gpu_shape(4)) == 0, "they may be in both zones"
+    assert capacity_on(made, "n0", gpu_shape(4)) == 0, "they may be in both zones"
     made.remove_pods("n0", gpu_shape(1))
-    assert made.capacity_on_node("n0", gpu_shape(4)) == 1
+    assert capacity_on(made, "n0", gpu_shape(4)) == 1
 
 
 def test_published_amounts_count_their_pods_once() -> None:
     made = make_resources(published_node("n0", [4, 4], [2, 4], counted=frozenset({"x"})))
     made.add_pods("n0", gpu_shape(2))
     made.count_published("n0", gpu_shape(2))
-    assert made.capacity_on_node("n0", gpu_shape(4)) == 1
-    assert made.capacity_on_node("n0", gpu_shape(3)) == 1
+    assert capacity_on(made, "n0", gpu_shape(4)) == 1
+    assert capacity_on(made, "n0", gpu_shape(3)) == 1
     made.add_pods("n0", gpu_shape(2))
-    assert made.capacity_on_node("n0", gpu_shape(4)) == 0, "it may be in the zone that was free"
-    assert made.capacity_on_node("n0", gpu_shape(2)) == 2
+    assert capacity_on(made, "n0", gpu_shape(4)) == 0, "it may be in the zone that was free"
+    assert capacity_on(made, "n0", gpu_shape(2)) == 2
 
 
 def test_ended_published_pods_free_capacity_in_some_zone() -> None:
     made = make_resources(published_node("n0", [4, 4], [3, 1], counted=frozenset({"x", "y"}), gone={"y": gpu_shape(3)}))
     made.add_pods("n0", gpu_shape(1))
     made.count_published("n0", gpu_shape(1))
-    assert [made.capacity_on_node("n0", gpu_shape(size)) for size in (1, 2, 3, 4)] == [7, 3, 2, 1]
+    assert [capacity_on(made, "n0", gpu_shape(size)) for size in (1, 2, 3, 4)] == [7, 3, 2, 1]
     made.add_pods("n0", gpu_shape(3))
-    assert made.capacity_on_node("n0", gpu_shape(3)) == 1
-    assert (
-        make_resources(published_node("n0", [4, 4], [0, 0], gone={"y": container_shape(2, 1)})).capacity_on_node(
-            "n0", gpu_shape(1)
-        )
-        == 8
-    )
+    assert capacity_on(made, "n0", gpu_shape(3)) == 1
     held = make_resources(published_node("n0", [4, 4], [0, 0], gone={"y": container_shape(2, 1)}))
+    assert capacity_on(held, "n0", gpu_shape(1)) == 8
     held.add_pods("n0", gpu_shape(4))
     held.add_pods("n0", gpu_shape(1))
     for size in (4, 1):
         held.count_published("n0", gpu_shape(size))
-    assert [held.capacity_on_node("n0", gpu_shape(size)) for size in (1, 2, 3)] == [3, 1, 0]
+    assert [capacity_on(held, "n0", gpu_shape(size)) for size in (1, 2, 3)] == [3, 1, 0]
 
 
 def test_ended_pod_counted_as_placed_frees_capacity_once() -> None:
@@ -136,27 +133,27 @@ def test_empty_node_counts_whole_zones() -> None:
     for _ in range(8):
         made.add_pods("n0", gpu_shape(1))
         made.count_published("n0", gpu_shape(1))
-    assert made.capacity_on_node("n0", gpu_shape(4)) == 0
+    assert capacity_on(made, "n0", gpu_shape(4)) == 0
     made.remove_pods("n0", gpu_shape(1), 6)
-    assert made.capacity_on_node("n0", gpu_shape(4)) == 0
+    assert capacity_on(made, "n0", gpu_shape(4)) == 0
     made.remove_pods("n0", gpu_shape(1))
-    assert made.capacity_on_node("n0", gpu_shape(4)) == 1, "the last can only be in one of them"
+    assert capacity_on(made, "n0", gpu_shape(4)) == 1, "the last can only be in one of them"
 
 
 def test_devices_of_unmanaged_pods_count() -> None:
     stranger = published_node("n0", [4, 4], [4, 2], used={GPU: 2000})
-    assert make_resources(replace(stranger, used={GPU: 2000})).capacity_on_node("n0", gpu_shape(4)) == 1
-    assert make_resources(replace(stranger, used={GPU: 3000})).capacity_on_node("n0", gpu_shape(4)) == 0, (
+    assert capacity_on(make_resources(replace(stranger, used={GPU: 2000})), "n0", gpu_shape(4)) == 1
+    assert capacity_on(make_resources(replace(stranger, used={GPU: 3000})), "n0", gpu_shape(4)) == 0, (
         "one of them came since"
     )
 
 
 def test_scope_decides_between_containers_and_pod() -> None:
-    assert make_resources(zoned_node("n0", 4, 4)).capacity_on_node("n0", container_shape(4, 4)) == 1
-    assert make_resources(zoned_node("n0", 4, 4)).capacity_on_node("n0", container_shape(2, 2)) == 2
-    assert make_resources(zoned_node("n0", 4, 4)).capacity_on_node("n0", container_shape(5, 1)) == 0
-    assert make_resources(zoned_node("n0", 4, 4, scope="pod")).capacity_on_node("n0", container_shape(4, 4)) == 0
-    assert make_resources(zoned_node("n0", 4, 4, scope="pod")).capacity_on_node("n0", container_shape(2, 2)) == 2
+    assert capacity_on(make_resources(zoned_node("n0", 4, 4)), "n0", container_shape(4, 4)) == 1
+    assert capacity_on(make_resources(zoned_node("n0", 4, 4)), "n0", container_shape(2, 2)) == 2
+    assert capacity_on(make_resources(zoned_node("n0", 4, 4)), "n0", container_shape(5, 1)) == 0
+    assert capacity_on(make_resources(zoned_node("n0", 4, 4, scope="pod")), "n0", container_shape(4, 4)) == 0
+    assert capacity_on(make_resources(zoned_node("n0", 4, 4, scope="pod")), "n0", container_shape(2, 2)) == 2
 
 
 def test_exclusive_cpus_count() -> None:
@@ -164,11 +161,11 @@ def test_exclusive_cpus_count() -> None:
     zones = tuple(Zone(name=name, allocatable=zone, available=zone) for name in ("a", "b"))
     made = make_resources(Node(name="n0", allocatable={GPU: 8000, "cpu": 32_000}, topology=Topology(zones=zones)))
     shared = gpu_shape(1, cpu=12)
-    assert made.capacity_on_node("n0", shared) == 2
+    assert capacity_on(made, "n0", shared) == 2
     made.add_pods("n0", shared)
     own = replace(shared, parts=((("cpu", 12_000), (GPU, 1000)),))
-    assert made.capacity_on_node("n0", own) == 1
-    assert made.capacity_on_node("n0", replace(gpu_shape(1, cpu=17), parts=((("cpu", 17_000), (GPU, 1000)),))) == 0
+    assert capacity_on(made, "n0", own) == 1
+    assert capacity_on(made, "n0", replace(gpu_shape(1, cpu=17), parts=((("cpu", 17_000), (GPU, 1000)),))) == 0
 
 
 def test_undo_and_copies_are_independent() -> None:
@@ -177,11 +174,11 @@ def test_undo_and_copies_are_independent() -> None:
     made.add_pods("n0", gpu_shape(4), 2)
     other = made.copy()
     made.undo(mark)
-    assert (made.capacity_on_node("n0", gpu_shape(4)), other.capacity_on_node("n0", gpu_shape(4))) == (2, 0)
+    assert (capacity_on(made, "n0", gpu_shape(4)), capacity_on(other, "n0", gpu_shape(4))) == (2, 0)
     made.add_pods("n0", gpu_shape(1), 2)
     for _ in range(2):
         made.restore(saved)
-        assert made.capacity_on_node("n0", gpu_shape(4)) == 2
+        assert capacity_on(made, "n0", gpu_shape(4)) == 2
 
 
 # -- with the cycle

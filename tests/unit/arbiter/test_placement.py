@@ -45,13 +45,13 @@ def make_pods(*shapes: Shape) -> list[Pod]:
 def test_fullest_feasible_node_is_chosen() -> None:
     cluster = make_resources(make_node("a"), make_node("b", 3), make_node("c", 1))
     assert place_pods(cluster, make_pods(gpu_shape(2))) == {"p0": "b"}
-    assert cluster.free_on_node("b")[GPU] == 1000
+    assert cluster.free.amounts_on("b")[GPU] == 1000
 
 
 def test_all_or_nothing() -> None:
     cluster = make_resources(make_node("a", 8), make_node("b", 7))
     assert place_pods(cluster, make_pods(gpu_shape(8), gpu_shape(8))) is None
-    assert cluster.free_on_node("a")[GPU] == 8000
+    assert cluster.free.amounts_on("a")[GPU] == 8000
     assert place_pods(cluster, make_pods(gpu_shape(8), gpu_shape(7))) == {"p0": "a", "p1": "b"}
 
 
@@ -140,7 +140,7 @@ def test_names_break_ties_last() -> None:
 def test_only_allowed_nodes_are_used() -> None:
     cluster = make_resources(make_node("a", 1), make_node("b"))
     assert place_pods(cluster, make_pods(gpu_shape(1)), among=["b", "gone"]) == {"p0": "b"}
-    assert place_pods(cluster, make_pods(gpu_shape(1)), among=cluster.node_mask(["a"])) == {"p0": "a"}
+    assert place_pods(cluster, make_pods(gpu_shape(1)), among=cluster.nodes.mask_of(["a"])) == {"p0": "a"}
     assert place_pods(cluster, make_pods(gpu_shape(1)), among=["a"]) is None
     assert place_pods(cluster, make_pods(gpu_shape(1)), among=[]) is None
 

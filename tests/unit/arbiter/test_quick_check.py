@@ -49,7 +49,7 @@ def test_quick_check_counts_capacity_without_victims() -> None:
 
 def test_quick_check_counts_each_size_separately() -> None:
     pool_state, pods = full_pool(2)
-    before = pool_state.node_resources.free_amounts("nvidia.com/gpu").tolist()
+    before = pool_state.node_resources.free.amounts_of("nvidia.com/gpu").tolist()
     assert could_fit_without(pool_state, pending_gang_of(make_gang("new", "a", [8, 8, 4, 4], minimum=4)), pods)
     assert not could_fit_without(pool_state, pending_gang_of(make_gang("new", "a", [8, 8, 8, 4], minimum=4)), pods)
-    assert pool_state.node_resources.free_amounts("nvidia.com/gpu").tolist() == before
+    assert pool_state.node_resources.free.amounts_of("nvidia.com/gpu").tolist() == before

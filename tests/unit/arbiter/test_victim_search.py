@@ -34,10 +34,10 @@ def test_no_victims_if_capacity_is_free() -> None:
 
 def test_search_leaves_node_resources_unchanged() -> None:
     cluster = resources_and_candidates(make_nodes(2), [running_gang("a", ["n0"], 8), running_gang("b", ["n1"], 8)])
-    before = cluster[0].free_amounts(GPU).tolist()
+    before = cluster[0].free.amounts_of(GPU).tolist()
     assert choose_for(cluster, waiting_gang(2)) is not None
     assert choose_for(cluster, waiting_gang(3)) is None
-    assert cluster[0].free_amounts(GPU).tolist() == before
+    assert cluster[0].free.amounts_of(GPU).tolist() == before
 
 
 def test_no_unneeded_victims() -> None:
@@ -182,7 +182,7 @@ def test_placer_that_needs_one_node() -> None:
     gang = waiting_gang(4, 2)
 
     def together(resources: NodeResources) -> dict[str, str] | None:
-        tries = (place_pods(resources, gang.pods, among=[name]) for name in resources.names)
+        tries = (place_pods(resources, gang.pods, among=[name]) for name in resources.nodes.names)
         return next((found for found in tries if found is not None), None)
 
     choice = choose_for(resources_and_candidates(make_nodes(4), gangs), gang, placer=together)
@@ -230,6 +230,8 @@ def test_failed_trial_leaves_no_trace() -> None:
         make_nodes(1), [running_gang("dear", ["n0"], 6, age=100), running_gang("cheap", ["n0"], 2, age=1)]
     )
     choice = choose_for(
-        cluster, gang, placer=lambda resources: {"new-0": "n0"} if resources.free_on_node("n0")[GPU] >= 6000 else None
+        cluster,
+        gang,
+        placer=lambda resources: {"new-0": "n0"} if resources.free.amounts_on("n0")[GPU] >= 6000 else None,
     )
     assert evicted_pods(choice).keys() == {"dear"}

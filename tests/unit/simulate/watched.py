@@ -46,7 +46,7 @@ def _room(pool: Pool, snapshot: Snapshot, decisions: Decisions) -> NodeResources
     """Return the free capacity after the decisions, without capacity that plans will use."""
     room = NodeResources(pool)
     for pod in _placed(snapshot, decisions):
-        if pod.node in room:
+        if pod.node in room.nodes:
             room.add_pods(pod.node, pod.shape)
     return room
 

@@ -59,11 +59,11 @@ class ExpectedEnds:
 
     def ends_on(self, nodes: Collection[str], *, until: float) -> Iterator[tuple[str, Shape]]:
         """Yield the node and shape of each pod that ends on these nodes by a time."""
-        wanted = np.array([self._node_resources.position_of(node) for node in nodes], dtype=np.int64)
+        wanted = np.array([self._node_resources.nodes.positions[node] for node in nodes], dtype=np.int64)
         for shape, column in self._columns.items():
             times, positions = column.row_arrays()
             for position in positions[(times <= until) & np.isin(positions, wanted)].tolist():
-                yield self._node_resources.names[position], shape
+                yield self._node_resources.nodes.names[position], shape
 
     def freeing_schedule(self, now: float) -> FreeingSchedule:
         """Return all known ends; none is before now."""
@@ -87,7 +87,7 @@ class ExpectedEnds:
     def update_pod(self, gang: Gang, pod: Pod) -> None:
         """Record the expected end of a placed pod."""
         time = self._compute_end(gang, pod)
-        if time is not None and pod.node in self._node_resources:
+        if time is not None and pod.node in self._node_resources.nodes:
             self._set_end(pod.uid, PodEnd(time, pod.node, pod.shape))
         else:
             self.remove_pod(pod.uid)
@@ -100,7 +100,7 @@ class ExpectedEnds:
     def add_notified(self, gang: Gang, pods: Iterable[Pod], deadline: float) -> None:
         """Record the ends of pods that were just notified of their eviction."""
         for pod in pods:
-            if pod.node in self._node_resources:
+            if pod.node in self._node_resources.nodes:
                 self._set_end(pod.uid, PodEnd(deadline + gang.grace, pod.node, pod.shape))
 
     def add_started(self, gang: Gang, pods: Sequence[Pod], nodes: Mapping[str, str], now: float) -> None:
@@ -134,7 +134,7 @@ class ExpectedEnds:
             self._find_column(previous.shape).drop_row(uid)
         if end is not None:
             self._end_by_pod[uid] = end
-            self._find_column(end.shape).add_row(uid, end.time, self._node_resources.position_of(end.node))
+            self._find_column(end.shape).add_row(uid, end.time, self._node_resources.nodes.positions[end.node])
         return previous
 
     def _find_column(self, shape: Shape) -> _ShapeColumn:

@@ -9,7 +9,8 @@ import numpy as np
 
 from vkgateway.arbiter.capacity.expected_ends import ExpectedEnds, PodEnd
 from vkgateway.arbiter.capacity.future_fit import WantedPods, first_fit_time, make_schedule
-from vkgateway.arbiter.capacity.node_resources import AllowedNodes, NodeResources
+from vkgateway.arbiter.capacity.node_resources import NodeResources
+from vkgateway.arbiter.capacity.node_table import AllowedNodes
 from vkgateway.arbiter.capacity.placement import place_pods
 from vkgateway.arbiter.snapshot import LOW, Gang, Pod, Shape
 from vkgateway.model.requests import MilliResources
@@ -46,10 +47,10 @@ class PoolForecast:
         """
         shape = pods[0].shape
         equal = all(pod.shape is shape or pod.shape == shape for pod in pods)
-        if not equal or self._node_resources.has_zones or self._idle_reserve:
+        if not equal or self._node_resources.free.zones is not None or self._idle_reserve:
             return self._bisect_start(pods, required_level, among, after, equal=equal)
         # Counting decides whether equal pods fit.
-        mask = None if among is None else self._node_resources.node_mask(among)
+        mask = None if among is None else self._node_resources.nodes.mask_of(among)
         found = first_fit_time(
             self._node_resources, self._known_ends, self._extra_ends, WantedPods(shape, len(pods), required_level, mask)
         )
@@ -62,10 +63,10 @@ class PoolForecast:
         resources = self._node_resources
         with resources.trial():
             for ends in (self._known_ends, self._extra_ends):
-                for shape, counts in ends.ends_until(time).counts_by_shape(len(resources)):
-                    resources.remove_counts(shape, counts)
+                for shape, positions, counts in ends.ends_until(time).counts_by_shape(len(resources.nodes)):
+                    resources.remove_pods_at(positions, shape, counts)
             found = place_pods(resources, pods, required_level=required_level, among=among)
-            if found is not None and self._idle_reserve and resources.idle_units < self._idle_reserve:
+            if found is not None and self._idle_reserve and resources.free.idle_units < self._idle_reserve:
                 found = None
         return found
 
@@ -175,7 +176,7 @@ class Reservation:
         """
         freed, terminating = _amounts_by_node(freed_pods), _amounts_by_node(terminating_pods)
         for node, needed in self._needed.items():
-            free, returned, expected = resources.free_on_node(node), freed.get(node, {}), terminating.get(node, {})
+            free, returned, expected = resources.free.amounts_on(node), freed.get(node, {}), terminating.get(node, {})
             amounts = {
                 name: max(
                     0,

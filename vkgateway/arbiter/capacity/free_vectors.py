@@ -7,13 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vkgateway.arbiter.capacity.node_fit import FloatArray, IntArray, NodeFilter
+from vkgateway.arbiter.capacity.node_fit import FloatArray, IntArray
+from vkgateway.arbiter.capacity.node_table import MAX_AMOUNT, NodeTable
 from vkgateway.arbiter.capacity.numa_zones import NumaZones, ZoneUsage
-from vkgateway.arbiter.snapshot import Node, Shape
+from vkgateway.arbiter.snapshot import Shape
 from vkgateway.model.requests import MilliResources
-
-MAX_AMOUNT = 1 << 56
-"""Upper bound of amounts, so that sums of a hundred fit 64 bits: 72 TB of memory in thousandths of a byte."""
 
 SPARE_BITS = 10
 SPARE = (1 << SPARE_BITS) - 1
@@ -38,10 +36,10 @@ class SavedCapacity(NamedTuple):
 class FreeCapacity:
     """Free amounts of nodes by resource, and a log of the touched nodes."""
 
-    def __init__(self, nodes: Sequence[Node], unit_resource: str) -> None:
-        self.node_filter = NodeFilter(nodes)
-        self.unit = unit_resource
-        self.zones = NumaZones(nodes) if any(node.topology is not None for node in nodes) else None
+    def __init__(self, nodes: NodeTable) -> None:
+        self.nodes = nodes
+        self.unit = nodes.pool.unit_resource
+        self.zones = NumaZones(nodes) if any(node.topology is not None for node in nodes.ordered) else None
         """NUMA limits; None: no node has relevant zones."""
         self.size = len(nodes)
         self.touched: list[int] = []
@@ -50,24 +48,17 @@ class FreeCapacity:
         self._lines_by_shape: dict[int, tuple[Shape, list[tuple[IntArray, int]]]] = {}
         """Lines by the identity of shapes: equal pods mostly share the shape."""
         self._free: dict[str, IntArray] = {}
-        self._ceiling: IntArray | None = None
         self._scale: dict[str, FloatArray] = {}
-        for resource in sorted({name for node in nodes for name in node.allocatable} | {unit_resource}):
-            allocatable = _amount_column([node.allocatable for node in nodes], resource)
-            self._free[resource] = allocatable - _amount_column([node.used for node in nodes], resource)
+        for resource in sorted({name for node in nodes.ordered for name in node.allocatable} | {self.unit}):
+            allocatable = _amount_column([node.allocatable for node in nodes.ordered], resource)
+            self._free[resource] = allocatable - _amount_column([node.used for node in nodes.ordered], resource)
             self._scale[resource] = SPARE / np.maximum(allocatable, 1)
-        sizes = [node.allocatable.get(unit_resource, 0) for node in nodes if node.usable]
-        self.whole = min(max(sizes, default=0), MAX_AMOUNT)
-        """Thousandths of the unit on the largest usable node."""
 
-    def copy(self, ceiling: IntArray | None = None) -> FreeCapacity:
-        """Return an independent copy whose nodes offer no more units than the ceiling."""
+    def copy(self) -> FreeCapacity:
+        """Return an independent copy."""
         other = FreeCapacity.__new__(FreeCapacity)
         other.__dict__.update(self.__dict__)
         other._free = {name: free.copy() for name, free in self._free.items()}
-        other._ceiling = self._ceiling if ceiling is None else ceiling
-        if other._ceiling is not None:
-            other._ceiling = np.minimum(other._ceiling, MAX_AMOUNT)
         other.zones = self.zones.copy() if self.zones is not None else None
         other.touched, other.dropped = [], 0
         other._lines_by_shape = {}
@@ -92,9 +83,29 @@ class FreeCapacity:
         else:
             self._log_touched((0,), many=True)
 
-    def free_amounts(self, resource: str) -> IntArray:
-        """Return the free amount of a resource on each node; read-only."""
+    def amounts_of(self, resource: str) -> IntArray:
+        """Return the free amount of a resource on each node, by position; negative where it is overcommitted.
+
+        The array is read-only and valid until the next change. Raises KeyError for a resource that no node has.
+        """
         return self._free[resource]
+
+    def amounts_on(self, name: str) -> MilliResources:
+        """Return the free amounts on a node by resource. Raises KeyError for a node outside the pool."""
+        position = self.nodes.positions[name]
+        return {resource: int(free[position]) for resource, free in self._free.items()}
+
+    def idle_by_node(self) -> IntArray:
+        """Return the thousandths of the unit that are free on each usable node.
+
+        A node that plans overcommit has no idle units.
+        """
+        return np.where(self.nodes.filter.usable, np.maximum(self._free[self.unit], 0), 0)
+
+    @property
+    def idle_units(self) -> int:
+        """Thousandths of the unit that are free on all usable nodes together."""
+        return int(self.idle_by_node().sum())
 
     def requested_lines(self, shape: Shape) -> list[tuple[IntArray, int]] | None:
         """Return free and requested amounts for each resource of a shape; None: no node has one of the resources."""
@@ -107,23 +118,15 @@ class FreeCapacity:
         if found is None:
             if len(self._lines_by_shape) >= _MAX_LINES:
                 self._lines_by_shape.clear()
+            requests = shape.requests
+            lines = [(self._free[name], min(amount, MAX_AMOUNT)) for name, amount in requests if name in self._free]
             # The stored reference keeps the shape alive, so its id stays unique.
-            found = self._lines_by_shape[id(shape)] = shape, self._build_lines(shape)
+            found = self._lines_by_shape[id(shape)] = shape, lines
         return found[1]
-
-    def _build_lines(self, shape: Shape) -> list[tuple[IntArray, int]]:
-        lines = [(self._free[name], min(amount, MAX_AMOUNT)) for name, amount in shape.requests if name in self._free]
-        if self._ceiling is not None and (units := shape.amount_of(self.unit)):
-            lines.append((self._ceiling, min(units, MAX_AMOUNT)))
-        return lines
 
     def weighted_amounts(self, resource: str) -> tuple[IntArray, FloatArray]:
         """Return the free amounts of a resource, and the factors that turn them into fractions of node capacity."""
         return self._free[resource], self._scale[resource]
-
-    def free_at(self, position: int) -> MilliResources:
-        """Return the free amounts on one node."""
-        return {name: int(free[position]) for name, free in self._free.items()}
 
     def change_pods(self, shape: Shape, positions: Sequence[int] | IntArray, counts: Sequence[int] | IntArray) -> None:
         """Add pods of a shape to nodes; negative counts remove them. Each position occurs once."""
@@ -131,6 +134,8 @@ class FreeCapacity:
         many = len(positions) * SHARE > self.size > FEW
         lines = self._lines_of(shape)
         if few:
+            # For few nodes plain integers are quicker than numpy.
+            positions, counts = _as_list(positions), _as_list(counts)
             for position, count in zip(positions, counts, strict=True):
                 for free, amount in lines:
                     free[position] = free.item(position) - amount * count
@@ -141,9 +146,11 @@ class FreeCapacity:
             self.zones.change_pods(shape, _as_list(positions), _as_list(counts))
         self._log_touched((0,) if many else _as_list(positions), many=many)
 
-    def touch_node(self, position: int) -> None:
-        """Log a change of a node that does not show in its free amounts."""
-        self._log_touched((position,), many=False)
+    def count_published(self, position: int, shape: Shape, count: int) -> None:
+        """Count pods as included in the published zones of a node; a negative count removes them."""
+        if self.zones is not None:
+            self.zones.count_published(shape, position, count)
+            self._log_touched((position,), many=False)
 
     def _log_touched(self, positions: Iterable[int], *, many: bool) -> None:
         # A truncated log means that all nodes were touched.

@@ -8,9 +8,9 @@ from functools import cached_property
 
 import numpy as np
 
-from vkgateway.arbiter.capacity.free_vectors import MAX_AMOUNT
 from vkgateway.arbiter.capacity.node_fit import ABSENT, BoolArray, FloatArray, IntArray
 from vkgateway.arbiter.capacity.node_resources import NodeResources
+from vkgateway.arbiter.capacity.node_table import MAX_AMOUNT
 from vkgateway.arbiter.capacity.shape_views import PLENTY, sum_by_code
 from vkgateway.arbiter.snapshot import Shape
 
@@ -73,12 +73,15 @@ class FreeingSchedule:
         kinds = np.concatenate([self.kinds, others.kinds + len(self.shapes)])
         return FreeingSchedule(times[order], positions[order], kinds[order], [*self.shapes, *others.shapes])
 
-    def counts_by_shape(self, size: int) -> Iterator[tuple[Shape, IntArray]]:
-        """Yield the number of pods of each shape that end on each node."""
+    def counts_by_shape(self, size: int) -> Iterator[tuple[Shape, IntArray, IntArray]]:
+        """Yield the shapes of the pods that end, with the positions of their nodes and the number of pods on each."""
         if not len(self.times):
             return
         found = np.bincount(self.kinds * size + self.positions, minlength=len(self.shapes) * size)
-        yield from zip(self.shapes, found.reshape(-1, size), strict=True)
+        for shape, counts in zip(self.shapes, found.reshape(-1, size), strict=True):
+            positions = np.flatnonzero(counts)
+            if len(positions):
+                yield shape, positions, counts[positions]
 
     @cached_property
     def node_order(self) -> IntArray:
@@ -117,7 +120,7 @@ def make_schedule(ends: Sequence[tuple[float, str, Shape]], resources: NodeResou
             numbers[id(shape)] = len(shapes)
             shapes.append(shape)
     times = np.array([time for time, _, _ in ends], dtype=np.float64)
-    positions = np.array([resources.position_of(node) for _, node, _ in ends], dtype=np.int64)
+    positions = np.array([resources.nodes.positions[node] for _, node, _ in ends], dtype=np.int64)
     kinds = np.array([numbers[id(shape)] for _, _, shape in ends], dtype=np.int64)
     order = np.argsort(times, kind="stable")
     return FreeingSchedule(times[order], positions[order], kinds[order], shapes)
@@ -143,7 +146,7 @@ def _first_fit_time(resources: NodeResources, ends: FreeingSchedule, wanted: Wan
     gains = _capacity_gains(resources, ends, wanted)
     if gains is None or not len(ends.times):
         return None
-    capacity = resources.shape_view(wanted.shape).capacity
+    capacity = resources.views[wanted.shape].capacity
     if wanted.mask is not None:
         capacity = np.where(wanted.mask, capacity, 0)
     if wanted.required_level:
@@ -157,7 +160,7 @@ def _first_fit_time(resources: NodeResources, ends: FreeingSchedule, wanted: Wan
 def _first_fit_in_domain(
     resources: NodeResources, ends: FreeingSchedule, gains: IntArray, capacity: IntArray, wanted: WantedPods
 ) -> float | None:
-    column = resources.node_filter.label_column(wanted.required_level)
+    column = resources.nodes.filter.label_column(wanted.required_level)
     offers = sum_by_code(column.codes, capacity, len(column.values))
     offers[-1] = 0  # nodes without the label belong to no domain
     if offers.max() >= wanted.count:
@@ -176,16 +179,16 @@ def _capacity_gains(resources: NodeResources, ends: FreeingSchedule, wanted: Wan
     fits = np.full(len(nodes), PLENTY, dtype=np.int64)
     for resource, amount in shape.requests:
         try:
-            free = resources.free_amounts(resource)
+            free = resources.free.amounts_of(resource)
         except KeyError:
             return None
         np.minimum(fits, (free[nodes] + ends.freed_amounts(resource)) // min(amount, MAX_AMOUNT), out=fits)
     np.maximum(fits, 0, out=fits)
     before = np.empty_like(fits)
     before[1:] = fits[:-1]
-    before[begins] = resources.shape_view(shape).capacity[nodes[begins]]
+    before[begins] = resources.views[shape].capacity[nodes[begins]]
     gains = fits - before
-    allowed = resources.node_filter.feasible_nodes(shape)
+    allowed = resources.nodes.filter.feasible_nodes(shape)
     if wanted.mask is not None:
         allowed = allowed & wanted.mask
     gains[~allowed[nodes]] = 0

@@ -16,7 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from vkgateway.arbiter.capacity.node_fit import IntArray
-from vkgateway.arbiter.snapshot import Node, Shape, Topology
+from vkgateway.arbiter.capacity.node_table import NodeTable
+from vkgateway.arbiter.snapshot import Shape, Topology
 from vkgateway.model.requests import is_extended
 
 ContainerRequest = tuple[tuple[str, int], ...]
@@ -38,10 +39,11 @@ class ZoneUsage(NamedTuple):
 class NumaZones:
     """NUMA zones by node position; nodes without zones are not limited."""
 
-    def __init__(self, nodes: Sequence[Node]) -> None:
+    def __init__(self, nodes: NodeTable) -> None:
+        self._positions = nodes.positions
         self._zones_by_node = {
             position: _NodeZones(node.topology, node.used)
-            for position, node in enumerate(nodes)
+            for position, node in enumerate(nodes.ordered)
             if node.topology is not None
         }
         self._usage = ZoneUsage(
@@ -50,11 +52,9 @@ class NumaZones:
         self._requests_by_shape: dict[int, tuple[Shape, PodRequest]] = {}
         """Requests by the identity of shapes: equal pods mostly share the shape."""
 
-    def __bool__(self) -> bool:
-        return bool(self._zones_by_node)
-
-    def __contains__(self, position: object) -> bool:
-        return position in self._zones_by_node
+    def is_zoned(self, name: str) -> bool:
+        """Return whether NUMA zones limit the pods on this node. Raises KeyError for a node outside the pool."""
+        return self._positions[name] in self._zones_by_node
 
     def copy(self) -> NumaZones:
         """Return a copy with the same zones and an independent usage."""
@@ -118,9 +118,9 @@ class NumaZones:
         parts = self._request_of(shape)
         return min(capacity, self._places_on(position, parts)) if parts else capacity
 
-    def fits_placed(self, placed: Iterable[tuple[int, Shape]]) -> bool:
-        """Return whether the zones have places for these placed pods, given by position and shape."""
-        zoned = [(position, shape) for position, shape in placed if position in self._zones_by_node]
+    def fits_placed(self, placed: Iterable[tuple[str, Shape]]) -> bool:
+        """Return whether the zones have places for these placed pods, given by node and shape."""
+        zoned = [(self._positions[name], shape) for name, shape in placed if self.is_zoned(name)]
         for position, shape in zoned:
             self.change_pods(shape, (position,), (-1,))
         fits = True

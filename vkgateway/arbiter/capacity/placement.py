@@ -13,7 +13,8 @@ from itertools import pairwise
 import numpy as np
 
 from vkgateway.arbiter.capacity.node_fit import BoolArray, IntArray
-from vkgateway.arbiter.capacity.node_resources import AllowedNodes, NodeResources
+from vkgateway.arbiter.capacity.node_resources import NodeResources
+from vkgateway.arbiter.capacity.node_table import AllowedNodes
 from vkgateway.arbiter.capacity.shape_views import NEVER, ShapeView
 from vkgateway.arbiter.capacity.topology_domains import PodDemand, TopologyDomains
 from vkgateway.arbiter.snapshot import Pod, Shape
@@ -63,14 +64,14 @@ def place_pods(
     key = None
     if allowed is None and (required_level or len(groups) > 1):
         key = required_level, tuple((group.shape, len(group.pods)) for group in groups)
-    if key is not None and resources.is_known_unfit(key):
+    if key is not None and key in resources.unfit:
         return None
     search = _PlacementSearch(resources, groups, allowed, preferred_nodes)
     found = search.place_within(required_level, preferred_level)
     if found is not None:
         return _assign_pods(resources, pods, found, preferred_level)
     if key is not None:
-        resources.remember_unfit(key)
+        resources.unfit.add(key)
     return None
 
 
@@ -96,7 +97,7 @@ def _place_one(
     resources: NodeResources, pod: Pod, allowed: IntArray | None, preferred_nodes: BoolArray | None
 ) -> dict[str, str] | None:
     """Place a single pod: the common case, by a short path to the same result."""
-    view = resources.shape_view(pod.shape)
+    view = resources.views[pod.shape]
     keys = view.key
     position = _smallest_key(keys) if allowed is None else _smallest_key(keys[allowed])
     if position is None:
@@ -110,14 +111,14 @@ def _place_one(
             equals = equals[np.isin(equals, allowed)]
         position = equals.item(0) if len(equals) else position
     resources.add_pods_at([position], pod.shape, [1])
-    return {pod.uid: resources.names[position]}
+    return {pod.uid: resources.nodes.names[position]}
 
 
 def _allowed_positions(resources: NodeResources, among: AllowedNodes) -> IntArray | None:
     """Return the positions of the allowed nodes; None: all nodes, for which totals are cached."""
     if among is None:
         return None
-    mask = resources.node_mask(among)
+    mask = resources.nodes.mask_of(among)
     return None if mask.all() else np.flatnonzero(mask)
 
 
@@ -132,7 +133,7 @@ def _group_by_shape(resources: NodeResources, pods: Sequence[Pod]) -> list[_Shap
         groups.sort(
             key=lambda group: (
                 -group.shape.amount_of(unit),
-                resources.total_capacity(group.shape),
+                resources.views[group.shape].total,
                 _rank_key(group.pods[0]),
             )
         )
@@ -157,7 +158,7 @@ def _assign_pods(
 ) -> dict[str, str]:
     """Assign the pods, by rank, to the chosen nodes in topology order."""
     codes = (
-        resources.node_filter.label_column(preferred_level).codes
+        resources.nodes.filter.label_column(preferred_level).codes
         if preferred_level not in ("", *resources.pool.levels)
         else None
     )
@@ -167,7 +168,7 @@ def _assign_pods(
             zip(part.positions, part.counts, strict=True),
             key=lambda pair: (0 if codes is None else codes.item(pair[0]), pair[0]),
         )
-        names = (resources.names[position] for position, count in ordered for _ in range(count))
+        names = (resources.nodes.names[position] for position, count in ordered for _ in range(count))
         nodes.update(zip((pod.uid for pod in part.group.pods), names, strict=True))
     return {pod.uid: nodes[pod.uid] for pod in pods}
 
@@ -205,9 +206,7 @@ class _PlacementSearch:
         with self._node_resources.trial():
             count = 0
             for group in self._groups:
-                chosen, counts = _fill_positions(
-                    self._node_resources.shape_view(group.shape), len(group.pods), positions
-                )
+                chosen, counts = _fill_positions(self._node_resources.views[group.shape], len(group.pods), positions)
                 self._node_resources.add_pods_at(chosen, group.shape, counts)
                 count += sum(counts)
         return count
@@ -220,7 +219,7 @@ class _PlacementSearch:
     def _may_fit(self, positions: IntArray | None) -> bool:
         """Return whether each group fits by itself."""
         for group in self._groups:
-            view = self._node_resources.shape_view(group.shape)
+            view = self._node_resources.views[group.shape]
             total = view.total if positions is None else int(view.capacity[positions].sum())
             if total < len(group.pods):
                 return False
@@ -275,7 +274,7 @@ class _PlacementSearch:
         if len(groups) == 1:
             return
         by_choice = sorted(
-            groups, key=lambda group: self._node_resources.shape_view(group.shape).count_fitting_nodes(positions)
+            groups, key=lambda group: self._node_resources.views[group.shape].count_fitting_nodes(positions)
         )
         orders = [by_choice]
         if not _is_descending(groups):
@@ -287,7 +286,7 @@ class _PlacementSearch:
         parts = []
         for group in groups:
             chosen, counts = _fill_positions(
-                self._node_resources.shape_view(group.shape), len(group.pods), positions, self._preferred_nodes
+                self._node_resources.views[group.shape], len(group.pods), positions, self._preferred_nodes
             )
             if sum(counts) < len(group.pods):
                 self._node_resources.undo(mark)

@@ -1,8 +1,8 @@
-"""Capacity and rank of all nodes for one shape, updated for touched nodes."""
+"""Capacity and rank of all nodes by shape, updated for touched nodes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +16,8 @@ PLENTY = 1 << 20
 
 NEVER = (1 << 63) - 1
 """Key of a node on which no pod fits."""
+
+_MAX_VIEWS = 256
 
 _SOFT_BITS, _IMAGE_BITS = 3, 4
 """Bits of a node's key for taints and for missing images."""
@@ -45,17 +47,18 @@ class ShapeView:
     def __init__(self, free_capacity: FreeCapacity, shape: Shape) -> None:
         self._free_capacity = free_capacity
         self._shape = shape
-        self._mask = free_capacity.node_filter.feasible_nodes(shape)
+        self._mask = free_capacity.nodes.filter.feasible_nodes(shape)
         requested = free_capacity.requested_lines(shape)
         self._asked = requested or []
         self._is_possible = requested is not None
-        self._free = free_capacity.free_amounts(free_capacity.unit)
+        self._free = free_capacity.amounts_of(free_capacity.unit)
         self._breaks_whole_nodes = shape.amount_of(free_capacity.unit) > 0
         others = [name for name, _ in shape.requests if self._is_possible and name not in (free_capacity.unit, "pods")]
         self._others = [free_capacity.weighted_amounts(name) for name in others]
-        self._layout = _KeyLayout.for_pool(free_capacity.whole, free_capacity.size)
+        self._whole = free_capacity.nodes.largest_units
+        self._layout = _KeyLayout.for_pool(self._whole, free_capacity.size)
         self._fixed = self._layout.fixed_keys(
-            free_capacity.node_filter.taint_penalty(shape), free_capacity.node_filter.missing_images(shape)
+            free_capacity.nodes.filter.taint_penalty(shape), free_capacity.nodes.filter.missing_images(shape)
         )
         self._seen_until = -1
         self._sums: dict[str, tuple[IntArray, DomainSums]] = {}
@@ -97,13 +100,13 @@ class ShapeView:
 
     def loose_capacity(self, at: IntArray | slice) -> IntArray:
         """Return how many pods fit on each of these nodes; 0 on whole nodes."""
-        return np.where(self.units[at] >= self._free_capacity.whole, 0, self.capacity[at])
+        return np.where(self.units[at] >= self._whole, 0, self.capacity[at])
 
     def domain_sums(self, level: str) -> DomainSums:
         """Return the sums of the domains of a level, by the codes of `NodeFilter.label_column`; read-only."""
         found = self._sums.get(level)
         if found is None:
-            column = self._free_capacity.node_filter.label_column(level)
+            column = self._free_capacity.nodes.filter.label_column(level)
             domain_count = len(column.values)
             parts = (
                 sum_by_code(column.codes, values, domain_count)
@@ -128,7 +131,7 @@ class ShapeView:
 
     def _compute_worth(self, at: IntArray | slice) -> tuple[IntArray, IntArray, IntArray]:
         """Return capacity, units and keys of these nodes."""
-        mask, whole, layout = self._mask[at], self._free_capacity.whole, self._layout
+        mask, whole, layout = self._mask[at], self._whole, self._layout
         capacity = np.where(mask, PLENTY, 0)
         for free, amount in self._asked:
             np.minimum(capacity, free[at] // amount, out=capacity)
@@ -155,7 +158,7 @@ class ShapeView:
         capacity = max(capacity, 0)
         if self._free_capacity.zones is not None:
             capacity = self._free_capacity.zones.limit_capacity(capacity, self._shape, position)
-        whole, layout = self._free_capacity.whole, self._layout
+        whole, layout = self._whole, self._layout
         units = max(0, min(self._free.item(position), whole))
         if self._sums:
             self._update_sums(position, capacity, units)
@@ -176,7 +179,7 @@ class ShapeView:
 
     def _update_sums(self, position: int, capacity: int, units: int) -> None:
         """Apply a node's new capacity to the sums."""
-        whole = self._free_capacity.whole
+        whole = self._whole
         old_capacity, old_units = self.capacity.item(position), self.units.item(position)
         for codes, sums in self._sums.values():
             # Nodes without the label have the code -1: the last entry of the sums.
@@ -184,6 +187,38 @@ class ShapeView:
             sums.capacity[code] += capacity - old_capacity
             sums.loose[code] += (capacity if units < whole else 0) - (old_capacity if old_units < whole else 0)
             sums.units[code] += units - old_units
+
+
+class ShapeViews:
+    """Views of all nodes by shape."""
+
+    def __init__(self, free_capacity: FreeCapacity) -> None:
+        self._free_capacity = free_capacity
+        self._views: dict[Shape, ShapeView] = {}
+        self._views_by_id: dict[int, tuple[Shape, ShapeView]] = {}
+        """Views by the identity of shapes: equal pods mostly share the shape, and its hash is slow."""
+
+    def __getitem__(self, shape: Shape) -> ShapeView:
+        """Return the capacity and rank of all nodes for a shape; read-only, valid until the next change."""
+        entry = self._views_by_id.get(id(shape))
+        if entry is None:
+            if len(self._views_by_id) >= _MAX_VIEWS:
+                self._views_by_id.clear()
+            # The stored reference keeps the shape alive, so its id stays unique.
+            entry = self._views_by_id[id(shape)] = shape, self._views.get(shape) or self._add_view(shape)
+        view = entry[1]
+        view.refresh()
+        return view
+
+    def _add_view(self, shape: Shape) -> ShapeView:
+        images = self._free_capacity.nodes.filter.known_images(shape)
+        view_shape = replace(shape, images=images) if images != shape.images else shape
+        found = self._views.get(view_shape) or ShapeView(self._free_capacity, view_shape)
+        for key in (view_shape, shape):
+            if len(self._views) >= _MAX_VIEWS and key not in self._views:
+                del self._views[next(iter(self._views))]
+            self._views[key] = found
+        return found
 
 
 def sum_by_code(codes: IntArray, values: IntArray, count: int) -> IntArray:

@@ -30,13 +30,13 @@ class TopologyDomains:
     def __init__(
         self, resources: NodeResources, demands: Sequence[PodDemand], level: str, positions: IntArray | None
     ) -> None:
-        column = resources.node_filter.label_column(level)
+        column = resources.nodes.filter.label_column(level)
         self._node_resources = resources
         self._demands = demands
         self._domain_count = len(column.values)
         self._codes = column.codes if positions is None else column.codes[positions]
         self._positions = positions
-        views = [resources.shape_view(demand.shape) for demand in demands]
+        views = [resources.views[demand.shape] for demand in demands]
         if positions is None:
             self._offers = [view.domain_sums(level) for view in views]
         else:
@@ -114,10 +114,10 @@ class TopologyDomains:
     def _has_resources(self) -> BoolArray:
         """Return the mask of domains with enough of each resource for the gang: necessary, not sufficient."""
         offers = np.ones(self._domain_count, dtype=bool)
-        usable = self._node_resources.node_filter.usable
+        usable = self._node_resources.nodes.filter.usable
         for resource in sorted({name for demand in self._demands for name, _ in demand.shape.requests}):
             requested = sum(demand.shape.amount_of(resource) * demand.count for demand in self._demands)
-            free = np.where(usable, np.maximum(self._node_resources.free_amounts(resource), 0), 0)
+            free = np.where(usable, np.maximum(self._node_resources.free.amounts_of(resource), 0), 0)
             offered = self._sum_by_domain(free if self._positions is None else free[self._positions])
             offers &= offered[:-1] >= requested
         return offers
@@ -163,7 +163,7 @@ class TopologyDomains:
         for offer, demand in zip(self._offers, self._demands, strict=True):
             size = demand.shape.amount_of(self._node_resources.pool.unit_resource)
             missing += np.maximum(demand.count - offer.loose[:-1], 0) * size
-        return -(-missing // max(self._node_resources.largest_node_units, 1))
+        return -(-missing // max(self._node_resources.nodes.largest_units, 1))
 
     def _nodes_in_domains(self, domains: IntArray) -> IntArray:
         chosen = np.zeros(self._domain_count + 1, dtype=bool)

@@ -58,7 +58,7 @@ class GuaranteedPlacement:
         mark, cells_mark = resources.mark(), self._cells.mark()
         near_nodes = self._nodes_near_cells(resources)
         modes = list(_PlacementMode)
-        if resources.has_zones or len({pod.shape for pod in self._pods}) == 1:
+        if resources.free.zones is not None or len({pod.shape for pod in self._pods}) == 1:
             modes.remove(_PlacementMode.MIXED)
         for mode, bound_first in [(_PlacementMode.SPREAD, True)] if self._only_bound else product(modes, (True, False)):
             for among in self._search_domains(resources, separate=mode is not _PlacementMode.SPREAD):
@@ -93,7 +93,7 @@ class GuaranteedPlacement:
         if len(self._pods) > 1:
             return True
         shape = self._pods[0].shape
-        capacity = resources.shape_view(shape).capacity
+        capacity = resources.views[shape].capacity
         fits = capacity > 0 if self._allowed_nodes is None else (capacity > 0) & self._allowed_nodes
         amount = shape.amount_of(resources.pool.unit_resource)
         if amount and fits.any():
@@ -110,17 +110,17 @@ class GuaranteedPlacement:
         bound = self._cells.bound_cells(self._tenant) if resources.pool.levels else None
         if not bound:
             return None
-        codes = resources.node_filter.label_column(resources.pool.levels[-1]).codes
-        codes_with_cells = codes[resources.node_mask(bound)]
+        codes = resources.nodes.filter.label_column(resources.pool.levels[-1]).codes
+        codes_with_cells = codes[resources.nodes.mask_of(bound)]
         return np.isin(codes, codes_with_cells[codes_with_cells != ABSENT])
 
     def _search_domains(self, resources: NodeResources, *, separate: bool) -> Iterator[BoolArray]:
         """Yield masks of nodes to search; `separate`: each domain of the required level by itself."""
-        among = resources.node_mask(self._allowed_nodes)
+        among = resources.nodes.mask_of(self._allowed_nodes)
         if not separate or not self._required_level:
             yield among
             return
-        codes = resources.node_filter.label_column(self._required_level).codes
+        codes = resources.nodes.filter.label_column(self._required_level).codes
         for code in np.unique(codes[among & (codes != ABSENT)]):
             yield among & (codes == code)
 
@@ -151,15 +151,15 @@ class GuaranteedPlacement:
 
 def usable_by_position(cells: PoolCells, tenant: str, resources: NodeResources) -> IntArray:
     """Return the thousandths of the unit that a tenant may additionally use, by position, each node by itself."""
-    return cells.usable_amounts(tenant)[resources.pool_order]
+    return cells.usable_amounts(tenant)[resources.nodes.pool_order]
 
 
 def spare_by_position(cells: PoolCells, tenant: str, resources: NodeResources) -> IntArray:
     """Return the spare thousandths of a tenant's bound cells by position."""
-    found = np.zeros(len(resources), dtype=np.int64)
+    found = np.zeros(len(resources.nodes), dtype=np.int64)
     for name in cells.bound_cells(tenant):
-        if name in resources:
-            found[resources.position_of(name)] = cells.spare_amount(tenant, name)
+        if name in resources.nodes:
+            found[resources.nodes.positions[name]] = cells.spare_amount(tenant, name)
     return found
 
 
@@ -230,7 +230,7 @@ class _CellSearch:
             left = self._place_in_bound(left, among)
         while left:
             if self._required_level and self._nodes:
-                among = among & self._node_resources.nodes_in_domain(
+                among = among & self._node_resources.nodes.domain_mask(
                     next(iter(self._nodes.values())), self._required_level
                 )
             usable = usable_by_position(self._cells, self._tenant, self._node_resources)
@@ -250,20 +250,20 @@ class _CellSearch:
 
     def _place_in_bound(self, left: Sequence[Pod], among: BoolArray) -> list[Pod]:
         """Place the pods that fit into spare capacity of bound cells; return the others."""
-        bound = [name for name in self._cells.bound_cells(self._tenant) if name in self._node_resources]
+        bound = [name for name in self._cells.bound_cells(self._tenant) if name in self._node_resources.nodes]
         if not bound:
             return list(left)
         others: list[Pod] = []
         full: set[Shape] = set()
         for pod in left:
             if self._required_level and self._nodes:
-                among = among & self._node_resources.nodes_in_domain(
+                among = among & self._node_resources.nodes.domain_mask(
                     next(iter(self._nodes.values())), self._required_level
                 )
             found = None
             if pod.shape not in full:
                 spare = spare_by_position(self._cells, self._tenant, self._node_resources)
-                found = self._place_all([pod], spare, among & self._node_resources.node_mask(bound))
+                found = self._place_all([pod], spare, among & self._node_resources.nodes.mask_of(bound))
             if found is None or not self._keep_placed([pod], found):
                 full.add(pod.shape)
                 others.append(pod)
@@ -289,13 +289,13 @@ class _CellSearch:
         resources, mark, shape = self._node_resources, self._node_resources.mark(), pods[0].shape
         equals = [pod for pod in pods if pod.shape == shape]
         self._limit_nodes(usable, among)
-        capacity = resources.capacity_by_node(shape, among)
+        capacity = np.where(among, resources.views[shape].capacity, 0)
         resources.undo(mark)
         taken = np.minimum(capacity, len(equals))
         if not len(taken) or not taken.max():
             return None
         best = int(np.lexsort((capacity, -taken))[0])
-        return dict.fromkeys((pod.uid for pod in equals[: int(taken[best])]), resources.names[best])
+        return dict.fromkeys((pod.uid for pod in equals[: int(taken[best])]), resources.nodes.names[best])
 
     def _place_most_units(self, pods: Sequence[Pod], usable: IntArray, among: BoolArray) -> dict[str, str] | None:
         """Return the node that takes the most units, then the most pods, then the fullest node, with those pods."""
@@ -303,15 +303,15 @@ class _CellSearch:
         resources = sorted({name for shape in by_shape for name, _ in shape.requests})
         if not has_resources(node_resources, resources):
             return None
-        free = np.array([*(node_resources.free_amounts(name) for name in resources), usable], dtype=np.int64)
-        units, count = np.zeros((2, len(node_resources)), dtype=np.int64)
+        free = np.array([*(node_resources.free.amounts_of(name) for name in resources), usable], dtype=np.int64)
+        units, count = np.zeros((2, len(node_resources.nodes)), dtype=np.int64)
         fits = {}
         for shape, same in by_shape.items():
             request = np.array(
                 [*(shape.amount_of(name) for name in resources), shape.amount_of(self._unit)], dtype=np.int64
             )
             fit = np.where(
-                among & node_resources.node_filter.feasible_nodes(shape),
+                among & node_resources.nodes.filter.feasible_nodes(shape),
                 np.minimum(count_fitting_pods(free, request), len(same)),
                 0,
             )
@@ -324,7 +324,7 @@ class _CellSearch:
         left = free[resources.index(self._unit)] if self._unit in resources else count
         best = int(np.lexsort((left, -count, -units))[0])
         return {
-            pod.uid: node_resources.names[best]
+            pod.uid: node_resources.nodes.names[best]
             for shape, same in by_shape.items()
             for pod in same[: fits[shape].item(best)]
         }
@@ -333,7 +333,7 @@ class _CellSearch:
         """Take from each node what exceeds its usable amount; the caller undoes this."""
         resources = self._node_resources
         try:
-            free = resources.free_amounts(self._unit)
+            free = resources.free.amounts_of(self._unit)
         except KeyError:
             return
         excess = np.where(among, free - usable, 0)

@@ -21,7 +21,7 @@ def reserve_for(pool_state: PoolState, pods: Iterable[Pod]) -> int:
 def leaves_reserve(pool_state: PoolState, pods: Iterable[Pod]) -> bool:
     """Return whether the reserve stays idle. These pods count as placed already."""
     reserve = reserve_for(pool_state, pods)
-    return not reserve or pool_state.node_resources.idle_units >= reserve
+    return not reserve or pool_state.node_resources.free.idle_units >= reserve
 
 
 def plan_leaves_reserve(pool_state: PoolState, pods: Iterable[Pod], plan: PreemptionPlan) -> bool:
@@ -29,14 +29,14 @@ def plan_leaves_reserve(pool_state: PoolState, pods: Iterable[Pod], plan: Preemp
     reserve = reserve_for(pool_state, pods) if plan.borrowed else 0
     if plan.leaves is not None:
         reserve = min(reserve, plan.leaves)
-    return not reserve or pool_state.node_resources.idle_units >= reserve
+    return not reserve or pool_state.node_resources.free.idle_units >= reserve
 
 
 def with_idle_left(pool_state: PoolState, plan: PreemptionPlan) -> PreemptionPlan:
     """Return a plan with its `PreemptionPlan.leaves` reduced to what is idle. The pods of all plans count as placed
     already.
     """
-    if plan.leaves is None or (left := min(plan.leaves, pool_state.node_resources.idle_units)) == plan.leaves:
+    if plan.leaves is None or (left := min(plan.leaves, pool_state.node_resources.free.idle_units)) == plan.leaves:
         return plan
     return replace(plan, leaves=left)
 
@@ -44,7 +44,7 @@ def with_idle_left(pool_state: PoolState, plan: PreemptionPlan) -> PreemptionPla
 def would_use_reserve(pool_state: PoolState, pods: Sequence[Pod]) -> bool:
     """Return whether these pods, if they fitted, would use part of the reserve."""
     reserve = reserve_for(pool_state, pods)
-    return reserve > 0 and pool_state.node_resources.idle_units - _requested_units(pool_state, pods) < reserve
+    return reserve > 0 and pool_state.node_resources.free.idle_units - _requested_units(pool_state, pods) < reserve
 
 
 def can_never_borrow(pool_state: PoolState, pending: PendingGang) -> bool:

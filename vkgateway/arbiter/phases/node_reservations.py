@@ -20,7 +20,7 @@ def find_reservation(state: CycleState, pool_state: PoolState, pending: PendingG
     reclaimable = tuple(
         pod
         for pod in pool_state.victims.reclaimable_for(gang.whole_id).all_pods()
-        if pod.node in pool_state.node_resources
+        if pod.node in pool_state.node_resources.nodes
     )
     with pool_state.node_resources.trial():
         pool_state.remove_pods(reclaimable)

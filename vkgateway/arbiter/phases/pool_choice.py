@@ -31,14 +31,14 @@ def measure_fit(resources: NodeResources, pods: Sequence[Pod], nodes: Mapping[st
     """Return how many whole nodes the pods would split, and the thousandths of the unit left on all their nodes. The
     pods do not count as placed yet.
     """
-    unit, whole = resources.pool.unit_resource, resources.largest_node_units
+    unit, whole = resources.pool.unit_resource, resources.nodes.largest_units
     asked: dict[str, int] = {}
     for pod in pods:
         name = nodes[pod.uid]
         asked[name] = asked.get(name, 0) + pod.shape.amount_of(unit)
     broken = left = 0
     for name, amount in asked.items():
-        free = resources.free_on_node(name).get(unit, 0)
+        free = resources.free.amounts_on(name).get(unit, 0)
         broken += amount > 0 and free >= whole
         left += max(0, free - amount)
     return broken, left

@@ -229,10 +229,10 @@ def allowed_nodes(
     level = pending.gang.required_level
     if not level:
         return None
-    there = [pod.node for pod in pending.placed_pods if pod.node in pool_state.node_resources] or list(
+    there = [pod.node for pod in pending.placed_pods if pod.node in pool_state.node_resources.nodes] or list(
         (nodes or {}).values()
     )
-    return pool_state.node_resources.nodes_in_domain(there[0], level) if there else None
+    return pool_state.node_resources.nodes.domain_mask(there[0], level) if there else None
 
 
 def place_borrowed(pool_state: PoolState, pending: PendingGang, pods: Sequence[Pod]) -> dict[str, str] | None:
@@ -261,7 +261,7 @@ def place_borrowed_last(pool_state: PoolState, pending: PendingGang, pods: Seque
             pods,
             required_level=gang.required_level,
             preferred_level=gang.preferred_level,
-            among=pool_state.node_resources.node_mask(allowed_nodes(pool_state, pending))
+            among=pool_state.node_resources.nodes.mask_of(allowed_nodes(pool_state, pending))
             & pool_state.guarantee.nodes_without_spare,
             preferred_nodes=pool_state.guarantee.unbound_nodes,
         )
@@ -423,12 +423,12 @@ class _PlanKeeper:
 def _nodes_still_fit(pool_state: PoolState, pending: PendingGang, plan: PreemptionPlan) -> bool:
     """Return whether the plan's nodes exist and accept these pods: labels and taints may have changed."""
     resources = pool_state.node_resources
-    if not all(node in resources for node in plan.nodes.values()):
+    if not all(node in resources.nodes for node in plan.nodes.values()):
         return False
     near = allowed_nodes(pool_state, pending, plan.nodes)
     for pod in pending.min_members:
-        position = resources.position_of(plan.nodes[pod.uid])
-        if not resources.node_filter.feasible_nodes(pod.shape)[position] or (near is not None and not near[position]):
+        position = resources.nodes.positions[plan.nodes[pod.uid]]
+        if not resources.nodes.filter.feasible_nodes(pod.shape)[position] or (near is not None and not near[position]):
             return False
     return True
 

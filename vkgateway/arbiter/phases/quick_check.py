@@ -15,9 +15,9 @@ def could_fit_without(pool_state: PoolState, pending: PendingGang, pods: Iterabl
     search finds a placement. True proves nothing. Counting ignores NUMA zones: True where there are any.
     """
     resources = pool_state.node_resources
-    if resources.has_zones:
+    if resources.free.zones is not None:
         return True
     with resources.trial():
-        resources.remove_many((pod.node, pod.shape) for pod in pods if pod.node in resources)
+        resources.remove_many((pod.node, pod.shape) for pod in pods if pod.node in resources.nodes)
         counts = Counter(pod.shape for pod in pending.min_members)
-        return all(resources.total_capacity(shape) >= count for shape, count in counts.items())
+        return all(resources.views[shape].total >= count for shape, count in counts.items())

@@ -271,7 +271,7 @@ def find_unneeded_late_pods(
 
 def _restore_pods(pool_state: PoolState, pods: Iterable[Pod]) -> None:
     """Count pods as placed again that count as deleted."""
-    there = [pod for pod in pods if pod.node in pool_state.node_resources]
+    there = [pod for pod in pods if pod.node in pool_state.node_resources.nodes]
     pool_state.add_pods(there, {pod.uid: pod.node for pod in there})
 
 

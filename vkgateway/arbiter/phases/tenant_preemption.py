@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from vkgateway.arbiter.capacity.forecast import Reservation
+from vkgateway.arbiter.capacity.node_resources import take_idle_units
 from vkgateway.arbiter.cycle_state import CycleState, late_pod_uids
 from vkgateway.arbiter.decisions import Evict
 from vkgateway.arbiter.guarantees.cell_placement import allocate_placed
@@ -193,7 +194,7 @@ class _TenantSearch(PlanSearch):
         for only_own in (False, True) if self.reserve else (False,):
             with pool_state.node_resources.trial():
                 if only_own:
-                    pool_state.node_resources.take_idle_units()
+                    take_idle_units(pool_state.node_resources)
                 choice = self.choose_victims(own)
             if choice is None:
                 return None
@@ -214,13 +215,13 @@ def _idle_before_after(
     """
     with pool_state.node_resources.trial():
         pool_state.remove_pods(pool_state.terminating_pods.values())
-        before = pool_state.node_resources.idle_units
+        before = pool_state.node_resources.free.idle_units
         pool_state.remove_pods(
             pod for pod in mine if pod.uid in choice.awaited_pods and pod.uid not in pool_state.terminating_pods
         )
         pool_state.remove_pods(evicted_pods(pool_state, choice.evicts))
         pool_state.add_pods(pending.min_members, choice.nodes)
-        after = pool_state.node_resources.idle_units
+        after = pool_state.node_resources.free.idle_units
     return before, after
 
 

@@ -60,7 +60,7 @@ class GuaranteeState:
         """Mask of the nodes to which no cell was bound at the first read in this round."""
         if self._unbound_nodes is None:
             assert self._node_resources is not None
-            self._unbound_nodes = ~self._node_resources.node_mask(self.cells.bound_nodes())
+            self._unbound_nodes = ~self._node_resources.nodes.mask_of(self.cells.bound_nodes())
         return self._unbound_nodes
 
     @property
@@ -73,9 +73,9 @@ class GuaranteeState:
                 name
                 for tenant in self._tenant_usage.quotas
                 for name in cells.bound_cells(tenant)
-                if name in resources and cells.spare_amount(tenant, name) > 0
+                if name in resources.nodes and cells.spare_amount(tenant, name) > 0
             ]
-            self._nodes_without_spare = ~resources.node_mask(spare)
+            self._nodes_without_spare = ~resources.nodes.mask_of(spare)
         return self._nodes_without_spare
 
     def is_guaranteed(self, uid: str) -> bool:

@@ -173,19 +173,18 @@ class PoolState:
     def remove_pods(self, pods: Iterable[Pod]) -> None:
         """Count placed pods as deleted."""
         for pod in pods:
-            if pod.node in self.node_resources:
+            if pod.node in self.node_resources.nodes:
                 self.node_resources.remove_pods(pod.node, pod.shape)
 
     def fits_on_nodes(self, pods: Iterable[Pod], nodes: Mapping[str, str]) -> bool:
         """Return whether pods that count as placed fit: no resource that they request is negative on their nodes."""
         pods = list(pods)
         for pod in pods:
-            free = self.node_resources.free_on_node(nodes[pod.uid])
+            free = self.node_resources.free.amounts_on(nodes[pod.uid])
             if any(amount and free.get(name, -1) < 0 for name, amount in pod.shape.requests):
                 return False
-        return not self.node_resources.has_zones or self.node_resources.fits_zones(
-            [(nodes[pod.uid], pod.shape) for pod in pods]
-        )
+        zones = self.node_resources.free.zones
+        return zones is None or zones.fits_placed([(nodes[pod.uid], pod.shape) for pod in pods])
 
     def evict_pods(self, evict: Evict) -> None:
         """Count the victims of an eviction as terminating."""

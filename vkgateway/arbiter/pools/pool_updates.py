@@ -51,12 +51,12 @@ class PoolUpdates:
         if (old.governed, old.levels) != (pool.governed, pool.levels):
             return False
         resources = NodeResources(pool)
-        if resources.names != state.node_resources.names:
+        if resources.nodes.names != state.node_resources.nodes.names:
             return False
         state.replace_pool(pool, resources)
         gangs, placed_pods = state.gangs.values(), state.gang_index.placed_pods
         placed = ((pod.node, pod.shape) for gang in gangs for pod in placed_pods(gang))
-        resources.add_many(each for each in placed if each[0] in resources)
+        resources.add_many(each for each in placed if each[0] in resources.nodes)
         self._published_pods = _published_uids(pool)
         for pod in (pod for gang in gangs if self._published_pods for pod in placed_pods(gang)):
             self._count_published(pod, 1)
@@ -72,7 +72,7 @@ class PoolUpdates:
         state = self._pool_state
         self._note_usage(gang.tenant, pod, 1)
         state.expected_ends.update_pod(gang, pod)
-        if pod.node in state.node_resources:
+        if pod.node in state.node_resources.nodes:
             added.append((pod.node, pod.shape))
             self._count_published(pod, 1)
         if not pod.borrowed:
@@ -84,7 +84,7 @@ class PoolUpdates:
         state = self._pool_state
         self._note_usage(gang.tenant, pod, -1)
         state.expected_ends.remove_pod(pod.uid)
-        if pod.node in state.node_resources:
+        if pod.node in state.node_resources.nodes:
             removed.append((pod.node, pod.shape))
             self._count_published(pod, -1)
         if not pod.borrowed:

@@ -14,8 +14,8 @@ from typing import Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from vkgateway.arbiter.capacity.free_vectors import MAX_AMOUNT
 from vkgateway.arbiter.capacity.node_fit import IntArray
+from vkgateway.arbiter.capacity.node_table import MAX_AMOUNT
 from vkgateway.arbiter.preemption.eviction_units import PreemptionCandidate, candidates_of
 from vkgateway.arbiter.snapshot import LOW, Gang, Pod, PoolKey, Shape
 

@@ -145,5 +145,5 @@ def _find_cores(candidates: PricedCandidates, victims: Iterable[int]) -> dict[in
 
 def _take_back(resources: NodeResources, victim: PreemptionCandidate) -> None:
     for pod in victim.pods:
-        if pod.node in resources:
+        if pod.node in resources.nodes:
             resources.add_pods(pod.node, pod.shape)

@@ -73,7 +73,7 @@ def price_candidates(
 def freed_rows(candidates: PreemptionCandidates, node_resources: NodeResources, resources: Sequence[str]) -> FreedRows:
     """Return what each candidate frees on each node. `resources`: lines of the amounts; unknown ones are zero."""
     table = candidates.as_table()
-    position = candidates.node_indices(node_resources.names)[table.row_node]
+    position = candidates.node_indices(node_resources.nodes.names)[table.row_node]
     columns = candidates.resource_columns()
     freed = np.zeros((len(resources), len(position)), dtype=np.int64)
     for line, resource in enumerate(resources):
@@ -87,7 +87,7 @@ def has_resources(node_resources: NodeResources, resources: Sequence[str]) -> bo
     """Return whether the pool's nodes have all of the resources."""
     try:
         for resource in resources:
-            node_resources.free_amounts(resource)
+            node_resources.free.amounts_of(resource)
     except KeyError:
         return False
     return True

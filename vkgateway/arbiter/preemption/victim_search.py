@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from vkgateway.arbiter.capacity.node_fit import BoolArray, IntArray
-from vkgateway.arbiter.capacity.node_resources import AllowedNodes, NodeResources
+from vkgateway.arbiter.capacity.node_resources import NodeResources
+from vkgateway.arbiter.capacity.node_table import AllowedNodes
 from vkgateway.arbiter.capacity.placement import place_pods
 from vkgateway.arbiter.decisions import Evict
 from vkgateway.arbiter.preemption.candidates import PreemptionCandidates
@@ -89,7 +90,7 @@ def choose_victims(
         candidates=candidates,
         gang=gang,
         pods=pods,
-        allowed=node_resources.node_mask(among),
+        allowed=node_resources.nodes.mask_of(among),
         ceiling=ceiling,
         placer=placer,
         counts=counts,
@@ -100,7 +101,7 @@ def choose_victims(
     try:
         return _search_victims(
             request,
-            [pod for pod in ending if pod.node in node_resources],
+            [pod for pod in ending if pod.node in node_resources.nodes],
             now,
             excess or {},
             exempt | set(gang.part_ids),
@@ -170,7 +171,9 @@ class _SearchRequest:
     @property
     def is_countable(self) -> bool:
         """Whether counting alone decides if the gang fits."""
-        return self.placer is None and len(self.counts) == 1 and not self.node_resources.has_zones and not self.leaves
+        return (
+            self.placer is None and len(self.counts) == 1 and self.node_resources.free.zones is None and not self.leaves
+        )
 
     def find_placement(self) -> NodesByPod | None:
         """Return the gang's nodes given the current resources, which stay unchanged."""
@@ -186,29 +189,29 @@ class _SearchRequest:
                     preferred_level=gang.preferred_level,
                     among=self.allowed,
                 )
-                if self.leaves and found is not None and node_resources.idle_units < self.leaves:
+                if self.leaves and found is not None and node_resources.free.idle_units < self.leaves:
                     found = None
         return found
 
     def search_space(self) -> SearchSpace:
         """Return the free amounts and requests in the form of the search."""
         node_resources, level = self.node_resources, self.gang.required_level
-        lines = [node_resources.free_amounts(name) for name in self.resources]
+        lines = [node_resources.free.amounts_of(name) for name in self.resources]
         if self.ceiling is not None:
             lines.append(self.ceiling)
-        free = np.array(lines, dtype=np.int64).reshape(len(lines), len(node_resources))
+        free = np.array(lines, dtype=np.int64).reshape(len(lines), len(node_resources.nodes))
         domain = (
-            node_resources.node_filter.label_column(level).codes
+            node_resources.nodes.filter.label_column(level).codes
             if level
-            else np.zeros(len(node_resources), dtype=np.int64)
+            else np.zeros(len(node_resources.nodes), dtype=np.int64)
         )
         counts, unit = self.counts, node_resources.pool.unit_resource
         shapes = sorted(
-            counts, key=lambda shape: (-shape.amount_of(unit), node_resources.total_capacity(shape), shape.requests)
+            counts, key=lambda shape: (-shape.amount_of(unit), node_resources.views[shape].total, shape.requests)
         )
         groups = [
             PodGroup(
-                self._request_of(shape), counts[shape], self.allowed & node_resources.node_filter.feasible_nodes(shape)
+                self._request_of(shape), counts[shape], self.allowed & node_resources.nodes.filter.feasible_nodes(shape)
             )
             for shape in shapes
         ]
@@ -218,7 +221,7 @@ class _SearchRequest:
                 PodGroup(
                     self._request_of(Shape.from_requests({unit: 1000})),
                     -(-self.leaves // 1000),
-                    node_resources.node_filter.usable,
+                    node_resources.nodes.filter.usable,
                 )
             )
         return SearchSpace(free, domain, groups)
@@ -227,8 +230,8 @@ class _SearchRequest:
         """Yield the spaces to search, the smallest requests first: cells and zones may need more than a count shows."""
         yield from space.bundled_spaces() if self.placer is not None else (space,)
         unit = self.node_resources.pool.unit_resource
-        if self.node_resources.has_zones and unit in self.resources:
-            yield from space.widened_spaces(self.resources.index(unit), self.node_resources.largest_node_units)
+        if self.node_resources.free.zones is not None and unit in self.resources:
+            yield from space.widened_spaces(self.resources.index(unit), self.node_resources.nodes.largest_units)
 
     def resource_lines(self) -> list[str]:
         """Return the resources by line; the line of the ceiling is freed by no candidate."""
@@ -270,7 +273,7 @@ def _try_victims(
     mark = node_resources.mark()
     evicted = Counter((pod.node, pod.shape) for victim in victims.values() for pod in victim.pods)
     for (node, shape), count in evicted.items():
-        if node in node_resources:
+        if node in node_resources.nodes:
             node_resources.remove_pods(node, shape, count)
     nodes = request.find_placement()
     if nodes is None:
@@ -341,7 +344,7 @@ def _awaited_pods(
 
     The gang does without the latest ones first.
     """
-    used = set(nodes.values())
+    used, zones = set(nodes.values()), node_resources.free.zones
     mark = node_resources.mark()
     for pod in pods:
         node_resources.add_pods(nodes[pod.uid], pod.shape)
@@ -349,8 +352,8 @@ def _awaited_pods(
     for pod in sorted(ending, key=lambda pod: (-pod.deadline, pod.uid)):
         if pod.node not in used:
             continue
-        free = node_resources.free_on_node(pod.node)
-        if node_resources.is_zoned(pod.node):
+        free = node_resources.free.amounts_on(pod.node)
+        if zones is not None and zones.is_zoned(pod.node):
             awaited.append(pod.uid)  # it may use the required zone
         elif all(free.get(name, amount) >= amount for name, amount in pod.shape.requests):
             node_resources.add_pods(pod.node, pod.shape)

@@ -113,5 +113,5 @@ class StartForecast:
         return [
             pod
             for pod in backfilled
-            if pod.node in pool_state.node_resources and pool_state.expected_ends.end_of(pod.uid) is None
+            if pod.node in pool_state.node_resources.nodes and pool_state.expected_ends.end_of(pod.uid) is None
         ]

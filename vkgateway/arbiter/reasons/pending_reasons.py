@@ -426,7 +426,10 @@ def _report_no_room(pending_gang: PendingGang, pools: Iterable[PoolState], fits:
     )
     if reserving is not None and fit == len(pending_gang.min_members):
         message += f", but {reserve_text(reserving)}"
-        numbers = {"reserve": reserving.facts.idle_reserve / 1000, "idle": reserving.node_resources.idle_units / 1000}
+        numbers = {
+            "reserve": reserving.facts.idle_reserve / 1000,
+            "idle": reserving.node_resources.free.idle_units / 1000,
+        }
     return PendingReport(
         gang=pending_gang.gang.id,
         code=PendingReason.ROOM,
