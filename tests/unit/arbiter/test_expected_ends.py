@@ -6,13 +6,13 @@ import pytest
 
 from tests.unit.arbiter.simulated_cluster import GPU, KEY, Cluster, make_gang, make_node, make_quota, reports_by_gang
 from vkgateway.arbiter.capacity.expected_ends import ExpectedEnds
-from vkgateway.arbiter.capacity.node_resources import NodeResources
+from vkgateway.arbiter.capacity.node_table import NodeTable
 from vkgateway.arbiter.decisions import PendingReason
 from vkgateway.arbiter.snapshot import Policy, Pool
 
 
 def test_observed_run_time_has_margin_and_declared_limit_has_none() -> None:
-    ends = ExpectedEnds(NodeResources(Pool(key=KEY, nodes=(make_node("n0"),), governed=(GPU,))), Policy(run_margin=1.5))
+    ends = ExpectedEnds(NodeTable(Pool(key=KEY, nodes=(make_node("n0"),), governed=(GPU,))), Policy(run_margin=1.5))
 
     assert ends.expected_run_time(make_gang("seen", "a", [1], expected_run=100.0)) == 150.0
     assert ends.expected_run_time(make_gang("said", "a", [1], run_limit=100.0)) == 100.0

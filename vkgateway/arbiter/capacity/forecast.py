@@ -36,7 +36,7 @@ class PoolForecast:
         self._node_resources = resources
         self._idle_reserve = idle_reserve
         self._known_ends = ends.freeing_schedule(now)
-        self._extra_ends = make_schedule(extra_ends, resources)
+        self._extra_ends = make_schedule(extra_ends, resources.nodes.positions)
 
     def earliest_start(
         self, pods: Sequence[Pod], *, required_level: str = "", among: AllowedNodes = None, after: float | None = None

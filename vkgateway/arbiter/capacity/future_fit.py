@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -111,7 +111,7 @@ class FreeingSchedule:
         return found
 
 
-def make_schedule(ends: Sequence[tuple[float, str, Shape]], resources: NodeResources) -> FreeingSchedule:
+def make_schedule(ends: Sequence[tuple[float, str, Shape]], positions_by_node: Mapping[str, int]) -> FreeingSchedule:
     """Return the schedule of ends given by time, node and shape."""
     numbers: dict[int, int] = {}
     shapes: list[Shape] = []
@@ -120,7 +120,7 @@ def make_schedule(ends: Sequence[tuple[float, str, Shape]], resources: NodeResou
             numbers[id(shape)] = len(shapes)
             shapes.append(shape)
     times = np.array([time for time, _, _ in ends], dtype=np.float64)
-    positions = np.array([resources.nodes.positions[node] for _, node, _ in ends], dtype=np.int64)
+    positions = np.array([positions_by_node[node] for _, node, _ in ends], dtype=np.int64)
     kinds = np.array([numbers[id(shape)] for _, _, shape in ends], dtype=np.int64)
     order = np.argsort(times, kind="stable")
     return FreeingSchedule(times[order], positions[order], kinds[order], shapes)

@@ -86,10 +86,10 @@ def count_placeable(
         return search.count_placeable(allowed)
     domains = search.domains_at(required_level, allowed)
     most = 0
-    for bound, domain in domains.rank_by_capacity():
+    for bound, nodes in domains.rank_by_capacity():
         if bound <= most:
             break
-        most = max(most, search.count_placeable(domains.nodes_in_domain(domain)))
+        most = max(most, search.count_placeable(nodes))
     return most
 
 
@@ -195,8 +195,8 @@ class _PlacementSearch:
         if not required_level:
             return self._place_near(self._allowed, "", preferred_level)
         domains = self.domains_at(required_level, self._allowed)
-        for domain in domains.rank_by_fit():
-            found = self._place_near(domains.nodes_in_domain(domain), required_level, preferred_level)
+        for nodes in domains.rank_by_fit():
+            found = self._place_near(nodes, required_level, preferred_level)
             if found is not None:
                 return found
         return None
@@ -232,13 +232,12 @@ class _PlacementSearch:
         if not preferred_level or sum(len(group.pods) for group in self._groups) == 1:
             return self._fill_nodes(positions)
         domains = self.domains_at(preferred_level, positions)
-        for domain in domains.rank_by_fit():
-            found = self._fill_nodes(domains.nodes_in_domain(domain))
+        for nodes in domains.rank_by_fit():
+            found = self._fill_nodes(nodes)
             if found is not None:
                 return found
         for level in self._wider_levels(preferred_level, required_level):
-            domains = self.domains_at(level, positions)
-            wider = [domains.nodes_in_domain(domain) for domain in domains.rank_by_fit()]
+            wider = self.domains_at(level, positions).rank_by_fit()
             for nodes in sorted(wider, key=lambda inside: self.domains_at(preferred_level, inside).min_domains()):
                 found = self._place_in_fewest(preferred_level, nodes)
                 if found is not None:

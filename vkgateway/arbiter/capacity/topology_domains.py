@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vkgateway.arbiter.capacity.node_fit import BoolArray, IntArray
+from vkgateway.arbiter.capacity.node_fit import BoolArray, IntArray, LabelColumn
 from vkgateway.arbiter.capacity.node_resources import NodeResources
 from vkgateway.arbiter.capacity.shape_views import DomainSums, sum_by_code
 from vkgateway.arbiter.snapshot import Shape
@@ -21,6 +21,37 @@ class PodDemand:
     count: int
 
 
+class _DomainNodes:
+    """Some nodes of a pool by domain; `positions`: these nodes, None: all."""
+
+    def __init__(self, column: LabelColumn, positions: IntArray | None) -> None:
+        self.domain_count = len(column.values)
+        self._codes = column.codes if positions is None else column.codes[positions]
+        self._positions = positions
+
+    def nodes_in(self, domain: int) -> IntArray:
+        """Return the positions of a domain's nodes."""
+        return self._positions_where(self._codes == domain)
+
+    def nodes_in_any(self, domains: IntArray) -> IntArray:
+        """Return the positions of the nodes in these domains."""
+        chosen = np.zeros(self.domain_count + 1, dtype=bool)
+        chosen[domains] = True
+        return self._positions_where(chosen[self._codes])
+
+    def labeled_nodes(self) -> IntArray:
+        """Return the positions of the nodes in all domains."""
+        return self._positions_where(self._codes >= 0)
+
+    def _positions_where(self, mask: BoolArray) -> IntArray:
+        found = np.flatnonzero(mask)
+        return found if self._positions is None else self._positions[found]
+
+    def sum_by_domain(self, values: IntArray) -> IntArray:
+        """Return the sums of values of these nodes; the last entry is for nodes without the label."""
+        return sum_by_code(self._codes, values, self.domain_count)
+
+
 class TopologyDomains:
     """Domains of one level among some nodes, by their current capacity for a gang.
 
@@ -30,51 +61,49 @@ class TopologyDomains:
     def __init__(
         self, resources: NodeResources, demands: Sequence[PodDemand], level: str, positions: IntArray | None
     ) -> None:
-        column = resources.nodes.filter.label_column(level)
         self._node_resources = resources
         self._demands = demands
-        self._domain_count = len(column.values)
-        self._codes = column.codes if positions is None else column.codes[positions]
         self._positions = positions
+        self._nodes = _DomainNodes(resources.nodes.filter.label_column(level), positions)
+        self._domain_count = self._nodes.domain_count
         views = [resources.views[demand.shape] for demand in demands]
         if positions is None:
             self._offers = [view.domain_sums(level) for view in views]
         else:
             self._offers = [
                 DomainSums(
-                    self._sum_by_domain(view.capacity[positions]),
-                    self._sum_by_domain(view.loose_capacity(positions)),
-                    self._sum_by_domain(view.units[positions]),
+                    self._nodes.sum_by_domain(view.capacity[positions]),
+                    self._nodes.sum_by_domain(view.loose_capacity(positions)),
+                    self._nodes.sum_by_domain(view.units[positions]),
                 )
                 for view in views
             ]
 
-    def nodes_in_domain(self, domain: int) -> IntArray:
-        """Return the positions of a domain's nodes."""
-        return self._positions_where(self._codes == domain)
-
-    def rank_by_fit(self) -> Iterator[int]:
-        """Yield the domains that may fit the gang: the fewest broken whole nodes first, then the least capacity."""
+    def rank_by_fit(self) -> Iterator[IntArray]:
+        """Yield the nodes of each domain that may fit the gang: the fewest broken whole nodes first, then the least
+        capacity.
+        """
         found = np.flatnonzero(self._has_capacity())
         if len(found) == 0:
             return
         broken, left = self._broken_nodes()[found], self._free_units()[found]
         fewest = np.flatnonzero(broken == broken.min())
         best = int(found[fewest[left[fewest].argmin()]])
-        yield best
+        yield self._nodes.nodes_in(best)
         # Usually the first domain fits; only pods of several shapes may not fit together where each shape does.
         if len(found) > 1:
             offered = self._has_resources()
             order = found[np.lexsort((left, broken))]
-            yield from order[(order != best) & offered[order]].tolist()
+            for domain in order[(order != best) & offered[order]].tolist():
+                yield self._nodes.nodes_in(domain)
 
-    def rank_by_capacity(self) -> Iterator[tuple[int, int]]:
-        """Yield an upper bound of the pods that fit in each domain, and the domain; the highest bound first."""
+    def rank_by_capacity(self) -> Iterator[tuple[int, IntArray]]:
+        """Yield an upper bound of the pods that fit in each domain, and its nodes; the highest bound first."""
         bounds = np.zeros(self._domain_count, dtype=np.int64)
         for fits, demand in self._capacity_by_demand():
             bounds += np.minimum(fits, demand.count)
         for domain in np.argsort(-bounds, kind="stable").tolist():
-            yield int(bounds[domain]), domain
+            yield int(bounds[domain]), self._nodes.nodes_in(domain)
 
     def growing_unions(self, steps: int) -> Iterator[IntArray]:
         """Yield the nodes of growing sets of domains, from the fewest that could fit the gang to all.
@@ -86,14 +115,14 @@ class TopologyDomains:
         if count > self._domain_count:
             return
         if len(self._demands) == 1:
-            yield self._nodes_in_domains(self._with_tightest_last(order[:count]))
+            yield self._nodes.nodes_in_any(self._with_tightest_last(order[:count]))
             return
         step = 0
         while count < self._domain_count:
-            yield self._nodes_in_domains(order[:count])
+            yield self._nodes.nodes_in_any(order[:count])
             step += 1
             count += 1 if step <= steps else count
-        yield self._positions_where(self._codes >= 0)
+        yield self._nodes.labeled_nodes()
 
     def min_domains(self) -> int:
         """Return the least number of domains that fit the gang; more than exist: all of them together do not fit it."""
@@ -118,7 +147,7 @@ class TopologyDomains:
         for resource in sorted({name for demand in self._demands for name, _ in demand.shape.requests}):
             requested = sum(demand.shape.amount_of(resource) * demand.count for demand in self._demands)
             free = np.where(usable, np.maximum(self._node_resources.free.amounts_of(resource), 0), 0)
-            offered = self._sum_by_domain(free if self._positions is None else free[self._positions])
+            offered = self._nodes.sum_by_domain(free if self._positions is None else free[self._positions])
             offers &= offered[:-1] >= requested
         return offers
 
@@ -164,15 +193,3 @@ class TopologyDomains:
             size = demand.shape.amount_of(self._node_resources.pool.unit_resource)
             missing += np.maximum(demand.count - offer.loose[:-1], 0) * size
         return -(-missing // max(self._node_resources.nodes.largest_units, 1))
-
-    def _nodes_in_domains(self, domains: IntArray) -> IntArray:
-        chosen = np.zeros(self._domain_count + 1, dtype=bool)
-        chosen[domains] = True
-        return self._positions_where(chosen[self._codes])
-
-    def _positions_where(self, mask: BoolArray) -> IntArray:
-        found = np.flatnonzero(mask)
-        return found if self._positions is None else self._positions[found]
-
-    def _sum_by_domain(self, values: IntArray) -> IntArray:
-        return sum_by_code(self._codes, values, self._domain_count)

@@ -66,7 +66,7 @@ class PoolState:
         self.facts = PoolFacts(pool)
         self.node_resources = NodeResources(pool)
         self.tenant_usage = TenantUsage(pool, quotas)
-        self.expected_ends = ExpectedEnds(self.node_resources, policy)
+        self.expected_ends = ExpectedEnds(self.node_resources.nodes, policy)
         self.terminating_pods = TerminatingPods()
         self.gang_index = GangIndex(pool.key)
         self.gangs = self.gang_index.gangs
@@ -99,7 +99,6 @@ class PoolState:
     def replace_pool(self, pool: Pool, node_resources: NodeResources) -> None:
         """Replace the pool after some of its nodes have changed. Nothing is placed in `node_resources` yet."""
         self.pool, self.node_resources, self.facts = pool, node_resources, PoolFacts(pool)
-        self.expected_ends.update_nodes(node_resources)
         self.guarantee_usage.replace_pool(pool)
         self.tenant_usage.replace_pool(pool)
 
