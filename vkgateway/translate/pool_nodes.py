@@ -1,21 +1,20 @@
 """Compute nodes of a pool and their aggregates, computed once for all its virtual nodes."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 from vkgateway.model.names import is_reserved
-from vkgateway.model.objects import NodeView, Object
+from vkgateway.model.objects import NodeView
 from vkgateway.model.quantity import Quantity, sum_resources
 from vkgateway.model.requests import MilliResources, is_extended, to_milli
 from vkgateway.translate.context import HOSTNAME_LABEL, VIRTUAL_NODE_LABELS
+from vkgateway.translate.kubelets import KubeletSummary, summarize_kubelets
 from vkgateway.translate.node_sizes import largest_nodes
 
 PASSTHROUGH_AMOUNT: Final = "1000000000"
 """Amount of a passed-through resource on a virtual node: more than any pod requests."""
-_OPERATING_SYSTEM: Final = "kubernetes.io/os"
-_ARCHITECTURE: Final = "kubernetes.io/arch"
 _NO_LABEL_PREFIXES: Final = ("node-role.kubernetes.io/", "beta.kubernetes.io/")
 _NO_RESOURCE_PREFIXES: Final = ("attachable-volumes-",)
 
@@ -117,73 +116,10 @@ class PoolNodes:
         )
 
     @cached_property
-    def platform_labels(self) -> dict[str, str]:
-        """Operating system and architecture from the nodes' status, for nodes without such labels."""
-        info = self._common_info
-        made = {_OPERATING_SYSTEM: info.get("operatingSystem", ""), _ARCHITECTURE: info.get("architecture", "")}
-        return {key: value for key, value in made.items() if value}
-
-    @cached_property
-    def node_info(self) -> Object:
-        """Values that all nodes share. Host ids are empty, and the oldest kubelet version counts."""
-        info = self._common_info
-        versions = [str(node.status.node_info.get("kubeletVersion") or "") for node in self.nodes]
-        return {
-            "architecture": info.get("architecture", ""),
-            "operatingSystem": info.get("operatingSystem", ""),
-            "kernelVersion": info.get("kernelVersion", ""),
-            "osImage": info.get("osImage", ""),
-            "kubeletVersion": min(filter(None, versions), key=_version_key, default=""),
-            "kubeProxyVersion": "",
-            "machineID": "",
-            "systemUUID": "",
-            "bootID": "",
-        }
-
-    @cached_property
-    def kubelet_features(self) -> dict[str, bool]:
-        """Kubelet features, each True if all kubelets have it."""
-        return _all_true([node.status.features for node in self.nodes])
-
-    @cached_property
-    def declared_features(self) -> list[str]:
-        """Features that all kubelets declare."""
-        return sorted(_intersect_all([frozenset(node.status.declared_features) for node in self.nodes]))
-
-    @cached_property
-    def runtime_handlers(self) -> list[Object]:
-        """Runtime handlers that all nodes have, each with the features that it has on all of them."""
-        offered = [{handler.name: handler.features for handler in node.status.runtime_handlers} for node in self.nodes]
-        names = sorted(_intersect_all([frozenset(handlers) for handlers in offered]))
-        return [{"name": name, "features": _all_true([handlers[name] for handlers in offered])} for name in names]
-
-    @cached_property
-    def _common_info(self) -> dict[str, Any]:
-        return _common_entries([node.status.node_info for node in self.nodes])
+    def kubelets(self) -> KubeletSummary:
+        """Values that the kubelets of all nodes share."""
+        return summarize_kubelets(self.nodes)
 
 
 def _summable_resources(resources: Mapping[str, str]) -> dict[str, Quantity]:
     return {name: value for name, value in resources.items() if not name.startswith(_NO_RESOURCE_PREFIXES)}
-
-
-def _version_key(version: str) -> tuple[int, ...]:
-    numbers = version.removeprefix("v").split("-")[0].split("+")[0].split(".")
-    return tuple(int(number) if number.isdigit() else 0 for number in numbers)
-
-
-def _common_entries(maps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    if not maps:
-        return {}
-    first, *rest = maps
-    return {key: value for key, value in first.items() if all(other.get(key) == value for other in rest)}
-
-
-def _intersect_all(sets: Sequence[frozenset[str]]) -> frozenset[str]:
-    return sets[0].intersection(*sets[1:]) if sets else frozenset()
-
-
-def _all_true(maps: Sequence[Mapping[str, bool]]) -> dict[str, bool]:
-    """Return the features of the first map, each True if it is True in all maps."""
-    if not maps:
-        return {}
-    return {name: all(other.get(name, False) for other in maps) for name in maps[0]}

@@ -67,7 +67,7 @@ def virtual_node(
     with `message` as the reason. `previous` is the current Node, whose transition times are kept.
     """
     offered = cap_resources(nodes.total_allocatable, limit)
-    labels = {**nodes.common_labels, **nodes.platform_labels, **pool.virtual_labels()}
+    labels = {**nodes.common_labels, **nodes.kubelets.platform_labels, **pool.virtual_labels()}
     status: Object = {
         "capacity": offered,
         "allocatable": offered,
@@ -77,10 +77,10 @@ def virtual_node(
             {"type": "Hostname", "address": pool.node_name},
         ],
         "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
-        "nodeInfo": {**nodes.node_info, "containerRuntimeVersion": f"vkgateway://{version}"},
-        "runtimeHandlers": nodes.runtime_handlers,
-        "features": nodes.kubelet_features,
-        "declaredFeatures": nodes.declared_features,
+        "nodeInfo": {**nodes.kubelets.node_info, "containerRuntimeVersion": f"vkgateway://{version}"},
+        "runtimeHandlers": nodes.kubelets.runtime_handlers,
+        "features": nodes.kubelets.features,
+        "declaredFeatures": nodes.kubelets.declared_features,
     }
     return {
         "apiVersion": "v1",
