@@ -7,6 +7,8 @@ round, from `begin_round` to `end_round`, it is what the round has decided so fa
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import cached_property
 from typing import NamedTuple
 
 from vkgateway.arbiter.capacity.expected_ends import ExpectedEnds
@@ -22,13 +24,32 @@ from vkgateway.arbiter.guarantees.usage import GuaranteeUsage
 from vkgateway.arbiter.guarantees.usage import Mark as GuaranteeMark
 from vkgateway.arbiter.pools.gang_index import GangIndex
 from vkgateway.arbiter.pools.guarantee_state import GuaranteeState
-from vkgateway.arbiter.pools.pool_facts import PoolFacts
 from vkgateway.arbiter.pools.reservations import PoolReservations
 from vkgateway.arbiter.pools.victims import PoolVictims
 from vkgateway.arbiter.queueing.tenant_usage import SavedUsage, TenantUsage
 from vkgateway.arbiter.queueing.usage_by_age import UsageByAge
 from vkgateway.arbiter.snapshot import Gang, Pod, Policy, Pool, Quota
 from vkgateway.arbiter.trial import JointState, Trial
+
+
+class PoolFacts:
+    """Facts about a pool's nodes, whatever runs on them."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self.feasibility: dict[tuple[str, int], int] = {}
+        """Answers about gangs in the empty pool, by question and equivalence class; see `phases.feasibility`."""
+
+    @cached_property
+    def idle_reserve(self) -> int:
+        """Thousandths of the unit that borrowing gangs leave idle."""
+        return self._pool.idle_reserve
+
+    @cached_property
+    def empty_resources(self) -> NodeResources:
+        """The pool's nodes as if all were empty and usable: a gang that does not fit there never fits."""
+        nodes = (replace(node, used={}, usable=True) for node in self._pool.nodes)
+        return NodeResources(replace(self._pool, nodes=tuple(nodes)))
 
 
 class _RoundStart(NamedTuple):
