@@ -99,7 +99,7 @@ class ConnectedCluster:
 
     async def _prepare_cluster(self, now: float) -> None:
         client = self.link.client
-        self.link.kept_features.clear()
+        self.link.pods.kept_features.clear()
         await prerequisites.ensure_prerequisites(client)
         await refresh_ranges(self.link)
         answer = await client.request("GET", _VERSION_PATH)

@@ -37,9 +37,9 @@ from vkgateway.model.requests import to_milli
 from vkgateway.sync.admission.controller import ArbiterService
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.network.resolvers import NameServers
-from vkgateway.sync.node_binding import VirtualNodeBinding
 from vkgateway.sync.runtime.workers import WorkerPool
 from vkgateway.sync.tenant import TenantSync
+from vkgateway.sync.tenant_scope import VirtualNodeBinding
 from vkgateway.sync.views.pods import decode_tenant_pod
 from vkgateway.translate.context import TenantContext
 

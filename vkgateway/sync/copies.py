@@ -14,8 +14,7 @@ from vkgateway.kube import errors
 from vkgateway.model.errors import ConflictError
 from vkgateway.model.names import UID_ANNOTATION, compute_namespace
 from vkgateway.model.objects import Meta, ObjectView, decode_object
-from vkgateway.sync.compute.fan_out import apply_to_each
-from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.compute.link import ComputeLink, apply_to_each
 from vkgateway.sync.runtime.registry import Registry
 from vkgateway.sync.runtime.requests import RequestKind
 from vkgateway.sync.runtime.sources import COMPUTE_COPIES, RESYNC, TENANT_CONFIG

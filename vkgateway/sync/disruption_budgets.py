@@ -10,8 +10,7 @@ from vkgateway.kube.reflector import Reflector
 from vkgateway.model.errors import ConflictError
 from vkgateway.model.names import compute_namespace
 from vkgateway.model.objects import Object
-from vkgateway.sync.compute.fan_out import apply_to_each
-from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.compute.link import ComputeLink, apply_to_each
 from vkgateway.sync.refusals import is_object_refused, lacks_rights, refusal_message
 from vkgateway.sync.runtime.registry import Registry
 from vkgateway.sync.runtime.requests import BATCH_SECONDS, RequestKind

@@ -16,8 +16,7 @@ from vkgateway.kube.resources import KNOWN_RESOURCES
 from vkgateway.model.errors import ConflictError, UnavailableError
 from vkgateway.model.names import FENCE_ANNOTATION, UID_ANNOTATION, compute_namespace
 from vkgateway.model.objects import NamespaceView, Object, decode_namespace
-from vkgateway.sync.compute.fan_out import apply_to_each
-from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.compute.link import ComputeLink, apply_to_each
 from vkgateway.sync.runtime.registry import Registry
 from vkgateway.sync.runtime.requests import RequestKind
 from vkgateway.sync.runtime.sources import COMPUTE_NAMESPACES, TENANT_ACTIVE, TENANT_NAMESPACES

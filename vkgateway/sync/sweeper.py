@@ -6,8 +6,7 @@ from typing import Final
 
 from vkgateway.model.names import NAME_ANNOTATION
 from vkgateway.model.objects import NamespaceView
-from vkgateway.sync.compute.fan_out import apply_to_each
-from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.compute.link import ComputeLink, apply_to_each
 from vkgateway.sync.copies import CopyReconciler
 from vkgateway.sync.namespaces import NamespaceReconciler
 from vkgateway.sync.runtime.registry import Registry

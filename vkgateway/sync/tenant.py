@@ -11,13 +11,12 @@ from vkgateway.model.requests import MilliResources
 from vkgateway.sync.admission.controller import ArbiterService
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.network.resolvers import NameServers
-from vkgateway.sync.node_binding import VirtualNodeBinding
 from vkgateway.sync.reconcilers import TenantReconcilers
 from vkgateway.sync.runtime.registry import Registry
-from vkgateway.sync.runtime.requests import ReconcileRequest, WorkQueue
+from vkgateway.sync.runtime.requests import WorkQueue
 from vkgateway.sync.runtime.sources import COMPUTE_REACHABLE, RESYNC, TENANT_ACTIVE, TENANT_LISTED
 from vkgateway.sync.runtime.workers import WorkerPool
-from vkgateway.sync.tenant_scope import TenantScope
+from vkgateway.sync.tenant_scope import TenantScope, VirtualNodeBinding
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.governed import VirtualNode
 
@@ -51,9 +50,9 @@ class TenantSync:
             clock=arbiter.clock,
         )
         self.reconcilers = TenantReconcilers(self.scope, arbiter=arbiter, name_servers=name_servers)
-        self._registry = Registry(self.scope.watches, work_queue)
-        self._registry.set_up(self.reconcilers.in_order())
-        self._registry.watches_each((TENANT_LISTED, COMPUTE_REACHABLE), self.resync)
+        self.registry = Registry(self.scope.watches, work_queue, self.scope.cache)
+        self.registry.set_up(self.reconcilers.in_order())
+        self.registry.watches_each((TENANT_LISTED, COMPUTE_REACHABLE), self.resync)
 
     @property
     def is_complete(self) -> bool:
@@ -63,14 +62,14 @@ class TenantSync:
     async def run(self) -> None:
         """Watch the tenant until cancelled; the workers reconcile its objects."""
         name = self.scope.name
-        self._engine.add_tenant(name, self)
+        self._engine.add_tenant(name, self.registry)
         for link in self.scope.links.values():
             link.watches.tenants[name] = self.scope.watches
         try:
             async with asyncio.TaskGroup() as group:
                 for reflector in self.scope.cache.all_reflectors():
                     group.create_task(reflector.run(), name=f"tenant/{name}/watch")
-                for task, run in self._registry.background_tasks().items():
+                for task, run in self.registry.background_tasks().items():
                     group.create_task(run(), name=f"tenant/{name}/{task}")
         finally:
             for link in self.scope.links.values():
@@ -103,8 +102,3 @@ class TenantSync:
         self.scope.watches.notify(RESYNC)
         if any(link.namespaces.of_tenant(self.scope.name) for link in self.scope.links.values()):
             self.scope.watches.notify(TENANT_ACTIVE)
-
-    async def handle_request(self, request: ReconcileRequest) -> None:
-        """Handle a reconcile request; nothing is reconciled before all of the tenant's objects are known."""
-        if self.is_complete:
-            await self._registry.reconcile(request)

@@ -1,23 +1,122 @@
-"""What the reconcilers of one tenant share."""
+"""What the reconcilers of one tenant share: its cache, virtual nodes, compute clusters and work queue."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
+from vkgateway.arbiter.snapshot import PoolKey
+from vkgateway.kube import resources
 from vkgateway.kube.client import Client
 from vkgateway.kube.clock import Clock
+from vkgateway.kube.reflector import Reflector
+from vkgateway.model.errors import UnavailableError
+from vkgateway.model.objects import NamespaceView, ObjectView, decode_namespace, decode_object
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.events import EventRecorder
 from vkgateway.sync.metrics import PodMeter
-from vkgateway.sync.node_binding import VirtualNodeBinding
 from vkgateway.sync.runtime.requests import GATE, POD, WorkQueue
-from vkgateway.sync.runtime.sources import TENANT_CHANGED
+from vkgateway.sync.runtime.sources import (
+    TENANT_CHANGED,
+    TENANT_CONFIG,
+    TENANT_LISTED,
+    TENANT_NAMESPACES,
+    TENANT_PODS,
+)
 from vkgateway.sync.runtime.watches import Watches
-from vkgateway.sync.tenant_cache import TenantCache
-from vkgateway.sync.views.ownership import Key
-from vkgateway.translate.context import TenantContext
+from vkgateway.sync.views.ownership import COPY_RESOURCES, CopyKind, Key
+from vkgateway.sync.views.pods import TenantPodView, decode_tenant_pod
+from vkgateway.translate.context import PoolContext, TenantContext
 from vkgateway.translate.governed import VirtualNode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VirtualNodeBinding:
+    """Binding of a virtual node to a pool of a compute cluster, with the node's address."""
+
+    pool: PoolContext
+    link: ComputeLink
+    node_ip: str
+
+    @property
+    def pool_key(self) -> PoolKey:
+        """Key of the pool that the virtual node shows, wholly or in part."""
+        return self.pool.compute_cluster, self.pool.name
+
+    def has_compute_node(self, compute_node: str) -> bool:
+        """Return whether a known compute node is behind the virtual node."""
+        return compute_node in self.link.nodes.nodes_behind(self.pool).node_names
+
+
+class TenantCache:
+    """Stores of a tenant cluster's pods, namespaces, ConfigMaps and Secrets, watched as long as the tenant is.
+
+    `sources` are the objects that pods may refer to; only their metadata is kept.
+    """
+
+    def __init__(self, client: Client, watches: Watches) -> None:
+        self._watches = watches
+        on_complete = partial(watches.notify, TENANT_LISTED)
+        self.pods: Reflector[TenantPodView] = Reflector(
+            client,
+            resources.PODS,
+            decode=decode_tenant_pod,
+            on_change=lambda old, new: watches.notify(TENANT_PODS, old, new),
+            on_complete=on_complete,
+        )
+        self.namespaces: Reflector[NamespaceView] = Reflector(
+            client,
+            resources.NAMESPACES,
+            decode=decode_namespace,
+            on_change=lambda old, new: watches.notify(TENANT_NAMESPACES, old, new),
+            on_complete=on_complete,
+        )
+        self.sources: dict[CopyKind, Reflector[ObjectView]] = {
+            kind: Reflector(
+                client,
+                resource,
+                decode=decode_object,
+                on_change=partial(self._source_changed, kind),
+                on_complete=on_complete,
+            )
+            for kind, resource in COPY_RESOURCES.items()
+        }
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all lists are complete, so that an object which is not in the cache does not exist."""
+        return (
+            self.pods.is_complete
+            and self.namespaces.is_complete
+            and self.sources["configmaps"].is_complete
+            and self.sources["secrets"].is_complete
+        )
+
+    def all_reflectors(self) -> list[Reflector[Any]]:
+        """Return the watches; the caller runs them."""
+        return [self.pods, self.namespaces, *self.sources.values()]
+
+    def find_namespace(self, name: str) -> NamespaceView | None:
+        """Return the tenant's namespace of this name."""
+        return self.namespaces.store.get(("", name))
+
+    def namespace_uid(self, name: str) -> str:
+        """Return the UID of a namespace. Raises UnavailableError if it does not exist."""
+        view = self.find_namespace(name)
+        if view is None:
+            raise UnavailableError(f"namespace {name} is gone", hint="nothing to do; its pods go with it")
+        return view.metadata.uid
+
+    def namespace_labels(self) -> dict[str, dict[str, str]]:
+        """Return the labels of all namespaces, by name."""
+        return {view.metadata.name: view.metadata.labels for view in self.namespaces.store.values()}
+
+    def _source_changed(self, kind: CopyKind, old: ObjectView | None, new: ObjectView | None) -> None:
+        view = new or old
+        assert view is not None
+        self._watches.notify(TENANT_CONFIG, (kind, *view.metadata.key))
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -121,7 +121,7 @@ async def test_known_features_are_reset_at_each_check(
     monkeypatch.setattr(connected_cluster, "PREPARE_SECONDS", 0.0)
     async with controller(server, client) as computes:
         await wait_until(lambda: is_ready(server))
-        known = computes.clusters.links["local"].kept_features
+        known = computes.clusters.links["local"].pods.kept_features
         known.add("ImageVolume")
         computes.tenants_changed()
         await wait_until(lambda: not known)

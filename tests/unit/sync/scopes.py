@@ -11,9 +11,8 @@ from vkgateway.kube.client import Client
 from vkgateway.kube.clock import Clock
 from vkgateway.model.api import Pool
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.node_binding import VirtualNodeBinding
 from vkgateway.sync.runtime.requests import GATE, POD, ReconcileRequest, RequestQueue, WorkQueue
-from vkgateway.sync.tenant_scope import TenantScope
+from vkgateway.sync.tenant_scope import TenantScope, VirtualNodeBinding
 from vkgateway.sync.views.ownership import Key
 from vkgateway.translate.context import TenantContext
 

@@ -78,9 +78,9 @@ async def test_known_gates_are_dropped_after_a_cluster_outage(world: World) -> N
         await world.wait_forwarded()
         link = world.link
         assert link is not None
-        assert link.kept_features == {"UserNamespacesSupport"}
+        assert link.pods.kept_features == {"UserNamespacesSupport"}
         link.reachability.set_watching(False, "cut off")
-        assert not link.kept_features
+        assert not link.pods.kept_features
 
 
 async def test_refusal_of_a_dry_run_is_reported_like_one_of_a_creation(world: World) -> None:

@@ -134,7 +134,7 @@ async def test_deleted_isolation_policy_is_created_again(world: World) -> None:
         (policy,) = object_names(world.compute_server, NETWORK_POLICIES)
         world.compute_server.store.delete(NETWORK_POLICIES, policy, COMPUTE_NAMESPACE)
         assert world.sync is not None
-        await world.sync.handle_request(ReconcileRequest(SWEEP.name, key=True))
+        await world.sync.registry.handle_request(ReconcileRequest(SWEEP.name, key=True))
         assert object_names(world.compute_server, NETWORK_POLICIES) == [policy]
 
 
@@ -157,7 +157,7 @@ async def test_unrepairable_namespace_does_not_block_other_repairs(world: World)
             "POST", f"/namespaces/{COMPUTE_NAMESPACE}/serviceaccounts", status=403, reason="Forbidden", times=100
         )
         with pytest.raises(errors.Forbidden):
-            await sync.handle_request(ReconcileRequest(SWEEP.name, key=True))
+            await sync.registry.handle_request(ReconcileRequest(SWEEP.name, key=True))
         assert world.compute_server.store.find(SERVICE_ACCOUNTS, POD_SERVICE_ACCOUNT, "alpha--team") is not None
         assert world.compute_server.store.find(SECRETS, "gone-token", COMPUTE_NAMESPACE) is None
 

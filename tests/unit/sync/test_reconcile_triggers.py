@@ -59,14 +59,14 @@ async def finish_pods(world: World, names: list[str]) -> None:
 def reconciled_pods(sync: TenantSync) -> list[tuple[str, str]]:
     """Record the pods that are reconciled from now on, in order."""
     looked: list[tuple[str, str]] = []
-    handle = sync.handle_request
+    handle = sync.registry.handle_request
 
     async def look(request: ReconcileRequest) -> None:
         if request.kind == POD.name and sync.is_complete:
             looked.append(cast("Key", request.key))
         await handle(request)
 
-    sync.handle_request = look  # type: ignore[method-assign]
+    sync.registry.handle_request = look  # type: ignore[method-assign]
     return looked
 
 

@@ -25,9 +25,9 @@ from vkgateway.model.times import render_time
 from vkgateway.sync.admission.arbitration import Arbitration, ArbitrationSettings
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.network.resolvers import NameServers
-from vkgateway.sync.node_binding import VirtualNodeBinding
 from vkgateway.sync.runtime.workers import WorkerPool
 from vkgateway.sync.tenant import TenantSync
+from vkgateway.sync.tenant_scope import VirtualNodeBinding
 from vkgateway.translate.context import PoolContext, TenantContext
 
 Document = dict[str, Any]

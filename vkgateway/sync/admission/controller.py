@@ -93,13 +93,9 @@ class AdmissionController:
         """See `PodAdmission`."""
         self.event_handler.compute_pod_changed(key)
 
-    def observe_pod(self, pod: Object, view: TenantPodView, *, governed: bool) -> None:
+    def observe_pod(self, pod: Object, view: TenantPodView) -> None:
         """Pass a bound pod that was read to the gates, unless the server must be asked about its kinds first."""
-        if (
-            governed
-            and self.gate_reconciler.must_read(view)
-            and not self.gate_reconciler.ordinary.must_query_kinds(pod)
-        ):
+        if self.gate_reconciler.must_read(view) and not self.gate_reconciler.ordinary.must_query_kinds(pod):
             self.gate_reconciler.observe_pod(pod, view.fingerprint)
 
     def is_ordinary(self, view: TenantPodView) -> bool:

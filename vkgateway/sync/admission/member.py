@@ -13,7 +13,7 @@ from vkgateway.model.objects import Object
 from vkgateway.model.requests import device_requests
 from vkgateway.sync.admission.shapes import shape_of
 from vkgateway.sync.admission.virtual_nodes import pools_of, virtual_node_terms
-from vkgateway.sync.node_binding import VirtualNodeBinding
+from vkgateway.sync.tenant_scope import VirtualNodeBinding
 from vkgateway.sync.views.ownership import Key
 from vkgateway.sync.views.pods import TenantPodView
 from vkgateway.translate.gangs import FoundObjects, GangMarks, Kind, MarkError, Reference, gang_references, read_marks

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from vkgateway.arbiter.snapshot import PoolKey
 from vkgateway.model.names import COMPUTE_CLUSTER_LABEL, POOL_LABEL
 from vkgateway.model.objects import Object
-from vkgateway.sync.node_binding import VirtualNodeBinding
+from vkgateway.sync.tenant_scope import VirtualNodeBinding
 from vkgateway.translate.context import HOSTNAME_LABEL
 
 

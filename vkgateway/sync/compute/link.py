@@ -1,15 +1,20 @@
-"""Connection to a compute cluster: one watch per kind for all tenants, and whether their state can be trusted."""
+"""Connection to a compute cluster: one watch per kind for all tenants, and whether their state can be trusted.
+
+`apply_to_each` runs an action in several clusters; a failure in one of them does not block the others.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from vkgateway.kube import resources
 from vkgateway.kube.client import Client
+from vkgateway.kube.errors import ApiError
 from vkgateway.kube.reflector import Reflector
+from vkgateway.model.errors import ConflictError, UnavailableError
 from vkgateway.sync.compute.cluster_watches import (
     LISTED,
     NETWORK_LISTED,
@@ -32,6 +37,8 @@ from vkgateway.sync.compute.unmanaged_pods import FIELD_SELECTOR, LABEL_SELECTOR
 from vkgateway.sync.runtime.sources import COMPUTE_NETWORK_LISTED, COMPUTE_REACHABLE, COMPUTE_STORAGE_CHANGED
 from vkgateway.sync.views.ownership import COPY_RESOURCES
 
+T = TypeVar("T")
+
 
 class ComputeLink:
     """Client of one compute cluster, the watched state of vkgateway's objects there, and whether to trust that state.
@@ -46,10 +53,6 @@ class ComputeLink:
         self.watches = watches = ClusterWatches()
         """Observers of the cluster, and the tenants that use it."""
         self.reachability = Reachability(name, client, watches)
-        self.kept_features: set[str] = set()
-        """Feature gates that were seen enabled in the cluster. `feature_guard` adds to them; a change of reachability
-        clears them.
-        """
         self.service_ranges: Sequence[str] = ()
         """Service CIDRs of the cluster as of the last read."""
         self.pods = ComputePods(client, watches, self.reachability)
@@ -139,7 +142,7 @@ class ComputeLink:
         yield "events", self.events
 
     def _reachability_changed(self) -> None:
-        self.kept_features.clear()
+        self.pods.kept_features.clear()
         self._notify_trust()
 
     def _list_completed(self) -> None:
@@ -161,3 +164,18 @@ class ComputeLink:
     def _nodes_changed(self) -> None:
         if self.nodes.is_complete:
             self.reachability.mark_answered()
+
+
+async def apply_to_each(places: Iterable[T], action: Callable[[T], Awaitable[None]]) -> None:
+    """Run an action for each place, one after the other; an error does not stop the following places.
+
+    Raises the first ApiError, ConflictError or UnavailableError after the last place.
+    """
+    first_error: Exception | None = None
+    for place in places:
+        try:
+            await action(place)
+        except (ApiError, ConflictError, UnavailableError) as error:
+            first_error = first_error or error
+    if first_error is not None:
+        raise first_error

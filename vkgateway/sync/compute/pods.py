@@ -1,22 +1,26 @@
-"""Watches of the tenants' compute pods and of the copies that they use, indexed by tenant object."""
+"""Compute pods of all tenants, the copies that they use, and the pod fields that the cluster would drop."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
+
+import msgspec
 
 from vkgateway.kube import resources
 from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
 from vkgateway.model.names import NAMESPACE_ANNOTATION, TENANT_LABEL
-from vkgateway.model.objects import ObjectView, decode_object
+from vkgateway.model.objects import Meta, Object, ObjectView, decode_object
 from vkgateway.sync.compute.cluster_watches import LISTED, PODS, ClusterWatches
 from vkgateway.sync.compute.reachability import Reachability
 from vkgateway.sync.runtime.sources import COMPUTE_COPIES, COMPUTE_PODS, COMPUTE_TOKENS
 from vkgateway.sync.views.annotations import TOKEN_OF
 from vkgateway.sync.views.ownership import COPY_RESOURCES, CopyKind, Key, is_copy, owned_by, source_key
 from vkgateway.sync.views.pods import ComputePodView, decode_compute_pod
+from vkgateway.translate.feature_gates import FeatureGatedField, feature_gated_fields
+from vkgateway.translate.subresources import Subresource
 
 
 class ComputePods(Reflector[ComputePodView]):
@@ -37,7 +41,10 @@ class ComputePods(Reflector[ComputePodView]):
             on_reachable=reachability.set_watching,
             on_complete=partial(watches.notify, LISTED),
         )
+        self._client = client
         self._watches = watches
+        self.kept_features: set[str] = set()
+        """Feature gates that were seen enabled in the cluster; a change of reachability clears them."""
         self._by_tenant: dict[str, dict[Key, ComputePodView]] = defaultdict(dict)
 
     def find_pod(self, tenant: str, key: Key) -> ComputePodView | None:
@@ -69,6 +76,49 @@ class ComputePods(Reflector[ComputePodView]):
         self._watches.notify(PODS, old, new)
         if (owner := self._watches.tenants.get(tenant)) is not None:
             owner.notify(COMPUTE_PODS, key)
+
+    async def fields_lost_on_create(self, pod: Object) -> tuple[FeatureGatedField, ...]:
+        """Return the fields that the cluster would drop from a new pod. Raises ApiError, as the creation would.
+
+        API servers drop feature-gated fields silently, and the version does not tell which gates are enabled. Pods and
+        patches with such fields are therefore tried in a dry run first. Retained fields are cached, so that few pods
+        need a dry run. Dropped fields are not cached, so that an enabled gate takes effect immediately.
+        """
+        untried = self._untried_fields(pod["spec"])
+        if not untried:
+            return ()
+        namespace = pod["metadata"]["namespace"]
+        return self._lost_fields(
+            untried, await self._client.create(resources.PODS, pod, namespace=namespace, dry_run=True)
+        )
+
+    async def fields_lost_on_patch(
+        self, pod: Meta, patch: Object, subresource: Subresource
+    ) -> tuple[FeatureGatedField, ...]:
+        """Return the fields that it would drop from a strategic merge patch. Raises ApiError, as the patch would."""
+        untried = self._untried_fields(patch["spec"])
+        if not untried:
+            return ()
+        answer = await self._client.patch(
+            resources.PODS,
+            pod.name,
+            patch,
+            namespace=pod.namespace,
+            subresource=subresource,
+            kind="strategic",
+            dry_run=True,
+        )
+        return self._lost_fields(untried, answer)
+
+    def _untried_fields(self, spec: Object) -> list[FeatureGatedField]:
+        return [one for one in feature_gated_fields(spec) if one.gate not in self.kept_features]
+
+    def _lost_fields(self, tried: Sequence[FeatureGatedField], answer: bytes) -> tuple[FeatureGatedField, ...]:
+        """Return the fields that are missing in the answer to a dry run, and record the gates of the other ones."""
+        kept = set(feature_gated_fields(msgspec.json.decode(answer)["spec"]))
+        lost = tuple(one for one in tried if one not in kept)
+        self.kept_features |= {one.gate for one in tried} - {one.gate for one in lost}
+        return lost
 
 
 class ComputeCopies(Reflector[ObjectView]):

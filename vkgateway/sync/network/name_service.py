@@ -12,8 +12,7 @@ import structlog
 
 from vkgateway.kube import errors
 from vkgateway.model.errors import UnavailableError
-from vkgateway.sync.compute.fan_out import apply_to_each
-from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.compute.link import ComputeLink, apply_to_each
 from vkgateway.sync.network.kube_dns import KubeDns
 from vkgateway.sync.network.platform_service import Endpoint, PlatformService, Port, remove_platform_service
 from vkgateway.sync.network.resolvers import Resolvers, dns_service_name

@@ -12,8 +12,7 @@ from vkgateway.kube.reflector import Reflector
 from vkgateway.model.errors import ConflictError, UnavailableError
 from vkgateway.model.names import NAME_ANNOTATION, NAMESPACE_ANNOTATION, compute_namespace
 from vkgateway.model.objects import NamespaceView, Object
-from vkgateway.sync.compute.fan_out import apply_to_each
-from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.compute.link import ComputeLink, apply_to_each
 from vkgateway.sync.network.resolvers import Resolvers
 from vkgateway.sync.refusals import is_object_refused, is_starting, lacks_rights
 from vkgateway.sync.runtime.registry import Registry

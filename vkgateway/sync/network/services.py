@@ -12,8 +12,7 @@ import structlog
 from vkgateway.kube import errors, resources
 from vkgateway.model.errors import ConflictError, UnavailableError
 from vkgateway.model.names import compute_namespace
-from vkgateway.sync.compute.fan_out import apply_to_each
-from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.compute.link import ComputeLink, apply_to_each
 from vkgateway.sync.namespaces import NamespaceReconciler
 from vkgateway.sync.network.service_cidr import TenantServiceCidr
 from vkgateway.sync.network.service_writer import ServiceWriter, delete_service, find_compute_service

@@ -9,7 +9,6 @@ from vkgateway.kube.client import encode
 from vkgateway.model.objects import Object
 from vkgateway.model.requests import pod_requests
 from vkgateway.sync.copies import CopyReconciler
-from vkgateway.sync.pods.feature_guard import fields_lost_on_patch
 from vkgateway.sync.pods.mirror import PodMirror, clean_message
 from vkgateway.sync.pods.pod_context import PodContext, compute_pod_of, decode, plan_of, tenant_pod_of
 from vkgateway.sync.refusals import is_starting, lacks_rights
@@ -178,7 +177,7 @@ class ChangeForwarder:
 
         Raises _LostError if nothing is left.
         """
-        lost = await fields_lost_on_patch(context.link, compute_pod_of(context).metadata, patch, subresource)
+        lost = await context.link.pods.fields_lost_on_patch(compute_pod_of(context).metadata, patch, subresource)
         if not lost:
             return patch
         remaining_patch = drop_lost_containers(patch, lost)

@@ -16,7 +16,6 @@ from vkgateway.sync.namespaces import NamespaceReconciler
 from vkgateway.sync.network.name_service import NameService
 from vkgateway.sync.pods import absences
 from vkgateway.sync.pods.change_forwarder import ChangeForwarder
-from vkgateway.sync.pods.feature_guard import fields_lost_on_create
 from vkgateway.sync.pods.mirror import PodMirror, clean_message
 from vkgateway.sync.pods.pod_context import (
     PodContext,
@@ -112,7 +111,7 @@ class PodForwarder:
             await self._mirror.fail_pod(context, "ForwardingRefused", f"the pod cannot be forwarded: {error}")
             return
         try:
-            lost_fields = await fields_lost_on_create(context.link, compute_pod)
+            lost_fields = await context.link.pods.fields_lost_on_create(compute_pod)
             if not lost_fields:
                 await context.link.client.create(
                     resources.PODS, compute_pod, namespace=compute_pod["metadata"]["namespace"], metadata_only=True

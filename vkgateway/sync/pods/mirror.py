@@ -19,8 +19,7 @@ from vkgateway.sync.pods.log_tails import kept_tails
 from vkgateway.sync.pods.pod_context import PodContext, as_object, compute_pod_of, decode, tenant_pod_of
 from vkgateway.sync.pods.reporter import PodReporter
 from vkgateway.sync.pods.status_writer import PodStatusWriter
-from vkgateway.sync.tenant_cache import TenantCache
-from vkgateway.sync.tenant_scope import TenantScope
+from vkgateway.sync.tenant_scope import TenantCache, TenantScope
 from vkgateway.sync.views.annotations import EVICTED
 from vkgateway.sync.views.pods import ComputePodView, Owner, TenantPodView
 from vkgateway.translate.conditions import last_condition_change, unscheduled_reason

@@ -12,9 +12,9 @@ from vkgateway.model.names import COMPUTE_ROOT_CA
 from vkgateway.model.objects import Object
 from vkgateway.model.requests import MilliResources, device_requests, is_extended, pod_requests
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.node_binding import VirtualNodeBinding
 from vkgateway.sync.pods import record
 from vkgateway.sync.storage.claim_users import PodClaims
+from vkgateway.sync.tenant_scope import VirtualNodeBinding
 from vkgateway.sync.views.annotations import RETAKEN
 from vkgateway.sync.views.ownership import Key, Reference
 from vkgateway.sync.views.pods import ComputePodView, TenantPodView

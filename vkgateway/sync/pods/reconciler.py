@@ -9,12 +9,11 @@ from typing import Final, Protocol
 import structlog
 
 from vkgateway.arbiter.queueing.admission import Admission, AdmissionState
-from vkgateway.arbiter.queueing.node_limits import TenantLimits
 from vkgateway.kube import errors
 from vkgateway.model import times
 from vkgateway.model.errors import ConflictError, UnavailableError
 from vkgateway.model.objects import Object
-from vkgateway.sync.compute.fan_out import apply_to_each
+from vkgateway.sync.compute.link import apply_to_each
 from vkgateway.sync.copies import COPY, CopyReconciler
 from vkgateway.sync.pods import table
 from vkgateway.sync.pods.executor import Executor
@@ -63,8 +62,8 @@ _WATCH_LAG_SECONDS: Final = 5.0
 class PodAdmission(Protocol):
     """Admission of pods that start only after the arbiter has admitted them."""
 
-    def observe_pod(self, pod: Object, view: TenantPodView, *, governed: bool) -> None:
-        """Observe the complete pod after it was bound."""
+    def observe_pod(self, pod: Object, view: TenantPodView) -> None:
+        """Observe a complete governed pod after it was bound."""
 
     def is_ordinary(self, view: TenantPodView) -> bool:
         """Return whether a pod starts without the arbiter although it has a gang annotation or label."""
@@ -100,7 +99,7 @@ class PodReconciler:
         self._claims = claims
         self._admission = admission
         self._work_queue = scope.work_queue
-        self.limit_tracker = LimitTracker(scope, TenantLimits())
+        self.limit_tracker = LimitTracker(scope)
         self._clock = scope.clock
         self._plans: dict[Key, ForwardingPlan] = {}
         self._outdated_plans: set[Key] = set()
@@ -313,7 +312,8 @@ class PodReconciler:
         plan = self._plans[context.key] = make_plan(
             pod, tenant=self._scope.tenant, pool=pool, state=tenant_pod_of(context).spec_state, source=pod_digest(raw)
         )
-        self._admission.observe_pod(pod, tenant_pod_of(context), governed=plan.governed)
+        if plan.governed:
+            self._admission.observe_pod(pod, tenant_pod_of(context))
         self._outdated_plans.discard(context.key)
         # References of a refused pod are not copied; a refused pod with a compute pod retains its copies.
         copied = () if plan.refusals and context.compute is None else plan.references

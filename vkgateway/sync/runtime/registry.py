@@ -20,11 +20,20 @@ class Reconciler(Protocol):
         """Register the kind of request that it handles, and the sources that it watches."""
 
 
+class Cache(Protocol):
+    """What the registry needs of the tenant's cache."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of the tenant's objects are known."""
+
+
 class Registry:
     """Dispatches reconcile requests to reconcilers, and changes to the handlers that watch for them."""
 
-    def __init__(self, watches: Watches, work_queue: WorkQueue) -> None:
+    def __init__(self, watches: Watches, work_queue: WorkQueue, cache: Cache) -> None:
         self._watches = watches
+        self._cache = cache
         self._work_queue = work_queue
         self._handlers: dict[str, tuple[RequestKind[Any], Callable[[Any], Awaitable[float | None]]]] = {}
         self._tasks: dict[str, Run] = {}
@@ -64,8 +73,10 @@ class Registry:
         """Return the tasks of all reconcilers by name."""
         return dict(self._tasks)
 
-    async def reconcile(self, request: ReconcileRequest) -> None:
-        """Handle one request."""
+    async def handle_request(self, request: ReconcileRequest) -> None:
+        """Reconcile an object; nothing is reconciled before all of the tenant's objects are known."""
+        if not self._cache.is_complete:
+            return
         kind, reconcile = self._handlers[request.kind]
         requeue_after = await reconcile(request.key)
         if requeue_after is not None:

@@ -25,7 +25,7 @@ from vkgateway.sync.admission.member import GangMember
 from vkgateway.sync.admission.start_meter import StartMeter
 from vkgateway.sync.admission.verdict_store import PodRun
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.node_binding import VirtualNodeBinding
+from vkgateway.sync.tenant_scope import VirtualNodeBinding
 from vkgateway.sync.views.annotations import REQUESTS
 from vkgateway.sync.views.pods import ComputePodView, TenantPodView, decode_compute_pod, decode_tenant_pod
 from vkgateway.translate.context import PoolContext

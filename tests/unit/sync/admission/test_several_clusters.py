@@ -46,9 +46,9 @@ from vkgateway.kube.resources import (
 from vkgateway.model.api import Pool
 from vkgateway.sync.admission.arbitration import Arbitration, ArbitrationSettings
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.node_binding import VirtualNodeBinding
 from vkgateway.sync.runtime.workers import WorkerPool
 from vkgateway.sync.tenant import TenantSync
+from vkgateway.sync.tenant_scope import VirtualNodeBinding
 from vkgateway.translate.context import TenantContext
 
 pytestmark = pytest.mark.usefixtures("told_soon")

@@ -8,7 +8,7 @@ from typing import Any, cast
 from vkgateway.model.objects import Meta, NodeView
 from vkgateway.sync.admission.virtual_nodes import narrowing_selector, pools_of, virtual_node_terms, virtual_nodes_for
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.node_binding import VirtualNodeBinding
+from vkgateway.sync.tenant_scope import VirtualNodeBinding
 from vkgateway.translate.context import PoolContext
 from vkgateway.translate.pool_nodes import PoolNodes, is_in_pool
 
