@@ -17,9 +17,8 @@ from vkgateway.sync.pods.deleter import PodDeleter
 from vkgateway.sync.pods.event_handler import PodEventHandler
 from vkgateway.sync.pods.executor import Executor
 from vkgateway.sync.pods.forwarder import PodForwarder
-from vkgateway.sync.pods.mirror import PodMirror
+from vkgateway.sync.pods.mirror import PodMirror, ReplacedPods
 from vkgateway.sync.pods.reconciler import PodReconciler
-from vkgateway.sync.pods.replaced_pods import ReplacedPods
 from vkgateway.sync.runtime.registry import Reconciler
 from vkgateway.sync.storage.claim_users import ClaimUsers
 from vkgateway.sync.storage.storage_classes import StorageClassReconciler

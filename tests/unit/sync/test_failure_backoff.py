@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vkgateway.sync.pods.failure_backoff import FailureBackoff
+from vkgateway.sync.pods.failures import FailureBackoff
 from vkgateway.sync.views.pods import Owner, decode_tenant_pod, owner_of
 
 WEB: Owner = ("default", "ReplicaSet/web-1")

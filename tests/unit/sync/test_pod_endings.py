@@ -11,7 +11,7 @@ import pytest
 from tests.support.waiting import wait_until
 from tests.unit.sync.world import COMPUTE_NAMESPACE, World, start_world
 from vkgateway.kube.resources import PODS
-from vkgateway.sync.pods import replaced_pods
+from vkgateway.sync.pods import mirror
 from vkgateway.sync.views.annotations import LOG_TAILS
 
 LOG = "step 41\nstep 42\n"
@@ -99,7 +99,7 @@ async def test_log_of_a_pod_deleted_by_its_tenant_is_not_read(world: World) -> N
 async def test_ended_pod_is_removed_after_its_controller_replaced_it(
     world: World, monkeypatch: pytest.MonkeyPatch, kind: str, api_version: str
 ) -> None:
-    monkeypatch.setattr(replaced_pods, "SHOWN_SECONDS", 0.1)
+    monkeypatch.setattr(mirror, "SHOWN_SECONDS", 0.1)
     world.create_pod()
     create_owned(world, kind, api_version)
     deletion = world.tenant_server.hold("DELETE", "/pods/web")
@@ -116,7 +116,7 @@ async def test_ended_pod_stays_if_its_controller_may_count_it(
     world: World, monkeypatch: pytest.MonkeyPatch, kind: str, api_version: str
 ) -> None:
     """A Job's failure policy reads the pod; for a pod without a controller, it is the only record."""
-    monkeypatch.setattr(replaced_pods, "SHOWN_SECONDS", 0.0)
+    monkeypatch.setattr(mirror, "SHOWN_SECONDS", 0.0)
     world.create_pod()
     if kind:
         create_owned(world, kind, api_version)
@@ -128,7 +128,7 @@ async def test_ended_pod_stays_if_its_controller_may_count_it(
 
 
 async def test_pod_that_failed_by_itself_stays(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replaced_pods, "SHOWN_SECONDS", 0.0)
+    monkeypatch.setattr(mirror, "SHOWN_SECONDS", 0.0)
     world.create_pod()
     create_owned(world, "ReplicaSet")
     async with world.run_gateway():

@@ -15,7 +15,7 @@ from tests.unit.sync.world import COMPUTE_NAMESPACE, COMPUTE_NODE, World, start_
 from vkgateway.kube import errors
 from vkgateway.kube.resources import NAMESPACES, PODS
 from vkgateway.model.names import MIRROR_FINALIZER, NAME_ANNOTATION, NAMESPACE_ANNOTATION, TENANT_LABEL, UID_ANNOTATION
-from vkgateway.sync.pods.failure_reporter import _error_message
+from vkgateway.sync.pods.reporter import error_message
 
 
 def wait_deleting(world: World, name: str = "web") -> bool:
@@ -454,11 +454,11 @@ async def test_gateway_may_stop_after_every_write(world: World) -> None:
 )
 def test_server_errors_are_reported_without_addresses(words: str) -> None:
     error = errors.ServerError("POST /api/v1/pods", status=500, server_message=words)
-    assert _error_message(error) == "a server failed (500); the gateway retries"
+    assert error_message(error) == "a server failed (500); the gateway retries"
     closed = 'User "system:serviceaccount:platform:gateway" cannot create resource "configmaps" in API group ""'
-    assert _error_message(errors.Forbidden("", status=403, server_message=closed)) == (
+    assert error_message(errors.Forbidden("", status=403, server_message=closed)) == (
         "a server does not allow this request at the moment; the gateway retries"
     )
-    assert _error_message(errors.ServerError("", status=500, server_message="etcdserver: leader changed")) == (
+    assert error_message(errors.ServerError("", status=500, server_message="etcdserver: leader changed")) == (
         "etcdserver: leader changed"
     )

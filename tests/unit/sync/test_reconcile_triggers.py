@@ -76,9 +76,7 @@ def changed_view(view: TenantPodView, **metadata: object) -> TenantPodView:
 
 def previous_view(sync: TenantSync, view: TenantPodView) -> TenantPodView:
     """Return the pod as it was before the last status write."""
-    return changed_view(
-        view, resource_version=sync.reconcilers.executor.mirror.writer._written_versions[view.metadata.uid][0]
-    )
+    return changed_view(view, resource_version=sync.reconcilers.executor.mirror.written_versions[view.metadata.uid][0])
 
 
 async def test_own_status_write_enqueues_nothing() -> None:

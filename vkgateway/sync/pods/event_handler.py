@@ -76,7 +76,7 @@ class PodEventHandler:
         """Return whether the only change of a pod is the gateway's own status write, which needs no reconcile."""
         if (
             new.is_terminal
-            or not self._executor.mirror.writer.is_own_write(old.metadata, new.metadata)
+            or not self._executor.mirror.is_own_write(old.metadata, new.metadata)
             or new.fingerprint != old.fingerprint
             or new.spec.node_name != old.spec.node_name
             or new.metadata.deletion_timestamp != old.metadata.deletion_timestamp

@@ -7,13 +7,11 @@ from typing import Protocol
 
 import structlog
 
-from vkgateway.sync.pods import absences
 from vkgateway.sync.pods.deleter import PodDeleter
 from vkgateway.sync.pods.forwarder import PodForwarder
-from vkgateway.sync.pods.mirror import PodMirror
+from vkgateway.sync.pods.mirror import PodMirror, ReplacedPods
 from vkgateway.sync.pods.pod_context import PodContext, plan_of, tenant_pod_of
 from vkgateway.sync.pods.record import Instruction
-from vkgateway.sync.pods.replaced_pods import ReplacedPods
 
 log = structlog.get_logger(__name__)
 
@@ -73,7 +71,7 @@ class Executor:
             Instruction.REFRESH_TOKENS: forwarder.refresh_tokens,
             Instruction.KEEP_LOGS: deleter.keep_logs,
             Instruction.REPORT_NAME_TAKEN: forwarder.report_name_taken,
-            Instruction.REPORT_MISSING: self._report_missing,
+            Instruction.REPORT_MISSING: mirror.reporter.report_missing,
             Instruction.REPORT_PENDING: self._report_unadmitted,
             Instruction.REPORT_UNDO: self._log_undo,
             Instruction.GIVE_NOTICE: notifier.notices.give_notice,
@@ -82,7 +80,7 @@ class Executor:
             Instruction.REVERT: deleter.revert_pod,
             Instruction.FAIL_REJECTED: self._reject_pod,
             Instruction.FAIL_REFUSED: self._fail_refused,
-            Instruction.FAIL_LOST: mirror.fail_lost,
+            Instruction.FAIL_LOST: mirror.failures.fail_lost,
             Instruction.UPDATE_STATUS: mirror.update_status,
             Instruction.WRITE_END: mirror.write_end,
             Instruction.END_DELETED: mirror.end_deleted,
@@ -99,11 +97,6 @@ class Executor:
         self.mirror.forget_pod(uid)
         self.forwarder.forget_pod(uid)
 
-    async def _report_missing(self, context: PodContext) -> None:
-        await self.mirror.reporter.report_absences(
-            context, absences.mandatory_absences(context.missing_references, context.claims.unready)
-        )
-
     async def _report_unadmitted(self, context: PodContext) -> None:
         assert context.admission is not None
         if context.plan is not None and context.plan.governed:
@@ -114,11 +107,13 @@ class Executor:
             )
 
     async def _fail_refused(self, context: PodContext) -> None:
-        await self.mirror.refuse_pod(tenant_pod_of(context), plan_of(context).refusals)
+        await self.mirror.failures.refuse_pod(tenant_pod_of(context), plan_of(context).refusals)
 
     async def _reject_pod(self, context: PodContext) -> None:
         assert context.admission is not None
-        await self.mirror.fail_pod(context, context.admission.code, f"Pod was rejected: {context.admission.message}")
+        await self.mirror.failures.fail_pod(
+            context, context.admission.code, f"Pod was rejected: {context.admission.message}"
+        )
 
     async def _log_undo(self, context: PodContext) -> None:
         pod = tenant_pod_of(context).metadata

@@ -14,9 +14,8 @@ from vkgateway.model.objects import Object
 from vkgateway.sync.copies import CopyReconciler
 from vkgateway.sync.namespaces import NamespaceReconciler
 from vkgateway.sync.network.name_service import NameService
-from vkgateway.sync.pods import absences
-from vkgateway.sync.pods.change_forwarder import ChangeForwarder
-from vkgateway.sync.pods.mirror import PodMirror, clean_message
+from vkgateway.sync.pods.change_forwarder import ChangeForwarder, ReadinessForwarder
+from vkgateway.sync.pods.mirror import PodMirror
 from vkgateway.sync.pods.pod_context import (
     PodContext,
     compute_pod_of,
@@ -26,7 +25,7 @@ from vkgateway.sync.pods.pod_context import (
     pod_digest,
     tenant_pod_of,
 )
-from vkgateway.sync.pods.readiness import ReadinessForwarder
+from vkgateway.sync.pods.reporter import clean_message
 from vkgateway.sync.refusals import is_object_refused, lacks_rights
 from vkgateway.sync.runtime.requests import POD
 from vkgateway.sync.tenant_scope import TenantScope
@@ -108,7 +107,7 @@ class PodForwarder:
         try:
             compute_pod = await self._translate_pod(context, pod, compute_namespace_name)
         except OversizeError as error:
-            await self._mirror.fail_pod(context, "ForwardingRefused", f"the pod cannot be forwarded: {error}")
+            await self._mirror.failures.fail_pod(context, "ForwardingRefused", f"the pod cannot be forwarded: {error}")
             return
         try:
             lost_fields = await context.link.pods.fields_lost_on_create(compute_pod)
@@ -122,16 +121,11 @@ class PodForwarder:
             await self._handle_refusal(context, error)
         else:
             if lost_fields:
-                await self._mirror.fail_pod(context, "ForwardingRefused", lost_fields_message(lost_fields))
+                await self._mirror.failures.fail_pod(context, "ForwardingRefused", lost_fields_message(lost_fields))
             else:
                 self._record_forwarded(context)
-                await self._report_optional(context)
-
-    async def _report_optional(self, context: PodContext) -> None:
-        """Emit events about the optional objects that do not exist at the pod's start."""
-        missing = [reference for reference in plan_of(context).optional if not self._copies.source_exists(reference)]
-        for absence in absences.optional_absences(missing):
-            await self._mirror.reporter.emit_event(context, absence.reason, absence.message)
+                missing = [reference for reference in plan.optional if not self._copies.source_exists(reference)]
+                await self._mirror.reporter.report_optional(context, missing)
 
     def _record_forwarded(self, context: PodContext) -> None:
         metadata, now = tenant_pod_of(context).metadata, self._clock.time()
@@ -219,7 +213,9 @@ class PodForwarder:
                 message = "the compute cluster does not allow the gateway to create pods at the moment"
             await self._mirror.reporter.report_waiting(context, "ForwardingDelayed", message)
             raise errors.TooManyRequests(message, status=429, reason="TooManyRequests") from error
-        await self._mirror.fail_pod(context, "ForwardingRefused", f"the compute cluster refused the pod: {message}")
+        await self._mirror.failures.fail_pod(
+            context, "ForwardingRefused", f"the compute cluster refused the pod: {message}"
+        )
 
     async def forward_changes(self, context: PodContext) -> None:
         """Forward labels, annotations and mutable fields if they differ, and refresh tokens."""

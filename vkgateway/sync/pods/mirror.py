@@ -1,9 +1,8 @@
-"""Mirroring of pods to the tenant cluster: status, end, waiting reasons and removal."""
+"""Mirroring of pods to the tenant cluster: status, end and removal."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -14,18 +13,17 @@ from vkgateway.kube import errors, resources
 from vkgateway.model import times
 from vkgateway.model.names import COMPUTE_NODE_ANNOTATION
 from vkgateway.model.objects import Meta, Object, decode_object
-from vkgateway.sync.pods.failure_backoff import FailureBackoff
+from vkgateway.sync.pods.failures import LOST, FailureDelayedError, PodFailures
 from vkgateway.sync.pods.log_tails import kept_tails
 from vkgateway.sync.pods.pod_context import PodContext, as_object, compute_pod_of, decode, tenant_pod_of
-from vkgateway.sync.pods.reporter import PodReporter
-from vkgateway.sync.pods.status_writer import PodStatusWriter
-from vkgateway.sync.tenant_scope import TenantCache, TenantScope
+from vkgateway.sync.pods.reporter import PodReporter, clean_message
+from vkgateway.sync.runtime.requests import POD
+from vkgateway.sync.tenant_scope import TenantScope
 from vkgateway.sync.views.annotations import EVICTED
-from vkgateway.sync.views.pods import ComputePodView, Owner, TenantPodView
-from vkgateway.translate.conditions import last_condition_change, unscheduled_reason
+from vkgateway.sync.views.pods import ComputePodView, TenantPodView
+from vkgateway.translate.conditions import DISRUPTION_CONDITION, unscheduled_reason
 from vkgateway.translate.log_tails import with_tails
-from vkgateway.translate.policy import Refusal, find_refusals
-from vkgateway.translate.sanitizer import Sanitizer
+from vkgateway.translate.policy import find_refusals
 from vkgateway.translate.to_tenant import (
     Disruption,
     failed_status,
@@ -41,38 +39,35 @@ DELETED_IN_COMPUTE: Final = "DeletionByComputeCluster"
 """Reason of DisruptionTarget if a pod was deleted in the compute cluster without a recorded reason."""
 _DELETED: Final = "the pod was deleted in the compute cluster"
 
-LOST: Final = Disruption(
-    reason="Lost",
-    message="the pod has run, but its compute pod no longer exists; it is not started a second time",
-)
 
 NEVER_STARTED: Final = Disruption(reason="Deleted", message="the pod was deleted before it was started")
 
 _REASON_SECONDS: Final = 60.0
 """Minimum seconds between two events of a pod about the compute scheduler's reason, which changes with the cluster."""
 _UNSCHEDULABLE: Final = b"Unschedulable"
-
-
-class FailureDelayedError(Exception):
-    """The pod fails later, because too many pods of its controller have just failed. It is reconciled again then."""
+SHOWN_SECONDS: Final = 30.0
+"""Seconds for which an ended pod stays visible for users and log collectors."""
+_REPLACING: Final = frozenset({("apps", "ReplicaSet"), ("", "ReplicationController")})
+"""Controllers that replace a failed pod without deleting it. StatefulSets and DaemonSets delete it; Jobs retain it,
+because their failure policies count it.
+"""
 
 
 class PodMirror:
     """Mirror of one tenant's pods; every write names the pod's UID, so that it cannot affect another pod of the same
     name.
-
-    Consecutive failures of one owner's pods are delayed, see `FailureBackoff`.
     """
 
     def __init__(self, scope: TenantScope) -> None:
         self._scope = scope
-        self.writer = PodStatusWriter(scope)
-        self.reporter = PodReporter(scope, self.writer)
+        self.reporter = PodReporter(scope)
+        self.failures = PodFailures(scope, self.reporter)
         self._client = scope.client
-        self._backoff = FailureBackoff(_earlier_failures(scope.cache))
         self._meter = scope.meter
         self._events = scope.events
         self._clock = scope.clock
+        self.written_versions: dict[str, tuple[str, str]] = {}
+        """Base and result version of the last status write, by pod UID."""
         self._quiet_until: dict[str, float] = {}
         """Time until which no other reason of the compute scheduler is reported, by pod UID."""
         self._deleted_uids: set[str] = set()
@@ -84,9 +79,22 @@ class PodMirror:
 
     def forget_pod(self, uid: str) -> None:
         """Drop the state of a deleted pod."""
-        self.writer.forget_pod(uid)
+        self.written_versions.pop(uid, None)
         self._quiet_until.pop(uid, None)
         self._deleted_uids.discard(uid)
+
+    def is_own_write(self, old: Meta, new: Meta) -> bool:
+        """Return whether the only change between two versions of a pod is the last status write of the gateway.
+
+        A write that started from an earlier version than `old` may hide changes by others.
+        """
+        return self.written_versions.get(new.uid) == (old.resource_version, new.resource_version)
+
+    def is_watch_behind(self, metadata: Meta) -> bool:
+        """Return whether the watch has not shown the last status write yet; versions of one object are numbers."""
+        _, written = self.written_versions.get(metadata.uid, ("", ""))
+        shown = metadata.resource_version
+        return written.isdecimal() and shown.isdecimal() and int(shown) < int(written)
 
     async def read_pod(self, view: TenantPodView) -> bytes:
         """Return the complete pod from the watch, or read it again if it was dropped; never another pod of the same
@@ -114,13 +122,19 @@ class PodMirror:
             hide=_nodes_in_status(context),
         )
         if patch is not None:
-            await self.writer.write_mirrored(tenant_pod.metadata, patch, current_status)
+            await self._write_mirrored(tenant_pod.metadata, patch, current_status)
             await self._report_unscheduled(
                 tenant_pod.metadata,
                 patch,
                 current_status,
                 placed=COMPUTE_NODE_ANNOTATION in compute_pod.metadata.annotations,
             )
+
+    async def _write_mirrored(self, metadata: Meta, patch: Object, current_status: Object) -> None:
+        """Patch a status that mirrors the compute pod, and record the versions before and after."""
+        version = await self.reporter.patch_status(metadata, patch, current_status)
+        self.written_versions[metadata.uid] = metadata.resource_version, version
+        self._meter.count_mirrored()
 
     async def _report_unscheduled(self, metadata: Meta, patch: Object, current_status: Object, *, placed: bool) -> None:
         """Emit a new reason of the compute scheduler as an event.
@@ -155,7 +169,9 @@ class PodMirror:
             message = clean_message(
                 context, ended_pod["status"].get("message") or _DELETED, namespace=compute_pod.metadata.namespace
             )
-            await self._check_backoff(tenant_pod, ended_pod["status"].get("reason") or DELETED_IN_COMPUTE, message)
+            await self.failures.check_backoff(
+                tenant_pod, ended_pod["status"].get("reason") or DELETED_IN_COMPUTE, message
+            )
         disruption = None
         if tenant_pod.metadata.deletion_timestamp is None and compute_pod.metadata.deletion_timestamp is not None:
             # A deletion after the pod's end did not cause the end, and so is not reported as a disruption.
@@ -169,14 +185,14 @@ class PodMirror:
             ended_pod,
             current_status,
             disruption=disruption,
-            now=self.writer.utc_now(),
+            now=self._scope.clock.now(),
             node_ip=_node_ip(context),
             node_name=tenant_pod.spec.node_name,
             observed=tenant_pod.metadata.generation,
         )
         if patch is None:
             return
-        await self.writer.write_mirrored(tenant_pod.metadata, patch, current_status)
+        await self._write_mirrored(tenant_pod.metadata, patch, current_status)
         if disruption is not None:
             self._meter.count_failed(disruption.reason)
             await self._events.emit_event(tenant_pod.metadata, reason=disruption.reason, message=disruption.message)
@@ -193,7 +209,7 @@ class PodMirror:
         disruption = LOST if tenant_pod.has_run else NEVER_STARTED
         patch = failed_status(disruption.reason, disruption.message, tenant_status=current_status)
         if patch is not None:
-            await self.writer.patch_status(tenant_pod.metadata, patch, current_status)
+            await self.reporter.patch_status(tenant_pod.metadata, patch, current_status)
 
     async def delete_pod(self, context: PodContext) -> None:
         """Remove the tenant pod with grace period 0 and its UID; then only the tenant's finalizers retain it."""
@@ -212,68 +228,61 @@ class PodMirror:
             self._deleted_uids.discard(metadata.uid)
             raise
 
-    async def refuse_pod(self, tenant_pod: TenantPodView, refusals: Sequence[Refusal]) -> None:
-        """Fail a pod with the first of the rules that it violates. Raises FailureDelayedError."""
-        first, *more = refusals
-        suffix = f" (and {len(more)} more)" if more else ""
-        await self._fail_pod(tenant_pod, "PolicyRefused", f"{first.message}{suffix}")
-
     async def reject_forbidden(self, view: TenantPodView, pod: Object) -> bool:
         """Fail a pod that waits for admission and breaks the tenant's policy; return whether it does."""
         refusals = find_refusals(pod, tenant=self._scope.tenant, pool=None)
         if refusals:
             with contextlib.suppress(FailureDelayedError):
-                await self.refuse_pod(view, refusals)
+                await self.failures.refuse_pod(view, refusals)
         return bool(refusals)
 
-    async def fail_lost(self, context: PodContext) -> None:
-        """Fail a pod that has run and whose compute pod no longer exists. Raises FailureDelayedError."""
+
+class ReplacedPods:
+    """Removal of one tenant's pods that the platform ended and that their controller replaced."""
+
+    def __init__(self, scope: TenantScope, mirror: PodMirror) -> None:
+        self._scope = scope
+        self._mirror = mirror
+        self._clock = scope.clock
+
+    async def remove_replaced(self, context: PodContext) -> None:
+        """Remove the tenant pod after it was visible for a while, if its controller has replaced it."""
         tenant_pod = tenant_pod_of(context)
-        await self._check_backoff(tenant_pod, LOST.reason, LOST.message)
-        status = msgspec.json.decode(tenant_pod.status)
-        patch = final_status({"status": status}, status, disruption=LOST, now=self.writer.utc_now())
-        if patch is not None:
-            await self.writer.patch_status(tenant_pod.metadata, patch, status)
-            self._meter.count_failed(LOST.reason)
-            await self._events.emit_event(tenant_pod.metadata, reason=LOST.reason, message=LOST.message)
-
-    async def fail_pod(self, context: PodContext, reason: str, message: str) -> None:
-        """Fail a pod that never ran in the compute cluster. Raises FailureDelayedError."""
-        await self._fail_pod(tenant_pod_of(context), reason, message)
-
-    async def _check_backoff(self, tenant_pod: TenantPodView, reason: str, message: str) -> None:
-        """Record a failure if the pod may fail now; otherwise report why it waits.
-
-        Raises:
-            FailureDelayedError: the pod is reconciled again when it may fail.
-        """
-        if tenant_pod.is_terminal or tenant_pod.metadata.deletion_timestamp is not None:
-            return
         now = self._clock.time()
-        wait = self._backoff.remaining_delay(tenant_pod.owner, now=now)
-        if wait <= 0:
-            self._backoff.record_failure(tenant_pod.owner, now=now)
+        remaining = _ended_at(decode(tenant_pod.status), default=now) + SHOWN_SECONDS - now
+        if remaining > 0:
+            self._scope.work_queue.enqueue(POD, context.key, remaining)
             return
-        self._scope.enqueue_pod(tenant_pod.metadata.key, wait)
-        delay_reason = f"the pod fails later, because other pods of {tenant_pod.owner[1]} have just failed"
-        await self.reporter.report_pod_waiting(tenant_pod, reason, f"{message}; {delay_reason}", kind="Warning")
-        raise FailureDelayedError
-
-    async def _fail_pod(self, tenant_pod: TenantPodView, reason: str, message: str) -> None:
-        await self._check_backoff(tenant_pod, reason, message)
-        current_status = msgspec.json.decode(tenant_pod.status)
-        patch = failed_status(reason, message, tenant_status=current_status)
-        if patch is not None:
-            await self.writer.patch_status(tenant_pod.metadata, patch, current_status)
-            self._meter.count_failed(reason)
-            await self._events.emit_event(tenant_pod.metadata, reason=reason, message=message)
+        try:
+            pod = decode(await self._mirror.read_pod(tenant_pod))
+        except (errors.NotFound, errors.Conflict):
+            return
+        if is_replaced(pod):
+            await self._mirror.delete_pod(context)
 
 
-def _earlier_failures(cache: TenantCache) -> Iterator[tuple[Owner, float]]:
-    """Yield the failures that the tenant's pods still show: of each that never ran, the time of its last condition."""
-    for view in cache.pods.store.values():
-        if view.phase == "Failed" and not view.has_run:
-            yield view.owner, last_condition_change(decode(view.status), since=view.metadata.creation_timestamp)
+def is_replaced(pod: Object) -> bool:
+    """Return whether a pod's controller replaces failed pods without deleting them."""
+    owners = pod["metadata"].get("ownerReferences") or ()
+    controllers = (owner for owner in owners if owner.get("controller"))
+    return any((_api_group(owner["apiVersion"]), owner["kind"]) in _REPLACING for owner in controllers)
+
+
+def _api_group(api_version: str) -> str:
+    return api_version.rpartition("/")[0]
+
+
+def _ended_at(status: Object, *, default: float) -> float:
+    """Return when the pod ended, in seconds since the epoch; `default` if its status has no time."""
+    states = (one.get("state") or {} for one in status.get("containerStatuses") or ())
+    end_times = [end for state in states if (end := (state.get("terminated") or {}).get("finishedAt"))]
+    conditions = status.get("conditions") or ()
+    end_times += [
+        since
+        for entry in conditions
+        if entry["type"] == DISRUPTION_CONDITION and (since := entry.get("lastTransitionTime"))
+    ]
+    return max((times.parse_time(end).timestamp() for end in end_times), default=default)
 
 
 def _observed_generation(tenant_pod: TenantPodView, compute_pod: ComputePodView, status: Object) -> int:
@@ -300,15 +309,6 @@ def _nodes_in_status(context: PodContext) -> tuple[str, ...]:
         return ()
     text = status.decode()
     return tuple(name for _, name in context.link.nodes.store if name in text)
-
-
-def clean_message(context: PodContext, text: str, *, namespace: str) -> str:
-    """Return a message of the compute cluster in the tenant's names; `namespace` is the compute namespace."""
-    node = context.tenant.spec.node_name if context.tenant is not None else "the node"
-    pairs = [(namespace, context.key[0])]
-    if context.compute is not None and context.compute.spec.node_name:
-        pairs.append((context.compute.spec.node_name, node))
-    return Sanitizer(tuple(pairs)).sanitize_text(text)
 
 
 def _disruption_of(compute_pod: ComputePodView) -> Disruption:

@@ -17,10 +17,9 @@ from vkgateway.sync.compute.link import apply_to_each
 from vkgateway.sync.copies import COPY, CopyReconciler
 from vkgateway.sync.pods import table
 from vkgateway.sync.pods.executor import Executor
-from vkgateway.sync.pods.failure_reporter import FailureReporter
+from vkgateway.sync.pods.failures import FailureDelayedError
 from vkgateway.sync.pods.forwarder import OutdatedPlanError
 from vkgateway.sync.pods.limit_tracker import LimitTracker
-from vkgateway.sync.pods.mirror import FailureDelayedError
 from vkgateway.sync.pods.pod_context import (
     ForwardingPlan,
     PodContext,
@@ -36,6 +35,7 @@ from vkgateway.sync.pods.pod_context import (
     tenant_state,
 )
 from vkgateway.sync.pods.record import ComputePodState, Instruction, Record, TenantPodState
+from vkgateway.sync.pods.reporter import FailureReporter
 from vkgateway.sync.runtime.registry import Registry
 from vkgateway.sync.runtime.requests import POD
 from vkgateway.sync.runtime.sources import TENANT_CHANGED, TENANT_CONFIG
@@ -222,7 +222,7 @@ class PodReconciler:
         if state is not ComputePodState.ABSENT:
             self._scope.created_until.pop(uid, None)
             return state
-        if self.executor.mirror.writer.is_watch_behind(context.tenant.metadata):
+        if self.executor.mirror.is_watch_behind(context.tenant.metadata):
             # The pod may have ended, and its end may be written already; the watch will trigger a reconciliation.
             self._work_queue.enqueue(POD, context.key, _WATCH_LAG_SECONDS)
             return ComputePodState.UNKNOWN
