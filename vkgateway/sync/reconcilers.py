@@ -15,10 +15,10 @@ from vkgateway.sync.network.services import ServiceReconciler
 from vkgateway.sync.network.tenant_services import TenantServices
 from vkgateway.sync.pods.deleter import PodDeleter
 from vkgateway.sync.pods.event_handler import PodEventHandler
-from vkgateway.sync.pods.executor import Executor
 from vkgateway.sync.pods.forwarder import PodForwarder
 from vkgateway.sync.pods.mirror import PodMirror, ReplacedPods
-from vkgateway.sync.pods.reconciler import PodReconciler
+from vkgateway.sync.pods.pod_context import PodPreparer
+from vkgateway.sync.pods.reconciler import Executor, PodReconciler
 from vkgateway.sync.runtime.registry import Reconciler
 from vkgateway.sync.storage.claim_users import ClaimUsers
 from vkgateway.sync.storage.storage_classes import StorageClassReconciler
@@ -68,14 +68,15 @@ class TenantReconcilers:
             notifier=self.admission,
         )
         self.pod_events = PodEventHandler(scope, self.executor)
-        self.pods = PodReconciler(
+        self.preparer = PodPreparer(
             scope,
-            self.executor,
+            mirror,
             copies=self.copies,
             tokens=self.tokens,
             claims=self.claim_users,
             admission=self.admission,
         )
+        self.pods = PodReconciler(scope, self.executor, preparer=self.preparer, admission=self.admission)
         self.sweeper = Sweeper(
             scope, copies=self.copies, tokens=self.tokens, namespaces=self.namespaces, classes=self.classes
         )

@@ -89,7 +89,7 @@ class TenantSync:
 
     def set_limit(self, pool: str, limit: MilliResources) -> None:
         """Set what the tenant may use of a pool, over all its virtual nodes; reconcile pods that wait for it."""
-        self.reconcilers.pods.limit_tracker.set_limit(pool, limit)
+        self.reconcilers.preparer.limit_tracker.set_limit(pool, limit)
 
     def set_node(self, name: str, node: VirtualNode) -> None:
         """Set the labels and taints of a virtual node, as the tenant's API server shows them."""

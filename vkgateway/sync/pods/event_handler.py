@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vkgateway.sync.pods.executor import Executor
+from vkgateway.sync.pods.reconciler import Executor
 from vkgateway.sync.runtime.registry import Registry
 from vkgateway.sync.runtime.requests import POD
 from vkgateway.sync.runtime.sources import COMPUTE_PODS, COMPUTE_TOKENS, RESYNC, TENANT_PODS

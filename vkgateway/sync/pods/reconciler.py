@@ -1,51 +1,42 @@
-"""Reconciler of one tenant's pods: it executes the pod table's instructions, one pod per call."""
+"""Reconciler of pods: it looks up the instructions for a pod's record in the pod table, and executes them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final, Protocol
 
 import structlog
 
-from vkgateway.arbiter.queueing.admission import Admission, AdmissionState
+from vkgateway.arbiter.queueing.admission import AdmissionState
 from vkgateway.kube import errors
 from vkgateway.model import times
 from vkgateway.model.errors import ConflictError, UnavailableError
-from vkgateway.model.objects import Object
 from vkgateway.sync.compute.link import apply_to_each
-from vkgateway.sync.copies import COPY, CopyReconciler
 from vkgateway.sync.pods import table
-from vkgateway.sync.pods.executor import Executor
+from vkgateway.sync.pods.deleter import PodDeleter
 from vkgateway.sync.pods.failures import FailureDelayedError
-from vkgateway.sync.pods.forwarder import OutdatedPlanError
-from vkgateway.sync.pods.limit_tracker import LimitTracker
+from vkgateway.sync.pods.forwarder import OutdatedPlanError, PodForwarder
+from vkgateway.sync.pods.mirror import PodMirror, ReplacedPods
 from vkgateway.sync.pods.pod_context import (
-    ForwardingPlan,
+    PodAdmission,
     PodContext,
-    admission_state,
+    PodPreparer,
     compute_pod_of,
-    compute_state,
     decode,
-    dependency_state,
-    is_ended_by_platform,
-    make_plan,
-    pod_digest,
+    plan_of,
     tenant_pod_of,
-    tenant_state,
 )
-from vkgateway.sync.pods.record import ComputePodState, Instruction, Record, TenantPodState
+from vkgateway.sync.pods.record import ComputePodState, DependencyState, Instruction, Record, TenantPodState
 from vkgateway.sync.pods.reporter import FailureReporter
 from vkgateway.sync.runtime.registry import Registry
 from vkgateway.sync.runtime.requests import POD
 from vkgateway.sync.runtime.sources import TENANT_CHANGED, TENANT_CONFIG
-from vkgateway.sync.storage.claim_users import ClaimUsers
 from vkgateway.sync.tenant_scope import TenantScope
-from vkgateway.sync.tokens import ServiceAccountTokens
-from vkgateway.sync.views.ownership import Key, Reference
+from vkgateway.sync.views.annotations import RETAKEN
+from vkgateway.sync.views.ownership import Key
 from vkgateway.sync.views.pods import TenantPodView
+from vkgateway.translate.conditions import is_disrupted
 from vkgateway.translate.gangs.training_jobs import is_recreated_after_deletion
-from vkgateway.translate.node_sizes import rejection_reason
 
 log = structlog.get_logger(__name__)
 
@@ -59,80 +50,147 @@ _WATCH_LAG_SECONDS: Final = 5.0
 """Seconds until a pod is reconciled again if the watch has not shown the last write."""
 
 
-class PodAdmission(Protocol):
-    """Admission of pods that start only after the arbiter has admitted them."""
+class EvictionNotifier(Protocol):
+    """Writer of eviction notices and of their withdrawal, and of promotions of borrowing pods."""
 
-    def observe_pod(self, pod: Object, view: TenantPodView) -> None:
-        """Observe a complete governed pod after it was bound."""
+    async def give_notice(self, context: PodContext) -> None:
+        """Write the deadline to the compute pod and the tenant pod, once."""
 
-    def is_ordinary(self, view: TenantPodView) -> bool:
-        """Return whether a pod starts without the arbiter although it has a gang annotation or label."""
+    async def withdraw_notice(self, context: PodContext) -> None:
+        """Remove a notice that does not apply any longer."""
 
-    def compute_pod_changed(self, key: Key) -> None:
-        """Handle a compute pod that was added, changed or deleted, or that is not expected any longer."""
+    async def mark_promoted(self, context: PodContext) -> None:
+        """Record once that a pod does not borrow any longer."""
 
-    def admission_for(self, context: PodContext) -> Admission:
-        """Return the admission of a pod without a compute pod."""
 
-    def running_admission(self, context: PodContext) -> Admission:
-        """Return the admission of a pod with a compute pod."""
+class PodNotifier(Protocol):
+    """Reporter to pods that wait, and writer of eviction notices."""
+
+    @property
+    def notices(self) -> EvictionNotifier:
+        """Eviction notices."""
+
+    async def report_pending(self, context: PodContext) -> None:
+        """Report to a pod that waits for the arbiter why it waits."""
+
+
+class Executor:
+    """Executor of instructions for one tenant's pods. Raises one of vkgateway's errors if an instruction must be
+    retried.
+    """
+
+    def __init__(
+        self,
+        mirror: PodMirror,
+        forwarder: PodForwarder,
+        *,
+        deleter: PodDeleter,
+        replaced: ReplacedPods,
+        notifier: PodNotifier,
+    ) -> None:
+        self.mirror = mirror
+        self.forwarder = forwarder
+        self._notifier = notifier
+        self._actions: Mapping[Instruction, Callable[[PodContext], Awaitable[None]]] = {
+            Instruction.FORGET: _do_nothing,
+            Instruction.WAIT: _do_nothing,
+            Instruction.DELETE_COMPUTE: deleter.delete_pod,
+            Instruction.DELETE_LIKE_TENANT: deleter.delete_like_tenant,
+            Instruction.DELETE_AT_DEADLINE: deleter.delete_at_deadline,
+            Instruction.DELETE_STALE: deleter.delete_stale,
+            Instruction.REMOVE_FINALIZER: deleter.remove_finalizer,
+            Instruction.CREATE: forwarder.create_pod,
+            Instruction.FORWARD_CHANGES: forwarder.forward_changes,
+            Instruction.FORWARD_READINESS: forwarder.readiness.forward_conditions,
+            Instruction.REFRESH_TOKENS: forwarder.refresh_tokens,
+            Instruction.KEEP_LOGS: deleter.keep_logs,
+            Instruction.REPORT_NAME_TAKEN: forwarder.report_name_taken,
+            Instruction.REPORT_MISSING: mirror.reporter.report_missing,
+            Instruction.REPORT_PENDING: self._report_unadmitted,
+            Instruction.REPORT_UNDO: self._log_undo,
+            Instruction.GIVE_NOTICE: notifier.notices.give_notice,
+            Instruction.WITHDRAW_NOTICE: notifier.notices.withdraw_notice,
+            Instruction.MARK_PROMOTED: notifier.notices.mark_promoted,
+            Instruction.REVERT: deleter.revert_pod,
+            Instruction.FAIL_REJECTED: self._reject_pod,
+            Instruction.FAIL_REFUSED: self._fail_refused,
+            Instruction.FAIL_LOST: mirror.failures.fail_lost,
+            Instruction.UPDATE_STATUS: mirror.update_status,
+            Instruction.WRITE_END: mirror.write_end,
+            Instruction.END_DELETED: mirror.end_deleted,
+            Instruction.REMOVE_REPLACED: replaced.remove_replaced,
+            Instruction.DELETE_TENANT: mirror.delete_pod,
+        }
+
+    async def execute_instruction(self, instruction: Instruction, context: PodContext) -> None:
+        """Execute one instruction for a pod."""
+        await self._actions[instruction](context)
+
+    def forget_pod(self, uid: str) -> None:
+        """Drop the state of a deleted tenant pod."""
+        self.mirror.forget_pod(uid)
+        self.forwarder.forget_pod(uid)
+
+    async def _report_unadmitted(self, context: PodContext) -> None:
+        assert context.admission is not None
+        if context.plan is not None and context.plan.governed:
+            await self._notifier.report_pending(context)
+        else:
+            await self.mirror.reporter.report_waiting(
+                context, context.admission.code or "Held", context.admission.message, kind="Normal"
+            )
+
+    async def _fail_refused(self, context: PodContext) -> None:
+        await self.mirror.failures.refuse_pod(tenant_pod_of(context), plan_of(context).refusals)
+
+    async def _reject_pod(self, context: PodContext) -> None:
+        assert context.admission is not None
+        await self.mirror.failures.fail_pod(
+            context, context.admission.code, f"Pod was rejected: {context.admission.message}"
+        )
+
+    async def _log_undo(self, context: PodContext) -> None:
+        pod = tenant_pod_of(context).metadata
+        log.warning(
+            "tenant pod is final but its compute pod runs; deleting the compute pod",
+            namespace=pod.namespace,
+            pod=pod.name,
+        )
 
 
 class PodReconciler:
-    """Reconciler of one tenant's pods; it also enqueues the copies that they refer to, and unused ones."""
+    """Reconciler of one tenant's pods."""
 
     def __init__(
         self,
         scope: TenantScope,
         executor: Executor,
         *,
-        copies: CopyReconciler,
-        tokens: ServiceAccountTokens,
-        claims: ClaimUsers,
+        preparer: PodPreparer,
         admission: PodAdmission,
     ) -> None:
         self._scope = scope
-        self.pods = scope.cache.pods
-        self.executor = executor
-        self.copies = copies
-        self.tokens = tokens
-        self._claims = claims
+        self._pods = scope.cache.pods
+        self._executor = executor
+        self._preparer = preparer
         self._admission = admission
         self._work_queue = scope.work_queue
-        self.limit_tracker = LimitTracker(scope)
         self._clock = scope.clock
-        self._plans: dict[Key, ForwardingPlan] = {}
-        self._outdated_plans: set[Key] = set()
         self._failures = FailureReporter(scope, executor.mirror.reporter)
-        self.waiting_pods: dict[Reference, set[Key]] = {}
-        """Pods that wait for a missing object."""
 
     def set_up(self, registry: Registry) -> None:
         """See `Reconciler`."""
         (
             registry.for_(POD, self.reconcile)
-            .watches(TENANT_CHANGED, lambda _old, _new: self._outdate_plans())
-            .watches(TENANT_CONFIG, self._source_changed)
+            .watches(TENANT_CHANGED, lambda _old, _new: self._preparer.outdate_plans())
+            .watches(TENANT_CONFIG, self._preparer.source_changed)
         )
-
-    def _outdate_plans(self) -> None:
-        """Compute all plans again before pods are created from them, because the tenant's policy has changed.
-
-        Pods with a compute pod retain theirs: only the policy violations can have changed.
-        """
-        self._outdated_plans = set(self._plans)
-
-    def _source_changed(self, reference: Reference) -> None:
-        for key in self.waiting_pods.pop(reference, ()):
-            self._work_queue.enqueue(POD, key)
 
     async def reconcile(self, key: Key) -> None:
         """Reconcile one pod. Raises `errors.ApiError` if it must be retried."""
-        view = self.pods.store.get(key)
-        known = self._plans.get(key)
-        if known is not None and (view is None or view.metadata.uid != known.uid):
-            await self._forget_pod(key, known)
-        remaining = self.limit_tracker.update_running(key, view)
+        view = self._pods.store.get(key)
+        await self._preparer.forget_replaced(key, view)
+        remaining = self._preparer.limit_tracker.update_running(key, view)
         if remaining is not None:
             self._work_queue.enqueue(POD, key, remaining)
         if view is None:
@@ -165,9 +223,9 @@ class PodReconciler:
         status_refusal: errors.ApiError | None = None
         for instruction in table.find_instructions(record):
             try:
-                await self.executor.execute_instruction(instruction, context)
+                await self._executor.execute_instruction(instruction, context)
             except OutdatedPlanError:
-                self._outdated_plans.add(context.key)
+                self._preparer.outdate_plan(context.key)
                 self._work_queue.enqueue(POD, context.key, _REQUEUE_SECONDS)
                 return
             except FailureDelayedError:
@@ -186,34 +244,34 @@ class PodReconciler:
         """Count the pod with its current compute resources, which it retains."""
         tenant_pod, requests = tenant_pod_of(context), compute_pod_of(context).admitted_requests
         if requests is not None:
-            self.limit_tracker.resize_pod(
+            self._preparer.limit_tracker.resize_pod(
                 tenant_pod.metadata.uid, self._scope.pool_of(tenant_pod.spec.node_name), requests
             )
 
     async def _build_record(self, context: PodContext) -> Record:
         """Return the record of a pod; information that its state does not need is not looked up."""
-        tenant, compute = tenant_state(context.tenant), self._compute_state(context)
+        tenant, compute = _tenant_state(context.tenant), self._compute_state(context)
         if tenant is TenantPodState.BOUND and compute in (ComputePodState.ABSENT, ComputePodState.LIVE):
-            await self._prepare_bound(context, absent=compute is ComputePodState.ABSENT)
+            await self._preparer.prepare_bound(context, absent=compute is ComputePodState.ABSENT)
             if context.claims.is_early:
                 compute = ComputePodState.UNKNOWN
-        ended_by_platform = is_ended_by_platform(context.tenant)
+        ended_by_platform = _is_ended_by_platform(context.tenant)
         return Record(
             tenant=tenant,
             compute=compute,
-            dependencies=dependency_state(context),
-            admission=admission_state(context),
+            dependencies=_dependency_state(context),
+            admission=_admission_state(context),
             has_run=context.tenant is not None and context.tenant.has_run,
             ended_by_platform=ended_by_platform,
             # The controller replaces such a pod only after its deletion.
             blocks_replacement=ended_by_platform
             and is_recreated_after_deletion(tenant_pod_of(context).metadata.labels),
-            list_complete=self.pods.is_complete,
+            list_complete=self._pods.is_complete,
         )
 
     def _compute_state(self, context: PodContext) -> ComputePodState:
         """Return the compute state from the stores, corrected by just created pods and taken names."""
-        state = compute_state(context)
+        state = _shown_compute_state(context)
         if state is ComputePodState.DELETING and self._is_abandoned(context):
             state = ComputePodState.TERMINAL_DELETING
         if context.tenant is None:
@@ -222,14 +280,14 @@ class PodReconciler:
         if state is not ComputePodState.ABSENT:
             self._scope.created_until.pop(uid, None)
             return state
-        if self.executor.mirror.is_watch_behind(context.tenant.metadata):
+        if self._executor.mirror.is_watch_behind(context.tenant.metadata):
             # The pod may have ended, and its end may be written already; the watch will trigger a reconciliation.
             self._work_queue.enqueue(POD, context.key, _WATCH_LAG_SECONDS)
             return ComputePodState.UNKNOWN
         now = self._clock.time()
         if self._scope.created_until.get(uid, 0.0) > now:
             return ComputePodState.UNKNOWN
-        if self.executor.forwarder.name_taken_until.get(uid, 0.0) > now:
+        if self._executor.forwarder.name_taken_until.get(uid, 0.0) > now:
             return ComputePodState.FOREIGN
         return state
 
@@ -243,118 +301,54 @@ class PodReconciler:
             self._work_queue.enqueue(POD, context.key, remaining)
         return remaining <= 0
 
-    async def _prepare_bound(self, context: PodContext, *, absent: bool) -> None:
-        """Determine the pod's plan, its missing references and its admission."""
-        assert context.tenant is not None
-        uid = context.tenant.metadata.uid
-        plan = context.plan = self._plans.get(context.key)
-        if (
-            plan is None
-            or (absent and context.key in self._outdated_plans)
-            or _is_changed(context, plan, absent=absent)
-        ):
-            old, plan = plan, await self._make_plan(context)
-            context.plan = plan
-            if absent and old is not None and old.requests != plan.requests:
-                self.limit_tracker.release_pending(context.key, uid)
-        if plan.governed and self._admission.is_ordinary(context.tenant):
-            context.plan = plan = replace(plan, governed=False)
-        if not absent:
-            pool = self._scope.pool_of(context.tenant.spec.node_name)
-            self.limit_tracker.count_running(context.key, uid=uid, pool=pool, requests=plan.requests)
-            if compute_pod_of(context).forwarded_fingerprint != context.tenant.fingerprint:
-                context.resize_admission = self.limit_tracker.resize_pod(uid, pool, plan.requests)
-            if plan.governed:
-                context.admission = self._admission.running_admission(context)
-            return
-        context.missing_references = [
-            reference for reference in plan.mandatory if not self.copies.source_exists(reference)
-        ]
-        for reference in context.missing_references:
-            self.waiting_pods.setdefault(reference, set()).add(context.key)
-        if plan.refusals or context.missing_references:
-            return
-        if plan.claims:
-            context.claims = self._claims.find_claims(context.key, plan.claims, context.link)
-            if context.claims.unready:
-                return
-        context.admission = self._admit_pod(context, plan)
 
-    def _admit_pod(self, context: PodContext, plan: ForwardingPlan) -> Admission:
-        """Return the admission of a pod without a compute pod: by the tenant's limits, and by the arbiter for governed
-        pods.
-        """
-        tenant_pod = tenant_pod_of(context)
-        uid, pool, requests = tenant_pod.metadata.uid, self._scope.pool_of(tenant_pod.spec.node_name), plan.requests
-        # Before the compute nodes are known, the capacity of a virtual node is unknown.
-        by_hand = not plan.scheduled and context.link.nodes.is_complete
-        if (by_hand or not plan.governed) and (too_large := _reject_too_large(context, plan)) is not None:
-            self.limit_tracker.release_pending(context.key, uid)
-            return too_large
-        if not plan.governed:
-            return self.limit_tracker.admit_pod(
-                context.key, context.link, uid=uid, pool=pool, requests=requests, by_hand=by_hand
-            )
-        if by_hand:
-            rejected = self.limit_tracker.admit_manual(context.key, context.link, uid=uid, pool=pool, requests=requests)
-            if rejected is not None:
-                return rejected
-        admission = self._admission.admission_for(context)
-        if admission.verdict == "admitted":
-            self.limit_tracker.count_running(context.key, uid=uid, pool=pool, requests=requests)
-        return admission
-
-    async def _make_plan(self, context: PodContext) -> ForwardingPlan:
-        raw = await self.executor.mirror.read_pod(tenant_pod_of(context))
-        pod = decode(raw)
-        context.pod_document = raw, pod
-        pool = context.binding.pool if context.binding is not None else None
-        plan = self._plans[context.key] = make_plan(
-            pod, tenant=self._scope.tenant, pool=pool, state=tenant_pod_of(context).spec_state, source=pod_digest(raw)
-        )
-        if plan.governed:
-            self._admission.observe_pod(pod, tenant_pod_of(context))
-        self._outdated_plans.discard(context.key)
-        # References of a refused pod are not copied; a refused pod with a compute pod retains its copies.
-        copied = () if plan.refusals and context.compute is None else plan.references
-        self.copies.references.set_references(context.key, copied)
-        if context.compute is not None:
-            self.copies.references.set_cluster(context.key, context.link)
-        for reference in copied:
-            self._work_queue.enqueue(COPY, reference)
-        return plan
-
-    async def _forget_pod(self, key: Key, plan: ForwardingPlan) -> None:
-        """Drop the state and the tokens of a deleted tenant pod."""
-        self._plans.pop(key, None)
-        self._claims.forget_pod(key)
-        self._outdated_plans.discard(key)
-        for reference in plan.mandatory:
-            waiting = self.waiting_pods.get(reference, set())
-            waiting.discard(key)
-            if not waiting:
-                self.waiting_pods.pop(reference, None)
-        for reference in self.copies.references.forget_pod(key):
-            self.copies.enqueue_unused(reference)
-        if plan.tokens:
-            for link in list(self._scope.links.values()):
-                await self.tokens.delete_secret(link, key, plan.uid)
+def _tenant_state(view: TenantPodView | None) -> TenantPodState:
+    """Return the table's state of the tenant pod."""
+    if view is None:
+        return TenantPodState.ABSENT
+    deleting = view.metadata.deletion_timestamp is not None
+    if view.is_terminal:
+        return TenantPodState.TERMINAL_DELETING if deleting else TenantPodState.TERMINAL
+    if deleting:
+        return TenantPodState.DELETING
+    if view.spec.node_name:
+        return TenantPodState.BOUND
+    return TenantPodState.GATED if view.spec.scheduling_gates else TenantPodState.UNBOUND
 
 
-def _reject_too_large(context: PodContext, plan: ForwardingPlan) -> Admission | None:
-    """Return the rejection of a pod that fits on no node of its pool, so that it does not hold capacity of the virtual
-    node.
-    """
-    nodes = context.link.nodes
-    if context.binding is None or not nodes.is_complete:
-        return None
-    rejection = rejection_reason(plan.requests, nodes.nodes_behind(context.binding.pool).largest_sizes)
-    return Admission(AdmissionState.REJECTED, *rejection) if rejection is not None else None
+def _shown_compute_state(context: PodContext) -> ComputePodState:
+    """Return the table's state of the compute pod, as far as the cluster can be trusted."""
+    view = context.compute
+    if not context.link.is_trusted:
+        return ComputePodState.UNKNOWN
+    if view is None:
+        return ComputePodState.ABSENT
+    if context.tenant is not None and (
+        view.tenant_uid != context.tenant.metadata.uid or RETAKEN in view.metadata.annotations
+    ):
+        return ComputePodState.STALE
+    deleting = view.metadata.deletion_timestamp is not None
+    if view.has_ended:
+        return ComputePodState.TERMINAL_DELETING if deleting else ComputePodState.TERMINAL
+    return ComputePodState.DELETING if deleting else ComputePodState.LIVE
 
 
-def _is_changed(context: PodContext, plan: ForwardingPlan, *, absent: bool) -> bool:
-    """Return whether a changed spec is not in the compute cluster yet; waiting pods can be resized, too."""
-    tenant_pod = tenant_pod_of(context)
-    return plan.state != tenant_pod.spec_state and (
-        absent or compute_pod_of(context).forwarded_fingerprint != tenant_pod.fingerprint
-    )
+def _dependency_state(context: PodContext) -> DependencyState:
+    """Return the table's state of the objects that the pod refers to."""
+    if context.plan is not None and context.plan.refusals:
+        return DependencyState.REFUSED
+    return DependencyState.MISSING if context.missing_references or context.claims.unready else DependencyState.READY
+
+
+def _admission_state(context: PodContext) -> AdmissionState:
+    """Return the table's state of the pod's admission."""
+    return context.admission.verdict if context.admission is not None else AdmissionState.FREE
+
+
+def _is_ended_by_platform(view: TenantPodView | None) -> bool:
+    """Return whether the platform ended the tenant pod by an eviction or a deletion in the compute cluster."""
+    return view is not None and view.is_terminal and is_disrupted(decode(view.status))
+
+
+async def _do_nothing(_case: PodContext) -> None:
+    return

@@ -183,13 +183,13 @@ async def test_bound_pod_is_not_added_before_the_kind_lookup(world: World) -> No
         document["metadata"] |= {"name": "other", "uid": "other"}
         view = decode_tenant_pod(json.dumps(document).encode())
         desk = sync.reconcilers.admission
-        desk.observe_pod(document, view, governed=True)
+        desk.observe_pod(document, view)
         assert desk.tenant_admission.gangs.find_member("other") is None
 
         world.tenant_server.register(POD_GROUPS)
         create_marked(world, "next")
         await wait_until(lambda: desk.companions.is_watched(Kind("scheduling.x-k8s.io", "PodGroup", "podgroups")))
-        desk.observe_pod(document, view, governed=True)
+        desk.observe_pod(document, view)
         assert desk.tenant_admission.gangs.find_member("other") is not None
 
 
