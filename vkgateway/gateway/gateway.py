@@ -32,7 +32,7 @@ from vkgateway.kubelet.stats import StatsProvider
 from vkgateway.kubelet.token_reviewer import TokenReviewer
 from vkgateway.model.api import Tenant
 from vkgateway.sync.admission.arbitration import Arbitration, ArbitrationSettings
-from vkgateway.sync.network.resolvers import NameServers
+from vkgateway.sync.network.platform_service import NameServers
 from vkgateway.sync.runtime.workers import WorkerPool
 
 EXTRA_CONNECTIONS = 4096

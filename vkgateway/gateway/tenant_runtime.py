@@ -36,7 +36,7 @@ from vkgateway.model.quantity import Quantity, cap_resources, sum_resources
 from vkgateway.model.requests import to_milli
 from vkgateway.sync.admission.controller import ArbiterService
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.network.resolvers import NameServers
+from vkgateway.sync.network.platform_service import NameServers
 from vkgateway.sync.runtime.workers import WorkerPool
 from vkgateway.sync.tenant import TenantSync
 from vkgateway.sync.tenant_scope import VirtualNodeBinding

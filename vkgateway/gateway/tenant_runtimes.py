@@ -20,7 +20,7 @@ from vkgateway.model.api import Pool, Tenant, TenantPool, TenantPoolStatus
 from vkgateway.model.names import virtual_node_name
 from vkgateway.sync.admission.controller import ArbiterService
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.network.resolvers import NameServers
+from vkgateway.sync.network.platform_service import NameServers
 from vkgateway.sync.runtime.workers import WorkerPool
 from vkgateway.translate.context import TenantContext
 

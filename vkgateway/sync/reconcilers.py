@@ -9,7 +9,7 @@ from vkgateway.sync.event_mirror import EventMirror
 from vkgateway.sync.namespaces import NamespaceReconciler
 from vkgateway.sync.network.name_service import NameService
 from vkgateway.sync.network.network_policies import NetworkPolicyReconciler
-from vkgateway.sync.network.resolvers import NameServers, Resolvers
+from vkgateway.sync.network.platform_service import NameServers, Resolvers
 from vkgateway.sync.network.service_cidr import TenantServiceCidr
 from vkgateway.sync.network.services import ServiceReconciler
 from vkgateway.sync.network.tenant_services import TenantServices

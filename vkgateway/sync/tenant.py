@@ -10,7 +10,7 @@ from vkgateway.kube.client import Client
 from vkgateway.model.requests import MilliResources
 from vkgateway.sync.admission.controller import ArbiterService
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.network.resolvers import NameServers
+from vkgateway.sync.network.platform_service import NameServers
 from vkgateway.sync.reconcilers import TenantReconcilers
 from vkgateway.sync.runtime.registry import Registry
 from vkgateway.sync.runtime.requests import WorkQueue

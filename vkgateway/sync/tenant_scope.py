@@ -24,8 +24,8 @@ from vkgateway.sync.runtime.sources import (
     TENANT_LISTED,
     TENANT_NAMESPACES,
     TENANT_PODS,
+    Watches,
 )
-from vkgateway.sync.runtime.watches import Watches
 from vkgateway.sync.views.ownership import COPY_RESOURCES, CopyKind, Key
 from vkgateway.sync.views.pods import TenantPodView, decode_tenant_pod
 from vkgateway.translate.context import PoolContext, TenantContext

@@ -24,7 +24,7 @@ from vkgateway.model.names import compute_namespace
 from vkgateway.model.times import render_time
 from vkgateway.sync.admission.arbitration import Arbitration, ArbitrationSettings
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.network.resolvers import NameServers
+from vkgateway.sync.network.platform_service import NameServers
 from vkgateway.sync.runtime.workers import WorkerPool
 from vkgateway.sync.tenant import TenantSync
 from vkgateway.sync.tenant_scope import VirtualNodeBinding

@@ -17,7 +17,7 @@ from vkgateway.kube.reflector import Reflector
 from vkgateway.kube.resources import Resource
 from vkgateway.model.objects import Meta, Object
 from vkgateway.sync.admission.kinds import served_kind
-from vkgateway.sync.runtime.watches import Source
+from vkgateway.sync.runtime.sources import Source
 from vkgateway.sync.tenant_scope import TenantScope
 from vkgateway.sync.views.ownership import Key
 from vkgateway.translate.gangs import Kind, Reference

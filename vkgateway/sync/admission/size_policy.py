@@ -14,7 +14,7 @@ from vkgateway.model.objects import Object
 from vkgateway.model.requests import MilliResources, pod_requests
 from vkgateway.sync.compute.cluster_watches import NODES
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.runtime.watches import Source
+from vkgateway.sync.runtime.sources import Source
 from vkgateway.sync.tenant_scope import TenantScope
 from vkgateway.translate.governed import reachable_nodes
 from vkgateway.translate.node_sizes import PoolNodeSizes, SizeVerdict, judge_size, size_gate_policy

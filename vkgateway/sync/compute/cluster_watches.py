@@ -8,7 +8,7 @@ from vkgateway.model.names import TENANT_LABEL
 from vkgateway.model.objects import Meta
 from vkgateway.sync.compute.topology_views import TopologyView
 from vkgateway.sync.compute.unmanaged_pods import UnmanagedPodView
-from vkgateway.sync.runtime.watches import Source, Watches
+from vkgateway.sync.runtime.sources import Source, Watches
 from vkgateway.sync.views.ownership import owned_by
 from vkgateway.sync.views.pods import ComputePodView
 

@@ -14,8 +14,14 @@ from vkgateway.kube import errors
 from vkgateway.model.errors import UnavailableError
 from vkgateway.sync.compute.link import ComputeLink, apply_to_each
 from vkgateway.sync.network.kube_dns import KubeDns
-from vkgateway.sync.network.platform_service import Endpoint, PlatformService, Port, remove_platform_service
-from vkgateway.sync.network.resolvers import Resolvers, dns_service_name
+from vkgateway.sync.network.platform_service import (
+    Endpoint,
+    PlatformService,
+    Port,
+    Resolvers,
+    dns_service_name,
+    remove_platform_service,
+)
 from vkgateway.sync.network.service_cidr import TenantServiceCidr
 from vkgateway.sync.network.service_writer import find_compute_service
 from vkgateway.sync.network.services import ServiceReconciler

@@ -13,7 +13,7 @@ from vkgateway.model.errors import ConflictError, UnavailableError
 from vkgateway.model.names import NAME_ANNOTATION, NAMESPACE_ANNOTATION, compute_namespace
 from vkgateway.model.objects import NamespaceView, Object
 from vkgateway.sync.compute.link import ComputeLink, apply_to_each
-from vkgateway.sync.network.resolvers import Resolvers
+from vkgateway.sync.network.platform_service import Resolvers
 from vkgateway.sync.refusals import is_object_refused, is_starting, lacks_rights
 from vkgateway.sync.runtime.registry import Registry
 from vkgateway.sync.runtime.requests import BATCH_SECONDS, RequestKind

@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVarTuple, Unpack
 
 from vkgateway.sync.metrics import request_seconds
 from vkgateway.sync.runtime.requests import K, ReconcileRequest, RequestKind, WorkQueue
-from vkgateway.sync.runtime.watches import Source, Watches
+from vkgateway.sync.runtime.sources import Source, Watches
 
 Ts = TypeVarTuple("Ts")
 Run = Callable[[], Coroutine[Any, Any, None]]

@@ -28,8 +28,9 @@ from vkgateway.sync.runtime.sources import (
     COMPUTE_POLICIES,
     COMPUTE_SERVICES,
     COMPUTE_TOKENS,
+    Source,
+    Watches,
 )
-from vkgateway.sync.runtime.watches import Source, Watches
 from vkgateway.sync.views.annotations import TOKEN_OF
 from vkgateway.translate.disruption_budgets import DisruptionBudgetView
 from vkgateway.translate.network_policies import NetworkPolicyView
