@@ -9,7 +9,7 @@ from tests.unit.translate import samples
 from vkgateway.model.names import NAME_ANNOTATION, TENANT_LABEL
 from vkgateway.model.objects import Meta, Object
 from vkgateway.translate.disruption_budgets import DisruptionBudgetView, forward_budget
-from vkgateway.translate.labels import LABEL_DOMAIN, is_tenant_label, label_to_compute
+from vkgateway.translate.metadata import LABEL_DOMAIN, is_tenant_label, label_to_compute
 from vkgateway.translate.network_policies import ISOLATION_POLICY, NetworkPolicyView, isolation_policies
 from vkgateway.translate.node_terms import all_match
 from vkgateway.translate.pod_diff import diff_pods

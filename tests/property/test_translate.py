@@ -13,7 +13,7 @@ from tests.unit.translate import samples
 from vkgateway.model.names import GROUP
 from vkgateway.model.objects import Object
 from vkgateway.translate.context import TenantContext
-from vkgateway.translate.labels import LABEL_DOMAIN
+from vkgateway.translate.metadata import LABEL_DOMAIN
 from vkgateway.translate.pod_diff import diff_pods
 from vkgateway.translate.pod_references import find_references
 from vkgateway.translate.policy import find_refusals

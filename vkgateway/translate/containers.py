@@ -43,7 +43,7 @@ class PodValues:
     size_budget: SizeBudget = field(default_factory=SizeBudget)
     """Bound for inlined values: each variable of a container may refer to the same large annotation."""
     derived_annotations: dict[str, str] = field(default_factory=dict)
-    """Annotations that rewritten downward API volumes read, with the fields they hold. Filled by `forward_volume`."""
+    """Annotations that rewritten downward API volumes read. Filled by `forward_volume`."""
 
 
 def forward_container(container: Object, values: PodValues) -> Object:
@@ -173,7 +173,9 @@ def _forward_downward_item(item: Object, values: PodValues) -> Object:
     if annotation is None:
         return item
     if downward_api.is_derived(annotation):
-        values.derived_annotations[annotation] = path
+        values.derived_annotations[annotation] = downward_api.tenant_value(
+            path, labels=values.labels, annotations=values.annotations
+        )
     return {**item, "fieldRef": {**reference, "fieldPath": downward_api.annotation_path(annotation)}}
 
 

@@ -12,7 +12,7 @@ import msgspec
 from vkgateway.model.names import NAME_ANNOTATION, NAMESPACE_ANNOTATION, TENANT_LABEL, UID_ANNOTATION, compute_namespace
 from vkgateway.model.objects import Condition, Meta, Object, find_condition
 from vkgateway.translate.context import TenantContext
-from vkgateway.translate.labels import selector_to_compute
+from vkgateway.translate.metadata import selector_to_compute
 
 NONE_ALLOWED: Final = 2**31 - 1
 """`minAvailable` that allows no disruption, whatever the number of pods."""

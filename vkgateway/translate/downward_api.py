@@ -7,7 +7,7 @@ from typing import Final
 
 from vkgateway.model.names import NAMESPACE_ANNOTATION, UID_ANNOTATION, is_forbidden_annotation
 from vkgateway.model.objects import Object
-from vkgateway.translate.labels import is_renamed
+from vkgateway.translate.metadata import is_renamed
 
 LABELS_ANNOTATION: Final = "vkgateway.io/labels"
 """Annotation of a compute pod whose volumes read all labels: the tenant pod's labels, as a kubelet would write them."""
@@ -52,7 +52,8 @@ def is_derived(annotation: str) -> bool:
 
 
 def derived_annotations(pod: Object, *, tenant_only: tuple[str, ...]) -> dict[str, str]:
-    """Return the annotations that the compute pod's downward API volumes read, each with the field that it holds."""
+    """Return the annotations that the compute pod's downward API volumes read, with the tenant's values."""
+    labels, annotations = pod["metadata"].get("labels") or {}, pod["metadata"].get("annotations") or {}
     found: dict[str, str] = {}
     for volume in (pod.get("spec") or {}).get("volumes") or ():
         projected = (volume.get("projected") or {}).get("sources") or ()
@@ -61,7 +62,7 @@ def derived_annotations(pod: Object, *, tenant_only: tuple[str, ...]) -> dict[st
                 path = (item.get("fieldRef") or {}).get("fieldPath", "")
                 annotation = volume_annotation(path, tenant_only=tenant_only)
                 if annotation is not None and is_derived(annotation):
-                    found[annotation] = path
+                    found[annotation] = tenant_value(path, labels=labels, annotations=annotations)
     return found
 
 

@@ -22,7 +22,7 @@ from vkgateway.model.names import (
 from vkgateway.model.objects import Meta, Object
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.egress_rules import NameServerRange, exclude_name_servers
-from vkgateway.translate.labels import requirements_to_compute
+from vkgateway.translate.metadata import requirements_to_compute
 from vkgateway.translate.peer_terms import NAMESPACE_NAME_LABEL, matching_namespaces
 from vkgateway.translate.size_budget import OversizeError, SizeBudget
 

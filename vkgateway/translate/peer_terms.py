@@ -7,7 +7,7 @@ from typing import Any, Final
 from vkgateway.model.names import TENANT_LABEL, compute_namespace
 from vkgateway.model.objects import Object
 from vkgateway.translate.context import TenantContext
-from vkgateway.translate.labels import label_to_compute, selector_to_compute
+from vkgateway.translate.metadata import label_to_compute, selector_to_compute
 from vkgateway.translate.node_terms import all_match
 from vkgateway.translate.size_budget import SizeBudget
 

@@ -14,8 +14,13 @@ from vkgateway.model.objects import Object
 from vkgateway.translate import downward_api
 from vkgateway.translate.containers import pod_values
 from vkgateway.translate.context import PoolContext, TenantContext
-from vkgateway.translate.labels import is_tenant_label
-from vkgateway.translate.metadata import copied_keys, forward_annotations, forward_labels, unchanged_images
+from vkgateway.translate.metadata import (
+    copied_keys,
+    forward_annotations,
+    forward_labels,
+    is_tenant_label,
+    unchanged_images,
+)
 from vkgateway.translate.policy import NOT_ALLOWED, RESERVED, Refusal, reserved_references
 from vkgateway.translate.size_budget import OversizeError
 from vkgateway.translate.subresources import (

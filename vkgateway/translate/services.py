@@ -17,7 +17,7 @@ from vkgateway.model.names import (
 from vkgateway.model.objects import Meta, Object
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.exposure import LOAD_BALANCER, NODE_PORT, exposed_fields, exposed_keys, service_exposure
-from vkgateway.translate.labels import labels_to_compute
+from vkgateway.translate.metadata import labels_to_compute
 
 API_SERVICE: Final = ("default", "kubernetes")
 """Service of the API server, which pods find by other means."""

@@ -1,20 +1,32 @@
-"""Nodes of a compute cluster, and the nodes of each pool; heartbeats are not reported as changes."""
+"""Nodes of a compute cluster, and the nodes of each pool; heartbeats are not reported as changes.
+
+Equal image entries are shared between nodes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from typing import Final
+from weakref import WeakValueDictionary
 
 import msgspec
 
 from vkgateway.kube import resources
 from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
-from vkgateway.model.objects import NodeStatusView, NodeView
+from vkgateway.model.objects import NodeImage, NodeStatusView, NodeView
 from vkgateway.sync.compute.cluster_watches import NODES, ClusterWatches
-from vkgateway.sync.compute.node_views import decode_node
 from vkgateway.translate.context import PoolContext
 from vkgateway.translate.pool_nodes import PoolNodes, is_in_pool
+
+MAX_IMAGES: Final = 50
+"""Images retained per node; kubelets report up to 50 by default."""
+_MAX_NAMES: Final = 8
+
+_decode = msgspec.json.Decoder(NodeView).decode
+_shared: WeakValueDictionary[tuple[str, ...], NodeImage] = WeakValueDictionary()
+"""Shared image entries by names. Entries are dropped when no node has them."""
 
 
 class ComputeNodes(Reflector[NodeView]):
@@ -67,3 +79,17 @@ def is_unchanged(old: NodeView, new: NodeView) -> bool:
 
 def _without_conditions(status: NodeStatusView) -> NodeStatusView:
     return msgspec.structs.replace(status, conditions=(), images=())
+
+
+def decode_node(data: bytes) -> NodeView:
+    """Decode a node from its JSON."""
+    view = _decode(data)
+    if view.status.images:
+        kept = view.status.images[:MAX_IMAGES]
+        view.status.images = tuple(_intern_image(image, image.names) for image in kept if image.names)
+    return view
+
+
+def _intern_image(image: NodeImage, names: tuple[str, ...]) -> NodeImage:
+    kept = names[:_MAX_NAMES]
+    return _shared.setdefault(kept, image if len(kept) == len(names) else NodeImage(names=kept))

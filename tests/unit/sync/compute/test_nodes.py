@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 
 from vkgateway.model.objects import NodeView
-from vkgateway.sync.compute.node_views import MAX_IMAGES, decode_node
-from vkgateway.sync.compute.nodes import is_unchanged
+from vkgateway.sync.compute.nodes import MAX_IMAGES, decode_node, is_unchanged
 
 
 def make_node(*images: list[str] | None, heartbeat: str = "") -> NodeView:
