@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vkgateway.kube.quoting import quote_url_part
+from vkgateway.model.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +26,18 @@ class Resource:
         return self.prefix.partition("/")[2]
 
     def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
-        """Return the absolute, percent-encoded URL path. Without a namespace, the path covers all namespaces."""
+        """Return the absolute, percent-encoded URL path. Without a namespace, the path covers all namespaces.
+
+        Raises:
+            InputError: the name is empty: the path would cover all objects instead of one.
+        """
         path = f"/{self.prefix}"
         if namespace and self.namespaced:
             path += f"/namespaces/{quote_url_part(namespace)}"
         path += f"/{self.plural}"
-        if name:
+        if name is not None:
+            if not name:
+                raise InputError(f"the name of a {self.kind} is empty", hint="Name one object.")
             path += f"/{quote_url_part(name)}"
         if subresource:
             path += f"/{subresource}"

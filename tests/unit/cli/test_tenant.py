@@ -230,6 +230,16 @@ async def test_unknown_names_exit_with_3_and_list_available(cli: Cli) -> None:
     assert await cli("compute", "describe", "east") == 3
 
 
+@pytest.mark.parametrize(
+    "line", [("delete", "", "--yes", "--no-wait"), ("describe", ""), ("kubeconfig", "")], ids=lambda line: line[0]
+)
+async def test_empty_name_never_means_all_tenants(cli: Cli, line: tuple[str, ...]) -> None:
+    await make(cli)
+    assert await cli("tenant", *line) == 2
+    assert "the name of a Tenant is empty" in cli.err
+    assert await cli("tenant", "describe", "alpha") == 0
+
+
 async def test_compute_clusters_are_shown(cli: Cli) -> None:
     assert await cli("compute", "list") == 0
     assert cli.out.splitlines()[1].split()[:5] == ["local", "Unknown", "True", "v1.36.3", "a100"]

@@ -38,6 +38,11 @@ def test_resource_path(resource: Resource, arguments: tuple[str | None, ...], pa
     assert resource.path(*arguments) == path
 
 
+def test_path_of_one_object_needs_its_name() -> None:
+    with pytest.raises(InputError, match="the name of a Pod is empty"):
+        PODS.path("n", "")
+
+
 def test_every_known_resource_is_found_by_version_and_kind() -> None:
     for (api_version, kind), resource in KNOWN_RESOURCES.items():
         assert (resource.api_version, resource.kind) == (api_version, kind)
