@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vkgateway.arbiter.capacity.node_matching import node_fits
+from tests.unit.arbiter.simulated_cluster import node_fits
 from vkgateway.arbiter.capacity.node_resources import Mark, NodeResources
 from vkgateway.arbiter.capacity.shape_views import PLENTY
 from vkgateway.arbiter.snapshot import Node, Pool, Shape, Toleration

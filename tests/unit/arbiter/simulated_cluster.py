@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from vkgateway.arbiter.cache import Cache
+from vkgateway.arbiter.capacity.node_matching import has_untolerated_taint, matches_terms
 from vkgateway.arbiter.capacity.node_resources import NodeResources
 from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.decisions import Decisions, PendingReport
@@ -284,6 +285,15 @@ class Cluster:
 def capacity_on(resources: NodeResources, name: str, shape: Shape) -> int:
     """Return how many pods of the shape fit on a node."""
     return int(resources.views[shape].capacity[resources.nodes.positions[name]])
+
+
+def node_fits(shape: Shape, node: Node) -> bool:
+    """Return whether the node's state, labels and taints let the shape run there."""
+    return (
+        node.usable
+        and matches_terms(shape.terms, node.labels)
+        and not has_untolerated_taint(shape.tolerations, node.taints)
+    )
 
 
 def make_nodes(count: int, size: int = 8) -> list[Node]:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.unit.arbiter.simulated_cluster import node_fits
 from vkgateway.arbiter.capacity.node_fit import ABSENT, NodeFilter
 from vkgateway.arbiter.capacity.node_matching import (
     count_disliked_taints,
@@ -10,7 +11,6 @@ from vkgateway.arbiter.capacity.node_matching import (
     is_tolerated,
     matches_terms,
     meets_requirement,
-    node_fits,
 )
 from vkgateway.arbiter.snapshot import Node, Requirement, Shape, Toleration
 from vkgateway.model.objects import Taint

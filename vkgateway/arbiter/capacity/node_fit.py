@@ -64,7 +64,7 @@ class NodeFilter:
         return found
 
     def feasible_nodes(self, shape: Shape) -> BoolArray:
-        """Return the mask of the nodes on which the shape may run, as `node_fits` decides for each."""
+        """Return the mask of the usable nodes whose labels and taints let the shape run there."""
         key = shape.terms, shape.tolerations
         found = self._masks.get(key)
         if found is None:

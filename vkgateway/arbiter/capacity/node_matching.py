@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from vkgateway.arbiter.snapshot import Node, Requirement, Shape, Toleration
+from vkgateway.arbiter.snapshot import Requirement, Toleration
 from vkgateway.model.objects import Taint
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
@@ -63,15 +63,6 @@ def has_untolerated_taint(tolerations: Sequence[Toleration], taints: Sequence[Ta
 def count_disliked_taints(tolerations: Sequence[Toleration], taints: Sequence[Taint]) -> int:
     """Return the number of PreferNoSchedule taints that are not tolerated."""
     return sum(taint.effect == "PreferNoSchedule" and not is_tolerated(tolerations, taint) for taint in taints)
-
-
-def node_fits(shape: Shape, node: Node) -> bool:
-    """Return whether the node's state, labels and taints let the shape run there."""
-    return (
-        node.usable
-        and matches_terms(shape.terms, node.labels)
-        and not has_untolerated_taint(shape.tolerations, node.taints)
-    )
 
 
 def _tolerates_taint(toleration: Toleration, taint: Taint) -> bool:
