@@ -134,8 +134,9 @@ class FreeCapacity:
         many = len(positions) * SHARE > self.size > FEW
         lines = self._lines_of(shape)
         if few:
-            # For few nodes plain integers are quicker than numpy.
-            positions, counts = _as_list(positions), _as_list(counts)
+            if isinstance(positions, np.ndarray):
+                # For few nodes plain integers are quicker than numpy.
+                positions, counts = positions.tolist(), _as_list(counts)
             for position, count in zip(positions, counts, strict=True):
                 for free, amount in lines:
                     free[position] = free.item(position) - amount * count
