@@ -59,7 +59,7 @@ class LazyDatastore:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._client is not None:
-            await self._client.close()
+            await self._client.connection.close()
 
     async def ensure_tenant(self, tenant: str) -> bool:
         """See `provisioner.Datastore`."""
@@ -89,9 +89,9 @@ class LazyDatastore:
                 module = await asyncio.to_thread(importlib.import_module, "vkgateway.controlplane.etcd.client")
                 client: EtcdClient = module.EtcdClient(self._endpoints, tls=self._tls)
                 tenancy = Tenancy(client)
-                self._client, self._services = client, (tenancy, QuotaController(client, tenancy))
+                self._client, self._services = client, (tenancy, QuotaController(client.maintenance, tenancy))
             elif renewed and self._client is not None:
-                self._client.renew_connection(self._tls)
+                self._client.connection.renew(self._tls)
                 log.info("client certificate for the datastore renewed")
         return self._services
 

@@ -80,7 +80,7 @@ def root_client(paths: PlatformPaths, *, port: int) -> EtcdClient:
 async def is_serving(client: EtcdClient) -> bool:
     """Return whether etcd answers."""
     try:
-        await client.auth_enabled()
+        await client.auth.is_enabled()
     except EtcdUnavailable:
         return False
     return True

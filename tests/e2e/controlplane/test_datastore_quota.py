@@ -52,7 +52,7 @@ async def rewrite(place: World, *, keeper: QuotaController | None = None) -> Non
     """Rewrite one large object through `wild`'s API server until the sum exceeds the quota."""
     async with place.etcd_as("tenant-wild") as etcd:
         for number in range(2 * QUOTA // len(LARGE)):
-            await etcd.put("/tenants/wild/again", LARGE.encode())
+            await etcd.keys.put("/tenants/wild/again", LARGE.encode())
             if keeper is not None and number % 5 == 0:
                 await keeper.check_usage()
 
@@ -65,7 +65,7 @@ async def place(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World
 
 @pytest.fixture
 def keeper(place: World) -> QuotaController:
-    return QuotaController(place.etcd, Tenancy(place.etcd))
+    return QuotaController(place.etcd.maintenance, Tenancy(place.etcd))
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -85,14 +85,14 @@ async def _tenant(place: World, name: str) -> ControlPlane:
 
 
 async def _share(place: World) -> float:
-    return StoreUsage.from_status(await place.etcd.member_status()).used_share
+    return StoreUsage.from_status(await place.etcd.maintenance.member_status()).used_share
 
 
 async def test_rewritten_object_blocks_no_tenant(place: World, keeper: QuotaController, wild: Side, calm: Side) -> None:
     await rewrite(place, keeper=keeper)
     await calm.create("meanwhile")
     assert keeper.blocked == {}
-    assert (await place.etcd.member_status()).size < QUOTA
+    assert (await place.etcd.maintenance.member_status()).size < QUOTA
 
 
 async def test_tenant_over_quota_is_read_only_and_others_continue(
@@ -131,13 +131,13 @@ async def test_tenant_that_frees_space_may_write_again(
 async def test_full_datastore_is_reopened(place: World, keeper: QuotaController, wild: Side) -> None:
     with pytest.raises(EtcdFull):
         await rewrite(place)
-    assert (await place.etcd.member_status()).is_full
+    assert (await place.etcd.maintenance.member_status()).is_full
     with pytest.raises(errors.ApiError, match="space exceeded"):
         await Side(place.management).create("refused")
 
     await keeper.check_usage()
 
-    status = await place.etcd.member_status()
+    status = await place.etcd.maintenance.member_status()
     assert not status.is_full
     assert status.size < QUOTA // 2
     await Side(place.management).create("taken")

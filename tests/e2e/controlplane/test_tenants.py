@@ -16,7 +16,7 @@ from tests.support.waiting import wait_until
 from vkgateway.controlplane.access import ControlPlane
 from vkgateway.controlplane.etcd.client import EtcdClient
 from vkgateway.controlplane.etcd.endpoints import ClientTls
-from vkgateway.controlplane.etcd.errors import EtcdDenied, EtcdError, EtcdUnavailable
+from vkgateway.controlplane.etcd.errors import EtcdDenied, EtcdError, EtcdNotFound, EtcdUnavailable
 from vkgateway.controlplane.etcd.ranges import KeyRange
 from vkgateway.controlplane.etcd.tenancy import Tenancy
 from vkgateway.controlplane.provisioner import Step
@@ -101,19 +101,19 @@ async def test_etcd_certificate_opens_only_the_tenants_keys(
     )
     own, everything = KeyRange.for_prefix("/tenants/alpha"), KeyRange(b"\0", b"\0")
     async with EtcdClient([place.endpoint], tls=tls) as etcd:
-        assert await etcd.count_keys(own) > 0
+        assert await etcd.keys.count_range(own) > 0
         for attempt in (
-            etcd.count_keys(KeyRange.for_prefix("/tenants/beta")),
-            etcd.count_keys(KeyRange.for_prefix("/compute")),
-            etcd.count_keys(KeyRange(own.start, b"/tenants/b")),
-            etcd.list_keys(everything),
-            etcd.put("/tenants/beta/x", b""),
-            etcd.put("/tenants/alpha", b""),
-            etcd.delete_range(everything),
-            etcd.list_users(),
-            etcd.add_user("mallory"),
-            etcd.grant_role("tenant-alpha", role="root"),
-            etcd.grant_range("tenant-alpha", keys=everything),
+            etcd.keys.count_range(KeyRange.for_prefix("/tenants/beta")),
+            etcd.keys.count_range(KeyRange.for_prefix("/compute")),
+            etcd.keys.count_range(KeyRange(own.start, b"/tenants/b")),
+            etcd.keys.count_range(everything),
+            etcd.keys.put("/tenants/beta/x", b""),
+            etcd.keys.put("/tenants/alpha", b""),
+            etcd.keys.delete_range(everything),
+            etcd.auth.list_users(),
+            etcd.auth.add_user("mallory"),
+            etcd.auth.grant_role("tenant-alpha", role="root"),
+            etcd.auth.grant_range("tenant-alpha", keys=everything),
         ):
             with pytest.raises(EtcdDenied):
                 await attempt
@@ -124,10 +124,10 @@ async def test_tenant_ca_is_not_trusted_by_etcd(place: World, alpha: ControlPlan
     assert record is not None
     async with place.etcd_as("root", authority=record.credentials.ca) as etcd:
         with pytest.raises((EtcdUnavailable, EtcdDenied)):
-            await etcd.list_users()
+            await etcd.auth.list_users()
     async with place.etcd_as("stranger") as etcd:
         with pytest.raises(EtcdError):
-            await etcd.count_keys(KeyRange.for_prefix("/tenants/alpha"))
+            await etcd.keys.count_range(KeyRange.for_prefix("/tenants/alpha"))
 
 
 async def test_admin_has_no_rights_elsewhere(place: World, alpha: ControlPlane, beta: ControlPlane) -> None:
@@ -182,13 +182,14 @@ async def test_removal_deletes_one_tenant_completely(place: World, alpha: Contro
     async with beta.create_client() as client:
         await client.get(NAMESPACES, "default")
     assert "tenant/beta/apiserver" in {state.name for state in await place.supervisor.list_processes()}
-    assert await place.etcd.count_keys(KeyRange.for_prefix("/tenants/beta")) > 0
+    assert await place.etcd.keys.count_range(KeyRange.for_prefix("/tenants/beta")) > 0
 
 
 async def _nothing_left(place: World, name: str) -> None:
-    assert await place.etcd.count_keys(KeyRange.for_prefix(f"/tenants/{name}")) == 0
+    assert await place.etcd.keys.count_range(KeyRange.for_prefix(f"/tenants/{name}")) == 0
     assert name not in await Tenancy(place.etcd).list_tenants()
-    assert f"tenant-{name}" not in await place.etcd.list_roles()
+    with pytest.raises(EtcdNotFound):
+        await place.etcd.auth.ranges_of(f"tenant-{name}")
     assert await place.supervisor.list_processes(f"tenant/{name}") == []
     secrets = await place.management.list_all(SECRETS, namespace="vkgateway-system")
     assert not [item for item in secrets.items if f'"tenant-{name}"'.encode() in bytes(item)]

@@ -173,7 +173,7 @@ async def _etcd_serves(etcd: EtcdClient) -> None:
     async with asyncio.timeout(20):
         while True:
             try:
-                await etcd.member_status()
+                await etcd.maintenance.member_status()
                 return
             except EtcdUnavailable:
                 await asyncio.sleep(0.05)

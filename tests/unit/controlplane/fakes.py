@@ -11,110 +11,116 @@ from typing import Any
 from vkgateway.controlplane.credentials import Credentials
 from vkgateway.controlplane.drivers.base import AssignedPorts, NameServers, ServerEndpoint
 from vkgateway.controlplane.drivers.process.ports import choose_port
+from vkgateway.controlplane.etcd.auth import EtcdAuth
 from vkgateway.controlplane.etcd.client import EtcdClient
 from vkgateway.controlplane.etcd.errors import EtcdDenied, EtcdExists, EtcdNotFound
+from vkgateway.controlplane.etcd.keys import EtcdKeys
 from vkgateway.controlplane.etcd.ranges import KeyRange
 from vkgateway.controlplane.plane import ControlPlaneSpec
 from vkgateway.controlplane.record_store import ControlPlaneRecord
 from vkgateway.programs.supervisor.spec import ProcessSpec, ProcessState, in_group
 
 
-class FakeEtcd(EtcdClient):
-    """An etcd in memory with users and roles; `changes` counts writes to them."""
+class FakeKeys(EtcdKeys):
+    """Keys in memory."""
+
+    def __init__(self) -> None:
+        self.held: dict[bytes, bytes] = {}
+
+    async def put(self, key: str, value: bytes) -> None:
+        self.held[key.encode()] = value
+
+    async def measure_range(self, keys: KeyRange) -> int:
+        held = self.held.items()
+        return sum(len(key) + len(value) for key, value in held if keys.start <= key < keys.end)
+
+    async def delete_range(self, keys: KeyRange) -> int:
+        gone = [key for key in self.held if keys.start <= key < keys.end]
+        for key in gone:
+            del self.held[key]
+        return len(gone)
+
+
+class FakeAuth(EtcdAuth):
+    """Users and roles in memory; `changes` counts writes to them."""
 
     def __init__(self, *, enabled: bool = True) -> None:
-        self.keys_held: dict[bytes, bytes] = {}
-        self.users_held: dict[str, set[str]] = {}
-        self.roles_held: dict[str, dict[KeyRange, bool]] = {}
+        self.users: dict[str, set[str]] = {}
+        self.roles: dict[str, dict[KeyRange, bool]] = {}
         self.enabled = enabled
         self.changes = 0
 
-    async def close(self) -> None:
-        """Nothing is open."""
-
-    async def put(self, key: str, value: bytes) -> None:
-        self.keys_held[key.encode()] = value
-
-    async def measure_size(self, keys: KeyRange) -> int:
-        held = self.keys_held.items()
-        return sum(len(key) + len(value) for key, value in held if keys.start <= key < keys.end)
-
-    async def list_keys(self, keys: KeyRange, *, limit: int = 0) -> list[str]:
-        found = sorted(key.decode() for key in self.keys_held if keys.start <= key < keys.end)
-        return found[:limit] if limit else found
-
-    async def delete_range(self, keys: KeyRange) -> int:
-        gone = [key for key in self.keys_held if keys.start <= key < keys.end]
-        for key in gone:
-            del self.keys_held[key]
-        return len(gone)
-
-    async def auth_enabled(self) -> bool:
+    async def is_enabled(self) -> bool:
         return self.enabled
 
-    async def enable_auth(self) -> None:
-        if "root" not in self.users_held.get("root", ()):
+    async def enable(self) -> None:
+        if "root" not in self.users.get("root", ()):
             raise EtcdDenied("root user does not have root role")
         self.enabled = True
         self.changes += 1
 
     async def list_users(self) -> list[str]:
-        return sorted(self.users_held)
+        return sorted(self.users)
 
     async def add_user(self, name: str) -> None:
-        self._new(self.users_held, name)
+        self._new(self.users, name)
 
     async def delete_user(self, name: str) -> None:
-        self._known(self.users_held, name)
-        del self.users_held[name]
+        self._known(self.users, name)
+        del self.users[name]
         self.changes += 1
 
     async def roles_of(self, user: str) -> list[str]:
-        return sorted(self._known(self.users_held, user))
+        return sorted(self._known(self.users, user))
 
     async def grant_role(self, user: str, *, role: str) -> None:
-        self._known(self.roles_held, role)
-        self._known(self.users_held, user).add(role)
+        self._known(self.roles, role)
+        self._known(self.users, user).add(role)
         self.changes += 1
 
     async def revoke_role(self, user: str, *, role: str) -> None:
-        self._known(self.users_held, user).remove(role)
+        self._known(self.users, user).remove(role)
         self.changes += 1
 
-    async def list_roles(self) -> list[str]:
-        return sorted(self.roles_held)
-
     async def add_role(self, name: str) -> None:
-        self._new(self.roles_held, name)
+        self._new(self.roles, name)
 
     async def delete_role(self, name: str) -> None:
-        self._known(self.roles_held, name)
-        del self.roles_held[name]
-        for roles in self.users_held.values():
+        self._known(self.roles, name)
+        del self.roles[name]
+        for roles in self.users.values():
             roles.discard(name)
         self.changes += 1
 
     async def ranges_of(self, role: str) -> dict[KeyRange, bool]:
-        return dict(sorted(self._known(self.roles_held, role).items()))
+        return dict(sorted(self._known(self.roles, role).items()))
 
     async def grant_range(self, role: str, *, keys: KeyRange, write: bool = True) -> None:
-        self._known(self.roles_held, role)[keys] = write
+        self._known(self.roles, role)[keys] = write
         self.changes += 1
 
     async def revoke_range(self, role: str, *, keys: KeyRange) -> None:
-        del self._known(self.roles_held, role)[keys]
+        del self._known(self.roles, role)[keys]
         self.changes += 1
 
     def _new(self, held: dict[str, Any], name: str) -> None:
         if name in held:
             raise EtcdExists(f"{name} already exists")
-        held[name] = {} if held is self.roles_held else set()
+        held[name] = {} if held is self.roles else set()
         self.changes += 1
 
     def _known(self, held: dict[str, Any], name: str) -> Any:
         if name not in held:
             raise EtcdNotFound(f"{name} name not found")
         return held[name]
+
+
+class FakeEtcd(EtcdClient):
+    """An etcd in memory."""
+
+    def __init__(self, *, enabled: bool = True) -> None:
+        self.keys: FakeKeys = FakeKeys()
+        self.auth: FakeAuth = FakeAuth(enabled=enabled)
 
 
 class FakeSupervisor:

@@ -81,7 +81,7 @@ class World:
         note.write_text(note.read_text().replace("name: note", f"name: note, annotations: {{{KEPT_ANNOTATION}: yes}}"))
 
     def left(self) -> list[object]:
-        return [*self.store.records, *self.driver.running, *self.etcd.users_held, *self.etcd.roles_held]
+        return [*self.store.records, *self.driver.running, *self.etcd.auth.users, *self.etcd.auth.roles]
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ async def test_provision_runs_all_steps_in_order(world: World) -> None:
     record = world.store.records["alpha"]
     assert steps == list(MAKING)
     assert made.url == f"https://10.0.0.1:{record.port}"
-    assert world.etcd.users_held == {"tenant-alpha": {"tenant-alpha"}}
+    assert world.etcd.auth.users == {"tenant-alpha": {"tenant-alpha"}}
     assert world.server.store.find(PRIORITY_CLASSES, "vkgateway-guaranteed") is not None
     handed_out = kubeconfig.parse(record.kubeconfig)
     assert handed_out["clusters"][0]["cluster"]["server"] == made.url
@@ -140,7 +140,7 @@ async def test_interrupted_provision_continues_at_the_next_call(world: World, st
     assert record.objects
     assert world.driver.starts == 1
     assert "alpha" in world.driver.running
-    assert world.etcd.users_held == {"tenant-alpha": {"tenant-alpha"}}
+    assert world.etcd.auth.users == {"tenant-alpha": {"tenant-alpha"}}
     if kept is not None:
         assert record.credentials.ca.cert_pem == kept.credentials.ca.cert_pem
         assert record.port == kept.port
@@ -148,9 +148,9 @@ async def test_interrupted_provision_continues_at_the_next_call(world: World, st
 
 async def test_second_provision_only_reads(world: World) -> None:
     await world.provisioner().provision(tenant())
-    saves, changes, requests = world.store.saves, world.etcd.changes, len(world.server.requests)
+    saves, changes, requests = world.store.saves, world.etcd.auth.changes, len(world.server.requests)
     await world.provisioner().provision(tenant())
-    assert (world.store.saves, world.etcd.changes, world.driver.starts) == (saves, changes, 1)
+    assert (world.store.saves, world.etcd.auth.changes, world.driver.starts) == (saves, changes, 1)
     assert {request.split()[0] for request in world.server.requests[requests:]} == {"GET"}
 
 
@@ -235,11 +235,11 @@ async def test_deprovision_leaves_nothing_after_any_interruption(
 async def test_deprovision_does_not_affect_other_tenants(world: World) -> None:
     await world.provisioner().provision(tenant("a"))
     await world.provisioner().provision(tenant("a-b"))
-    await world.etcd.put("/tenants/a-b/x", b"")
+    await world.etcd.keys.put("/tenants/a-b/x", b"")
     await world.provisioner().deprovision("a")
     assert list(world.store.records) == list(world.driver.running) == ["a-b"]
-    assert list(world.etcd.users_held) == ["tenant-a-b"]
-    assert list(world.etcd.keys_held) == [b"/tenants/a-b/x"]
+    assert list(world.etcd.auth.users) == ["tenant-a-b"]
+    assert list(world.etcd.keys.held) == [b"/tenants/a-b/x"]
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "a--b", "A"])
@@ -325,8 +325,8 @@ async def test_objects_are_retried_until_their_namespace_exists(world: World) ->
 @pytest.mark.parametrize("step", [Step.PROCESSES, Step.OBJECTS])
 async def test_tenant_without_data_gets_its_initial_objects_again(world: World, step: Step) -> None:
     await world.provisioner().provision(tenant())
-    world.etcd.users_held.clear()  # as after a restore of etcd from a backup older than the tenant
-    world.etcd.roles_held.clear()
+    world.etcd.auth.users.clear()  # as after a restore of etcd from a backup older than the tenant
+    world.etcd.auth.roles.clear()
     world.server.store.delete(PRIORITY_CLASSES, "vkgateway-guaranteed")
     with pytest.raises(Stopped):
         await world.provisioner().provision(tenant(), on_step=lambda reached: stop_at(step, reached))

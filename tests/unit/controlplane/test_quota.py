@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.fakes.clock import FakeClock
-from tests.unit.controlplane.fakes import FakeEtcd
-from vkgateway.controlplane.etcd.client import MemberStatus
+from tests.unit.controlplane.fakes import FakeEtcd, FakeKeys
 from vkgateway.controlplane.etcd.errors import EtcdDenied, EtcdFull
+from vkgateway.controlplane.etcd.maintenance import EtcdMaintenance, MemberStatus
 from vkgateway.controlplane.etcd.quota import (
     BLOCKING_SHARE,
     COMPACTION_SHARE,
@@ -22,8 +22,8 @@ SOME = 5_000
 """Bytes of one object: 0.5 % of the quota."""
 
 
-class SmallEtcd(FakeEtcd):
-    """An etcd that keeps history until a compaction, in a file that only grows; it refuses writes above its quota."""
+class SmallKeys(FakeKeys):
+    """Keys with history until a compaction, in a file that only grows; writes above the quota are refused."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,12 +33,11 @@ class SmallEtcd(FakeEtcd):
         """Bytes of overwritten values, with the revision that replaced them."""
         self.file = 0
         self.full = False
-        self.upkeep: list[str] = []
 
     @property
     def in_use(self) -> int:
         """Return 1.5 times the stored bytes, since pages are never full."""
-        live = sum(len(key) + len(value) for key, value in self.keys_held.items())
+        live = sum(len(key) + len(value) for key, value in self.held.items())
         return (live + sum(size for _, size in self.history)) * 3 // 2
 
     async def put(self, key: str, value: bytes) -> None:
@@ -52,28 +51,45 @@ class SmallEtcd(FakeEtcd):
     async def remove(self, key: str) -> None:
         """Delete one key."""
         self._bury(key)
-        del self.keys_held[key.encode()]
+        del self.held[key.encode()]
 
     def _bury(self, key: str) -> None:
         self.revision += 1
-        if old := self.keys_held.get(key.encode()):
+        if old := self.held.get(key.encode()):
             self.history.append((self.revision, len(key) + len(old)))
 
+
+class SmallMaintenance(EtcdMaintenance):
+    """Maintenance of an etcd with small keys; `upkeep` lists what was done."""
+
+    def __init__(self, keys: SmallKeys) -> None:
+        self.keys = keys
+        self.upkeep: list[str] = []
+
     async def member_status(self) -> MemberStatus:
-        alarms = ("memberID:1 alarm:NOSPACE ",) if self.full else ()
-        return MemberStatus("3.6.8", self.file, self.in_use, self.quota, self.revision, alarms)
+        alarms = ("memberID:1 alarm:NOSPACE ",) if self.keys.full else ()
+        return MemberStatus("3.6.8", self.keys.file, self.keys.in_use, self.keys.quota, self.keys.revision, alarms)
 
     async def compact(self, revision: int) -> None:
         self.upkeep.append("compact")
-        self.history = [(since, size) for since, size in self.history if since > revision]
+        self.keys.history = [(since, size) for since, size in self.keys.history if since > revision]
 
     async def defragment(self) -> None:
         self.upkeep.append("defragment")
-        self.file = self.in_use
+        self.keys.file = self.keys.in_use
 
     async def allow_writes(self) -> None:
         self.upkeep.append("allow writes")
-        self.full = False
+        self.keys.full = False
+
+
+class SmallEtcd(FakeEtcd):
+    """An etcd with a quota."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.keys: SmallKeys = SmallKeys()
+        self.maintenance: SmallMaintenance = SmallMaintenance(self.keys)
 
 
 class World:
@@ -86,18 +102,18 @@ class World:
 
     def another(self) -> QuotaController:
         """Return a controller without state, as after a restart."""
-        return QuotaController(self.etcd, self.tenancy, clock=FakeClock())
+        return QuotaController(self.etcd.maintenance, self.tenancy, clock=FakeClock())
 
     async def write(self, tenant: str, name: str, *, size: int = SOME) -> None:
-        (may_write,) = self.etcd.roles_held[tenant_user(tenant)].values()
+        (may_write,) = self.etcd.auth.roles[tenant_user(tenant)].values()
         if not may_write:
             raise EtcdDenied("etcdserver: permission denied")
-        await self.etcd.put(f"/tenants/{tenant}/{name}", bytes(size))
+        await self.etcd.keys.put(f"/tenants/{tenant}/{name}", bytes(size))
 
     async def fill(self, tenant: str, share: float, *, name: str = "object", look: bool = True) -> None:
         """Add objects of a tenant up to a share of the quota; check the usage after every second object."""
         number = 0
-        while self.etcd.in_use < share * QUOTA:
+        while self.etcd.keys.in_use < share * QUOTA:
             await self.write(tenant, f"{name}-{number}")
             number += 1
             if look and number % 2 == 0:
@@ -122,7 +138,7 @@ async def world() -> World:
 
 async def test_nothing_happens_while_there_is_space(world: World) -> None:
     await world.fill("wild", COMPACTION_SHARE - 0.05)
-    assert world.etcd.upkeep == []
+    assert world.etcd.maintenance.upkeep == []
     assert world.keeper.blocked == {}
 
 
@@ -130,12 +146,12 @@ async def test_repeated_writes_do_not_fill_the_store(world: World) -> None:
     await world.rewrite("wild", times=2000, look=True)
     await world.write("calm", "more")
     assert world.keeper.blocked == {}
-    assert world.etcd.file < QUOTA
+    assert world.etcd.keys.file < QUOTA
 
 
 async def test_store_restored_from_a_backup_is_compacted(world: World) -> None:
     await world.rewrite("wild", times=500, look=True)
-    world.etcd.revision, world.etcd.history = 5, []
+    world.etcd.keys.revision, world.etcd.keys.history = 5, []
     await world.rewrite("wild", times=200, look=True)
     assert world.keeper.blocked == {}
     await world.write("calm", "more")
@@ -144,7 +160,7 @@ async def test_store_restored_from_a_backup_is_compacted(world: World) -> None:
 async def test_created_and_deleted_objects_do_not_fill_the_store(world: World) -> None:
     for number in range(2000):
         await world.write("wild", f"one-{number}", size=20_000)
-        await world.etcd.remove(f"/tenants/wild/one-{number}")
+        await world.etcd.keys.remove(f"/tenants/wild/one-{number}")
         if number % 5 == 0:
             await world.keeper.check_usage()
     await world.write("calm", "more")
@@ -155,7 +171,7 @@ async def test_only_the_tenant_that_fills_the_store_is_blocked(world: World) -> 
     with pytest.raises(EtcdDenied):
         await world.fill("wild", 1.0)
     assert set(world.keeper.blocked) == {"wild"}
-    assert world.etcd.in_use < (BLOCKING_SHARE + 0.05) * QUOTA
+    assert world.etcd.keys.in_use < (BLOCKING_SHARE + 0.05) * QUOTA
     for tenant in ("calm", "other"):
         await world.write(tenant, "more")
 
@@ -178,7 +194,7 @@ async def test_two_tenants_that_fill_the_store_are_both_blocked(world: World) ->
                 stopped.add(tenant)
         number += 1
         await world.keeper.check_usage()
-    assert world.etcd.in_use < URGENT_SHARE * QUOTA
+    assert world.etcd.keys.in_use < URGENT_SHARE * QUOTA
     await world.write("calm", "more")
 
 
@@ -199,10 +215,10 @@ async def test_growth_counts_from_the_smallest_size(world: World) -> None:
     with pytest.raises(EtcdDenied):
         await world.fill("wild", 1.0)
     await world.keeper.check_usage(exempt={"wild"})
-    for key in [key.decode() for key in world.etcd.keys_held if b"wild/object" in key][:20]:
-        await world.etcd.remove(key)
+    for key in [key.decode() for key in world.etcd.keys.held if b"wild/object" in key][:20]:
+        await world.etcd.keys.remove(key)
         await world.keeper.check_usage(exempt={"wild"})
-    assert COMPACTION_SHARE < world.etcd.in_use / QUOTA < UNBLOCKING_SHARE
+    assert COMPACTION_SHARE < world.etcd.keys.in_use / QUOTA < UNBLOCKING_SHARE
     await world.write("calm", "a-little-more")
     with pytest.raises(EtcdDenied):
         await world.fill("wild", 1.0, name="again")
@@ -211,12 +227,12 @@ async def test_growth_counts_from_the_smallest_size(world: World) -> None:
 
 @pytest.mark.parametrize("quota", [0, -1])
 async def test_without_a_quota_no_tenant_is_blocked_and_a_full_store_is_reopened(world: World, quota: int) -> None:
-    world.etcd.quota = quota
+    world.etcd.keys.quota = quota
     with pytest.raises(EtcdFull):
         await world.rewrite("wild", times=200, look=True)
-    assert world.etcd.upkeep == []
+    assert world.etcd.maintenance.upkeep == []
     await world.keeper.check_usage()
-    assert world.etcd.upkeep == ["compact", "defragment", "allow writes"]
+    assert world.etcd.maintenance.upkeep == ["compact", "defragment", "allow writes"]
     assert world.keeper.blocked == {}
     await world.write("calm", "more")
 
@@ -252,12 +268,12 @@ async def test_exempt_tenant_is_not_blocked(world: World) -> None:
     await world.keeper.check_usage(exempt={"wild"})
     assert world.keeper.blocked == {}
     await world.write("wild", "more")
-    for key in [key.decode() for key in world.etcd.keys_held if b"object" in key]:
-        await world.etcd.remove(key)
+    for key in [key.decode() for key in world.etcd.keys.held if b"object" in key]:
+        await world.etcd.keys.remove(key)
         await world.keeper.check_usage(exempt={"wild"})
     await world.keeper.check_usage()
     assert world.keeper.blocked == {}
-    assert world.etcd.in_use < UNBLOCKING_SHARE * QUOTA
+    assert world.etcd.keys.in_use < UNBLOCKING_SHARE * QUOTA
     await world.write("wild", "again")
 
 
@@ -304,7 +320,7 @@ async def test_full_store_is_reopened(world: World) -> None:
     with pytest.raises(EtcdFull):
         await world.write("calm", "more")
     await world.keeper.check_usage()
-    assert world.etcd.upkeep == ["compact", "defragment", "allow writes"]
+    assert world.etcd.maintenance.upkeep == ["compact", "defragment", "allow writes"]
     await world.write("calm", "more")
 
 
@@ -313,9 +329,9 @@ async def test_store_full_of_objects_is_reopened_if_space_can_be_freed(world: Wo
         await world.fill("wild", 2.0, look=False)
     await world.keeper.check_usage()
     assert set(world.keeper.blocked) == {"wild"}
-    assert (await world.etcd.member_status()).is_full
+    assert (await world.etcd.maintenance.member_status()).is_full
     for number in range(20):
-        await world.etcd.remove(f"/tenants/wild/object-{number}")
+        await world.etcd.keys.remove(f"/tenants/wild/object-{number}")
     await world.keeper.check_usage()
-    assert not (await world.etcd.member_status()).is_full
+    assert not (await world.etcd.maintenance.member_status()).is_full
     await world.write("calm", "more")

@@ -13,7 +13,9 @@ from tests.unit.controlplane.fakes import FakeEtcd
 from vkgateway.controlplane.etcd import client as etcd_client
 from vkgateway.controlplane.etcd import errors, generate
 from vkgateway.controlplane.etcd.client import EtcdClient
+from vkgateway.controlplane.etcd.connection import EtcdConnection
 from vkgateway.controlplane.etcd.endpoints import ClientTls
+from vkgateway.controlplane.etcd.keys import EtcdKeys
 from vkgateway.controlplane.etcd.pb import etcd_pb2 as pb
 from vkgateway.controlplane.etcd.ranges import KeyRange
 from vkgateway.controlplane.etcd.tenancy import Tenancy
@@ -37,9 +39,9 @@ def test_key_range_of_a_tenant_holds_only_its_keys(mine: str, other: str, rest: 
 async def test_authentication_is_enabled_after_root_exists() -> None:
     etcd = FakeEtcd(enabled=False)
     await Tenancy(etcd).ensure_auth()
-    assert etcd.enabled
-    assert etcd.users_held == {"root": {"root"}, "compute": {"compute"}}
-    assert etcd.roles_held["compute"] == {KeyRange(b"/compute/", b"/compute0"): True}
+    assert etcd.auth.enabled
+    assert etcd.auth.users == {"root": {"root"}, "compute": {"compute"}}
+    assert etcd.auth.roles["compute"] == {KeyRange(b"/compute/", b"/compute0"): True}
 
 
 async def test_second_call_writes_nothing() -> None:
@@ -47,27 +49,27 @@ async def test_second_call_writes_nothing() -> None:
     tenancy = Tenancy(etcd)
     await tenancy.ensure_auth()
     await tenancy.ensure_tenant("a")
-    changes = etcd.changes
+    changes = etcd.auth.changes
     await tenancy.ensure_auth()
     await tenancy.ensure_tenant("a")
-    assert etcd.changes == changes
+    assert etcd.auth.changes == changes
 
 
 async def test_tenant_is_refused_while_authentication_is_disabled() -> None:
     etcd = FakeEtcd(enabled=False)
     with pytest.raises(errors.EtcdAuthDisabled, match="keys of all others"):
         await Tenancy(etcd).ensure_tenant("a")
-    assert etcd.changes == 0
+    assert etcd.auth.changes == 0
 
 
 async def test_tenant_is_refused_after_authentication_was_disabled() -> None:
     etcd = FakeEtcd()
     tenancy = Tenancy(etcd)
     await tenancy.ensure_tenant("a")
-    etcd.enabled = False  # as in a new etcd, or after a restore from a backup
+    etcd.auth.enabled = False  # as in a new etcd, or after a restore from a backup
     with pytest.raises(errors.EtcdAuthDisabled):
         await tenancy.ensure_tenant("b")
-    assert list(etcd.users_held) == ["tenant-a"]
+    assert list(etcd.auth.users) == ["tenant-a"]
 
 
 @pytest.mark.parametrize("done", range(5))
@@ -75,28 +77,28 @@ async def test_interrupted_tenant_is_completed(done: int) -> None:
     etcd = FakeEtcd()
     keys = KeyRange(b"/tenants/a/", b"/tenants/a0")
     if done > 0:
-        await etcd.add_role("tenant-a")
+        await etcd.auth.add_role("tenant-a")
     if done > 1:
-        await etcd.grant_range("tenant-a", keys=keys)
+        await etcd.auth.grant_range("tenant-a", keys=keys)
     if done > 2:
-        await etcd.add_user("tenant-a")
+        await etcd.auth.add_user("tenant-a")
     if done > 3:
-        await etcd.grant_role("tenant-a", role="tenant-a")
+        await etcd.auth.grant_role("tenant-a", role="tenant-a")
     await Tenancy(etcd).ensure_tenant("a")
-    assert etcd.users_held == {"tenant-a": {"tenant-a"}}
-    assert etcd.roles_held == {"tenant-a": {KeyRange(b"/tenants/a/", b"/tenants/a0"): True}}
+    assert etcd.auth.users == {"tenant-a": {"tenant-a"}}
+    assert etcd.auth.roles == {"tenant-a": {KeyRange(b"/tenants/a/", b"/tenants/a0"): True}}
 
 
 async def test_excess_permissions_of_a_tenant_are_revoked() -> None:
     etcd = FakeEtcd()
     tenancy = Tenancy(etcd)
     await tenancy.ensure_tenant("a")
-    await etcd.add_role("root")
-    await etcd.grant_role("tenant-a", role="root")
-    await etcd.grant_range("tenant-a", keys=KeyRange(b"/", b"0"))
+    await etcd.auth.add_role("root")
+    await etcd.auth.grant_role("tenant-a", role="root")
+    await etcd.auth.grant_range("tenant-a", keys=KeyRange(b"/", b"0"))
     await tenancy.ensure_tenant("a")
-    assert etcd.users_held["tenant-a"] == {"tenant-a"}
-    assert etcd.roles_held["tenant-a"] == {KeyRange(b"/tenants/a/", b"/tenants/a0"): True}
+    assert etcd.auth.users["tenant-a"] == {"tenant-a"}
+    assert etcd.auth.roles["tenant-a"] == {KeyRange(b"/tenants/a/", b"/tenants/a0"): True}
 
 
 async def test_blocked_tenant_stays_blocked_until_it_is_allowed() -> None:
@@ -107,11 +109,11 @@ async def test_blocked_tenant_stays_blocked_until_it_is_allowed() -> None:
     await tenancy.block_writes("a")
     await tenancy.ensure_tenant("a")
     assert await tenancy.blocked_tenants() == ["a"]
-    assert etcd.roles_held["tenant-a"] == {KeyRange(b"/tenants/a/", b"/tenants/a0"): False}
+    assert etcd.auth.roles["tenant-a"] == {KeyRange(b"/tenants/a/", b"/tenants/a0"): False}
     await tenancy.allow_writes("a")
     await tenancy.allow_writes("gone")
     assert await tenancy.blocked_tenants() == []
-    assert etcd.roles_held["tenant-a"] == {KeyRange(b"/tenants/a/", b"/tenants/a0"): True}
+    assert etcd.auth.roles["tenant-a"] == {KeyRange(b"/tenants/a/", b"/tenants/a0"): True}
 
 
 async def test_remove_tenant_deletes_one_tenant_only() -> None:
@@ -119,21 +121,21 @@ async def test_remove_tenant_deletes_one_tenant_only() -> None:
     tenancy = Tenancy(etcd)
     for name in ("a", "a-b", "ab"):
         await tenancy.ensure_tenant(name)
-        await etcd.put(f"/tenants/{name}/x", b"")
+        await etcd.keys.put(f"/tenants/{name}/x", b"")
     assert await tenancy.remove_tenant("a") == 1
     assert await tenancy.remove_tenant("a") == 0
     assert await tenancy.list_tenants() == ["a-b", "ab"]
-    assert sorted(etcd.roles_held) == ["tenant-a-b", "tenant-ab"]
-    assert sorted(etcd.keys_held) == [b"/tenants/a-b/x", b"/tenants/ab/x"]
+    assert sorted(etcd.auth.roles) == ["tenant-a-b", "tenant-ab"]
+    assert sorted(etcd.keys.held) == [b"/tenants/a-b/x", b"/tenants/ab/x"]
 
 
-class SlowEtcd(EtcdClient):
-    """An etcd that aborts a delete of more than 200 keys, as a real one does when that takes seconds."""
+class SlowConnection(EtcdConnection):
+    """Connection to an etcd that aborts a delete of more than 200 keys, as a real one does when that takes seconds."""
 
     def __init__(self, keys: int) -> None:
         self.held = [b"/tenants/a/%05d" % number for number in range(keys)] + [b"/tenants/ab/x"]
 
-    async def _call(self, method: str, request: Any, answer: Any, *, timeout: float | None = None) -> Any:
+    async def call(self, method: str, request: Any, answer: Any = None, *, timeout: float | None = None) -> Any:
         found = [key for key in self.held if request.key <= key < request.range_end]
         if method == "KV/Range":
             assert request.keys_only
@@ -147,9 +149,9 @@ class SlowEtcd(EtcdClient):
 
 @pytest.mark.parametrize("keys", [0, 1, 200, 201, 500])
 async def test_keys_are_deleted_in_batches(keys: int) -> None:
-    etcd = SlowEtcd(keys)
-    assert await etcd.delete_range(KeyRange.for_prefix("/tenants/a")) == keys
-    assert etcd.held == [b"/tenants/ab/x"]
+    connection = SlowConnection(keys)
+    assert await EtcdKeys(connection).delete_range(KeyRange.for_prefix("/tenants/a")) == keys
+    assert connection.held == [b"/tenants/ab/x"]
 
 
 @pytest.mark.parametrize(
@@ -184,7 +186,7 @@ async def test_unreachable_etcd_is_unavailable() -> None:
     tls = ClientTls(ca=ca.cert_pem, cert=pair.cert_pem, key=pair.key_pem)
     async with EtcdClient(["https://127.0.0.1:1", "https://127.0.0.1:2"], tls=tls, timeout=1) as client:
         with pytest.raises(errors.EtcdUnavailable, match=r"Range at 127\.0\.0\.1:2"):
-            await client.get("/x")
+            await client.keys.count_range(KeyRange.for_prefix("/x"))
 
 
 async def test_proxy_in_the_environment_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,7 +207,7 @@ async def test_proxy_in_the_environment_is_ignored(monkeypatch: pytest.MonkeyPat
             monkeypatch.setenv(name, f"http://127.0.0.1:{port}")
         async with EtcdClient(["https://127.0.0.1:1"], tls=tls, timeout=1) as client:
             with pytest.raises(errors.EtcdUnavailable):
-                await client.get("/x")
+                await client.keys.count_range(KeyRange.for_prefix("/x"))
     assert asked == []
 
 

@@ -131,10 +131,10 @@ async def test_long_calls_survive_certificate_renewal(etcd: Etcd) -> None:
         for _ in range(2):
             etcd.begun.clear()
             etcd.done.clear()
-            under_way = asyncio.create_task(client.defragment())
+            under_way = asyncio.create_task(client.maintenance.defragment())
             await etcd.begun.wait()
-            client.renew_connection(second)
-            assert await client.auth_enabled() is False
+            client.connection.renew(second)
+            assert await client.auth.is_enabled() is False
             assert not under_way.done()
             etcd.done.set()
             await under_way
@@ -171,16 +171,16 @@ async def test_slow_server_gets_time_for_handshake(etcd: Etcd) -> None:
     pair = etcd.authority.issue("root", client=True)
     tls = ClientTls(ca=etcd.authority.cert_pem, cert=pair.cert_pem, key=pair.key_pem)
     async with _slow(etcd.port) as port, EtcdClient([f"https://127.0.0.1:{port}"], tls=tls) as client:
-        assert await client.auth_enabled() is False
+        assert await client.auth.is_enabled() is False
 
 
 async def test_close_does_not_wait_for_calls_on_old_connection(etcd: Etcd) -> None:
     pair = etcd.authority.issue("root", client=True)
     tls = ClientTls(ca=etcd.authority.cert_pem, cert=pair.cert_pem, key=pair.key_pem)
     client = EtcdClient([f"https://127.0.0.1:{etcd.port}"], tls=tls)
-    under_way = asyncio.create_task(client.defragment())
+    under_way = asyncio.create_task(client.maintenance.defragment())
     await etcd.begun.wait()
-    client.renew_connection(tls)
+    client.connection.renew(tls)
     async with asyncio.timeout(10):
-        await client.close()
+        await client.connection.close()
         await asyncio.wait([under_way])

@@ -11,7 +11,7 @@ import structlog
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 
 if TYPE_CHECKING:  # gRPC takes long to load
-    from vkgateway.controlplane.etcd.client import EtcdClient, MemberStatus
+    from vkgateway.controlplane.etcd.maintenance import EtcdMaintenance, MemberStatus
     from vkgateway.controlplane.etcd.tenancy import Tenancy
 
 _log = structlog.get_logger(__name__)
@@ -78,8 +78,8 @@ class QuotaController:
     blocked.
     """
 
-    def __init__(self, client: EtcdClient, tenancy: Tenancy, *, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._client = client
+    def __init__(self, maintenance: EtcdMaintenance, tenancy: Tenancy, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._maintenance = maintenance
         self._tenancy = tenancy
         self._clock = clock
         self.blocked: dict[str, int] = {}
@@ -106,7 +106,7 @@ class QuotaController:
             self._blocked_known = True
         for tenant in sorted(self.blocked.keys() & set(exempt)):
             await self._allow_writes(tenant)
-        status = await self._client.member_status()
+        status = await self._maintenance.member_status()
         if status.revision < self._compacted_revision:  # etcd was restored from a backup
             self._last_revision = self._compacted_revision = 0
         status = await (
@@ -145,17 +145,17 @@ class QuotaController:
         status = await self._compact_to(status, status.revision)
         status = await self._shrink_file(StoreUsage.from_status(status))
         if not StoreUsage.from_status(status).is_nearly_full:
-            await self._client.allow_writes()
+            await self._maintenance.allow_writes()
             _log.warning("the full datastore accepts writes again", **_log_fields(StoreUsage.from_status(status)))
-        return await self._client.member_status()
+        return await self._maintenance.member_status()
 
     async def _compact_to(self, status: MemberStatus, revision: int) -> MemberStatus:
         if revision <= self._compacted_revision:
             return status
-        await self._client.compact(revision)
+        await self._maintenance.compact(revision)
         self._compacted_revision = revision
         await self._clock.sleep(_FREED_SECONDS)
-        status = await self._client.member_status()
+        status = await self._maintenance.member_status()
         self._compacted_bytes = status.size_in_use
         return status
 
@@ -163,8 +163,8 @@ class QuotaController:
         """Return free pages to the file system if there are enough of them to matter."""
         if usage.file_size - usage.in_use >= _SIGNIFICANT_SHARE * (usage.quota or usage.file_size):
             _log.warning("defragmenting the datastore, which serves no requests meanwhile", **_log_fields(usage))
-            await self._client.defragment()
-        return await self._client.member_status()
+            await self._maintenance.defragment()
+        return await self._maintenance.member_status()
 
     async def _limit_growth(self, usage: StoreUsage, *, exempt: Collection[str], is_full: bool) -> None:
         """Measure all tenants if usage has changed, and block the one that grew most if the store is nearly full."""

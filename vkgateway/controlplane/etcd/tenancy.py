@@ -40,7 +40,7 @@ class Tenancy:
     """
 
     def __init__(self, client: EtcdClient) -> None:
-        self._client = client
+        self._keys, self._auth = client.keys, client.auth
         self._change_lock = asyncio.Lock()
 
     async def ensure_auth(self) -> None:
@@ -49,12 +49,12 @@ class Tenancy:
         The caller's certificate must be that of `root`. Before this call, any certificate of etcd's CA can read all
         keys, so no other may be issued earlier.
         """
-        if not await self._client.auth_enabled():
+        if not await self._auth.is_enabled():
             async with self._change_lock:
-                await _ignore_error(EtcdExists, self._client.add_user(ROOT_USER))
-                await _ignore_error(EtcdExists, self._client.add_role(ROOT_USER))
-                await self._client.grant_role(ROOT_USER, role=ROOT_USER)
-                await self._client.enable_auth()
+                await _ignore_error(EtcdExists, self._auth.add_user(ROOT_USER))
+                await _ignore_error(EtcdExists, self._auth.add_role(ROOT_USER))
+                await self._auth.grant_role(ROOT_USER, role=ROOT_USER)
+                await self._auth.enable()
             _log.info("etcd authentication enabled")
         await self._ensure_access(COMPUTE_USER, keys=KeyRange.for_prefix(COMPUTE_PREFIX))
 
@@ -64,7 +64,7 @@ class Tenancy:
         Raises:
             EtcdAuthDisabled: authentication is disabled, so that every tenant could read the keys of all others.
         """
-        if not await self._client.auth_enabled():  # checked each time: etcd may have been restored from a backup
+        if not await self._auth.is_enabled():  # checked each time: etcd may have been restored from a backup
             raise EtcdAuthDisabled(
                 "etcd authentication is disabled: every tenant could read the keys of all others",
                 hint="Create a user and a role root, then run: etcdctl auth enable",
@@ -78,14 +78,14 @@ class Tenancy:
         """
         user = tenant_user(tenant)
         async with self._change_lock:
-            await _ignore_error(EtcdNotFound, self._client.delete_user(user))
-            await _ignore_error(EtcdNotFound, self._client.delete_role(user))
-        return await self._client.delete_range(tenant_keys(tenant))
+            await _ignore_error(EtcdNotFound, self._auth.delete_user(user))
+            await _ignore_error(EtcdNotFound, self._auth.delete_role(user))
+        return await self._keys.delete_range(tenant_keys(tenant))
 
     async def list_tenants(self) -> list[str]:
         """Return the names of the tenants that have a user, sorted."""
         start = tenant_user("")
-        return sorted(user.removeprefix(start) for user in await self._client.list_users() if user.startswith(start))
+        return sorted(user.removeprefix(start) for user in await self._auth.list_users() if user.startswith(start))
 
     async def block_writes(self, tenant: str) -> None:
         """Block a tenant's writes until `allow_writes`; `ensure_tenant` does not undo it."""
@@ -101,16 +101,16 @@ class Tenancy:
 
     async def tenant_size(self, tenant: str) -> int:
         """Return the total bytes of a tenant's keys and values; reads all of them."""
-        return await self._client.measure_size(tenant_keys(tenant))
+        return await self._keys.measure_range(tenant_keys(tenant))
 
     async def _grant_range(self, tenant: str, *, write: bool) -> None:
         async with self._change_lock:
-            grant = self._client.grant_range(tenant_user(tenant), keys=tenant_keys(tenant), write=write)
+            grant = self._auth.grant_range(tenant_user(tenant), keys=tenant_keys(tenant), write=write)
             await _ignore_error(EtcdNotFound, grant)
 
     async def _can_write(self, tenant: str) -> bool:
         try:
-            ranges = await self._client.ranges_of(tenant_user(tenant))
+            ranges = await self._auth.ranges_of(tenant_user(tenant))
         except EtcdNotFound:
             return True
         return ranges.get(tenant_keys(tenant), True)
@@ -122,26 +122,26 @@ class Tenancy:
 
     async def _ensure_role(self, role: str, *, keys: KeyRange) -> None:
         try:
-            ranges = await self._client.ranges_of(role)
+            ranges = await self._auth.ranges_of(role)
         except EtcdNotFound:
-            await self._client.add_role(role)
+            await self._auth.add_role(role)
             ranges = {}
         for other in (other for other in ranges if other != keys):
-            await self._client.revoke_range(role, keys=other)
+            await self._auth.revoke_range(role, keys=other)
         if keys not in ranges:
-            await self._client.grant_range(role, keys=keys)
+            await self._auth.grant_range(role, keys=keys)
 
     async def _ensure_user(self, user: str) -> bool:
         """Add a user; return whether it is new."""
         try:
-            roles, missing = await self._client.roles_of(user), False
+            roles, missing = await self._auth.roles_of(user), False
         except EtcdNotFound:
-            await self._client.add_user(user)
+            await self._auth.add_user(user)
             roles, missing = [], True
         for other in (other for other in roles if other != user):
-            await self._client.revoke_role(user, role=other)
+            await self._auth.revoke_role(user, role=other)
         if user not in roles:
-            await self._client.grant_role(user, role=user)
+            await self._auth.grant_role(user, role=user)
         return missing
 
 
