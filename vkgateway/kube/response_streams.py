@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from typing import Final
-
-import httptools
 
 from vkgateway.kube.endpoint import IDLE_SECONDS, Endpoint, ServerActivity
 from vkgateway.kube.http1 import ConnectionPool
-from vkgateway.kube.responses import MalformedResponseError, check_bounds, is_framed
+from vkgateway.kube.responses import MalformedResponseError, StreamedResponse
 from vkgateway.kube.tls_protocol import TlsProtocol
 
 _PAUSE_BYTES: Final = 1024 * 1024
@@ -30,41 +27,19 @@ class ResponseStream(TlsProtocol):
         self, *, inactivity: float | None, longest: float | None = None, activity: ServerActivity | None = None
     ) -> None:
         super().__init__()
+        self.response = StreamedResponse()
         self.sends_bookmarks = False
         self._loop = asyncio.get_running_loop()
-        self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
-        self._status = 0
         self._inactivity = inactivity
         self._activity = activity or ServerActivity()
         self._last_heard = self._loop.time()
         self._deadline = float("inf") if longest is None else self._last_heard + longest
         self._timer: asyncio.TimerHandle | None = None
-        self._received_bytes = 0
-        self._body_bytes = 0
-        self._headers: dict[bytes, bytes] = {}
-        self._head_complete = False
-        self._keeps_alive = False
-        self._chunks: deque[bytes] = deque()
-        self._buffered_bytes = 0
+        self._read_bytes = 0
         self._is_paused = False
         self._end_reason: Exception | None = None
         """Reason of the end, None before; EOFError after a complete response."""
         self._waiter: asyncio.Future[None] | None = None
-
-    @property
-    def status(self) -> int:
-        """The status of the response, 0 before the head is complete."""
-        return self._status
-
-    def header(self, name: str) -> str | None:
-        """Return the value of a header, by its lower-case name."""
-        value = self._headers.get(name.encode())
-        return None if value is None else value.decode("latin-1")
-
-    @property
-    def is_untouched(self) -> bool:
-        """Whether no byte of a response has arrived."""
-        return self._received_bytes == 0
 
     @property
     def idle_since(self) -> float:
@@ -74,26 +49,32 @@ class ResponseStream(TlsProtocol):
     @property
     def is_reusable(self) -> bool:
         """Whether the response is complete and read, and the connection may carry another request."""
-        return self._keeps_alive and not self._chunks and self.transport is not None and not self.transport.is_closing()
+        response, transport = self.response, self.transport
+        return response.keeps_alive and not response.chunks and transport is not None and not transport.is_closing()
 
     async def wait_for_head(self) -> None:
         """Wait for the head of the response. Raises OSError (TimeoutError and ConnectionError included)."""
-        while not self._head_complete:
+        while not self.response.head_complete:
             if self._end_reason is not None:
                 raise _copy_error(self._end_reason)
             await self._wait_for_data()
 
     async def read(self) -> bytes:
         """Return the next bytes, or no bytes at the end of the response. Raises OSError."""
-        while not self._chunks:
+        response = self.response
+        while not response.chunks:
             if self._end_reason is not None:
                 if isinstance(self._end_reason, EOFError):
                     return b""
                 raise _copy_error(self._end_reason)
             await self._wait_for_data()
-        chunk = self._chunks.popleft()
-        self._buffered_bytes -= len(chunk)
-        if self._is_paused and self._buffered_bytes <= _PAUSE_BYTES // 2 and self.transport is not None:
+        chunk = response.chunks.popleft()
+        self._read_bytes += len(chunk)
+        if (
+            self._is_paused
+            and response.body_bytes - self._read_bytes <= _PAUSE_BYTES // 2
+            and self.transport is not None
+        ):
             self._is_paused = False
             self.transport.resume_reading()
         return chunk
@@ -132,7 +113,7 @@ class ResponseStream(TlsProtocol):
         now = self._loop.time()
         last_heard = (
             max(self._last_heard, self._activity.last_heard)
-            if self._head_complete and not self.sends_bookmarks
+            if self.response.head_complete and not self.sends_bookmarks
             else self._last_heard
         )
         # While reading is paused, silence is not the server's.
@@ -155,68 +136,35 @@ class ResponseStream(TlsProtocol):
 
     def handle_data(self, data: bytes) -> None:
         """Parse bytes of the response."""
-        if self._parser is None:
-            return
         if self._end_reason is not None:
             self.abort()  # unsolicited bytes must not become the response of the next request
             return
         self._last_heard = self._activity.last_heard = self._loop.time()
-        self._received_bytes += len(data)
+        response = self.response
+        failure: MalformedResponseError | None = None
         try:
-            self._parser.feed_data(data)
-            check_bounds(received=self._received_bytes, body=self._body_bytes)
+            response.feed(data)
         except MalformedResponseError as error:
-            self._fail_response(error)
+            failure = MalformedResponseError(*error.args)  # without a traceback, which refers to this stream
+        if response.is_complete:
+            self._finish_response(EOFError())
+        if failure is not None:
+            self._fail_response(failure)
             return
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._fail_response(MalformedResponseError(f"not an HTTP/1.1 response: {error}"))
-            return
-        if self._buffered_bytes > _PAUSE_BYTES and not self._is_paused and self.transport is not None:
+        if response.body_bytes - self._read_bytes > _PAUSE_BYTES and not self._is_paused and self.transport is not None:
             self._is_paused = True
             self.transport.pause_reading()
         self._wake_reader()
 
     def handle_close(self, error: Exception | None) -> None:
         """Complete a response without a length, or fail the response."""
-        self._parser = None  # the parser refers to this stream: only the garbage collector would free such a cycle
-        if error is None and self._head_complete and not is_framed(self._headers):
+        self.response.stop_parsing()
+        if error is None and self.response.ends_at_close:
             self._finish_response(EOFError())  # a response without a length ends with its connection
         else:
             self._finish_response(
                 error if isinstance(error, OSError) else ConnectionError("the server closed the connection")
             )
-
-    # Callbacks of the parser.
-
-    def on_message_begin(self) -> None:
-        """Refuse a second response."""
-        if self._end_reason is not None:
-            raise MalformedResponseError("the server sent more than one response")
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Store a header."""
-        self._headers[name.lower()] = value
-
-    def on_headers_complete(self) -> None:
-        """Store the status, and drop the headers of an interim response."""
-        assert self._parser is not None
-        self._status = self._parser.get_status_code()
-        self._head_complete = self._status >= 200
-        if not self._head_complete:
-            self._headers.clear()
-
-    def on_body(self, chunk: bytes) -> None:
-        """Buffer a chunk of the body."""
-        self._chunks.append(chunk)
-        self._body_bytes += len(chunk)
-        self._buffered_bytes += len(chunk)
-
-    def on_message_complete(self) -> None:
-        """End the response."""
-        if self._head_complete:
-            assert self._parser is not None
-            self._keeps_alive = self._parser.should_keep_alive()
-            self._finish_response(EOFError())
 
 
 def _copy_error(error: Exception) -> OSError:
@@ -262,7 +210,7 @@ class StreamPool:
                 await stream.wait_for_head()
             except ConnectionError:
                 self._close_stream(stream)
-                if idle is None or not stream.is_untouched or not self._reuses_connections:
+                if idle is None or not stream.response.is_untouched or not self._reuses_connections:
                     raise
             except BaseException:
                 self._close_stream(stream)

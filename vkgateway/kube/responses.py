@@ -6,6 +6,7 @@ This module adds size limits: tenants choose the size of their objects. A tenant
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from typing import Final
 
@@ -13,6 +14,7 @@ import httptools
 
 _MAX_HEAD_BYTES: Final = 256 * 1024
 """Limit of the bytes that exceed twice the body: head, sizes and extensions of chunks, trailers."""
+_ENDLESS_HEAD: Final = "the head of the response or of a chunk does not end"
 MAX_BODY_BYTES: Final = 128 * 1024 * 1024
 """Size limit of a response's body."""
 
@@ -20,12 +22,6 @@ MAX_BODY_BYTES: Final = 128 * 1024 * 1024
 def is_framed(headers: Mapping[bytes, bytes]) -> bool:
     """Return whether a response has a length or is chunked. Otherwise it ends with its connection (RFC 9112, 6.3)."""
     return b"content-length" in headers or b"transfer-encoding" in headers
-
-
-def check_bounds(*, received: int, body: int) -> None:
-    """Raise MalformedResponseError if most of the received bytes are not part of the body."""
-    if received > body * 2 + _MAX_HEAD_BYTES:
-        raise MalformedResponseError("the head of the response or of a chunk does not end")
 
 
 class MalformedResponseError(ConnectionError):
@@ -81,7 +77,8 @@ class ResponseParser:
             if builder.error is not None:
                 raise builder.error from None
             raise MalformedResponseError(f"not an HTTP/1.1 response: {error}") from None
-        check_bounds(received=self._received_bytes, body=builder.body_bytes)
+        if self._received_bytes > builder.body_bytes * 2 + _MAX_HEAD_BYTES:
+            raise MalformedResponseError(_ENDLESS_HEAD)
         return builder.build_response() if builder.is_complete else None
 
     def handle_eof(self) -> Response | None:
@@ -158,3 +155,95 @@ class _ResponseBuilder:
         """Stop the parser by raising. The error is stored, because the parser raises its own."""
         self.error = error
         raise error
+
+
+class StreamedResponse:
+    """Response whose body is read while it arrives: the body's size is not limited."""
+
+    __slots__ = (
+        "_headers",
+        "_parser",
+        "_received_bytes",
+        "body_bytes",
+        "chunks",
+        "head_complete",
+        "is_complete",
+        "keeps_alive",
+        "status",
+    )
+
+    def __init__(self) -> None:
+        self.status = 0
+        """Status of the response, 0 before the head is complete."""
+        self.head_complete = False
+        self.is_complete = False
+        self.keeps_alive = False
+        """Whether the connection may carry another request after the response."""
+        self.chunks: deque[bytes] = deque()
+        """Parts of the body that were not read yet."""
+        self.body_bytes = 0
+        """Size of the body that has arrived."""
+        self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
+        self._headers: dict[bytes, bytes] = {}
+        self._received_bytes = 0
+
+    def header(self, name: str) -> str | None:
+        """Return the value of a header, by its lower-case name."""
+        value = self._headers.get(name.encode())
+        return None if value is None else value.decode("latin-1")
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether no byte has arrived."""
+        return self._received_bytes == 0
+
+    @property
+    def ends_at_close(self) -> bool:
+        """Whether the end of the connection completes the response."""
+        return self.head_complete and not is_framed(self._headers)
+
+    def feed(self, data: bytes) -> None:
+        """Parse bytes. Raises MalformedResponseError."""
+        assert self._parser is not None
+        self._received_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            raise MalformedResponseError(f"not an HTTP/1.1 response: {error}") from None
+        if self._received_bytes > self.body_bytes * 2 + _MAX_HEAD_BYTES:
+            raise MalformedResponseError(_ENDLESS_HEAD)
+
+    def stop_parsing(self) -> None:
+        """Drop the parser, which refers to this response: only the garbage collector would free such a cycle."""
+        self._parser = None
+
+    # Callbacks of the parser.
+
+    def on_message_begin(self) -> None:
+        """Refuse a second response."""
+        if self.is_complete:
+            raise MalformedResponseError("the server sent more than one response")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Store a header."""
+        self._headers[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        """Store the status, and drop the headers of an interim response."""
+        assert self._parser is not None
+        self.status = self._parser.get_status_code()
+        self.head_complete = self.status >= 200
+        if not self.head_complete:
+            self._headers.clear()
+
+    def on_body(self, chunk: bytes) -> None:
+        """Buffer a part of the body."""
+        self.chunks.append(chunk)
+        self.body_bytes += len(chunk)
+
+    def on_message_complete(self) -> None:
+        """End the response."""
+        if self.head_complete:
+            assert self._parser is not None
+            self.is_complete = True
+            self.keeps_alive = self._parser.should_keep_alive()

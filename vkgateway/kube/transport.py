@@ -134,7 +134,7 @@ class Transport:
             raise self.unreachable_error("GET", path, error) from error
         try:
             self._check_open()
-            if stream.status >= 300:
+            if stream.response.status >= 300:
                 raise await self._stream_error(path, stream)
             yield stream
         finally:
@@ -225,7 +225,9 @@ class Transport:
         except OSError as error:
             if not body:
                 return self.unreachable_error("GET", path, error)
-        return self._response_error("GET", path, stream.status, body, retry_after=stream.header("retry-after"))
+        return self._response_error(
+            "GET", path, stream.response.status, body, retry_after=stream.response.header("retry-after")
+        )
 
     def unreachable_error(self, method: str, path: str, error: Exception) -> errors.Unreachable:
         """Return the ApiError for a failed connection. After a TLS error, renew the credentials."""

@@ -74,7 +74,7 @@ async def test_chunks_arrive_separately_and_end_is_reported() -> None:
         await writer.drain()
 
     async with streaming(play) as stream:
-        assert (stream.status, stream.header("retry-after")) == (200, "7")
+        assert (stream.response.status, stream.response.header("retry-after")) == (200, "7")
         assert await stream.read() == b"one"
         stream.send_request(b"x")
         assert await stream.read() == b""
