@@ -19,9 +19,8 @@ from vkgateway.kube import errors
 from vkgateway.kube.backoff import Random
 from vkgateway.kube.client import Client
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
-from vkgateway.kube.requests import Params
+from vkgateway.kube.list_watch import ListWatch, VersionWentBackError
 from vkgateway.kube.resources import Resource
-from vkgateway.kube.response_streams import ResponseStream
 from vkgateway.kube.watch_events import LineSplitter, split_event
 from vkgateway.kube.watch_state import Key, WatchState
 from vkgateway.model.objects import Meta, ObjectView
@@ -37,8 +36,6 @@ A server reports an expired resource version immediately, in the status or as th
 _WATCH_SECONDS: Final = 300
 """Minimum of the requested duration of a watch. The duration is random up to twice that, to spread the watches that a
 server's restart has synchronized."""
-_OVERDUE_SECONDS: Final = 60.0
-"""Seconds after the requested duration until the client ends the watch."""
 _DECODE_ERRORS: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 """Errors of decoding. RecursionError occurs with thousands of nested values, for example in `managedFields`."""
 _decode_metadata: Final = msgspec.json.Decoder(ObjectView).decode
@@ -90,19 +87,16 @@ class Reflector(Generic[T]):
         self.store: dict[Key, T] = {}
         self.relist_count = 0
         self._client = client
-        self._resource = resource
-        self._path: Final = resource.path(namespace)
-        self._description: Final = f"GET {self._path} at {client.name}"
-        self._namespace = namespace
-        self._label_selector = label_selector
-        self._field_selector = field_selector
+        self._list_watch = ListWatch(
+            client, resource, namespace=namespace, label_selector=label_selector, field_selector=field_selector
+        )
         self._decode = decode
         self._on_change = on_change
         self._page_size = page_size
         self._inactivity = inactivity
         self._random = random
         self._clock = clock
-        self._state = WatchState(on_reachable=on_reachable, on_complete=on_complete, random=random)
+        self.state = WatchState(on_reachable=on_reachable, on_complete=on_complete, random=random)
         self._resource_version = ""
         self._listed_keys: set[Key] | None = None
         self._server_restored = False
@@ -111,68 +105,54 @@ class Reflector(Generic[T]):
     @property
     def is_complete(self) -> bool:
         """Whether `store` contains all objects, so that a missing object does not exist."""
-        return self._state.complete_event.is_set()
-
-    @property
-    def is_reachable(self) -> bool:
-        """Whether the watch works, as last reported to `on_reachable`."""
-        return self._state.is_reachable
-
-    @property
-    def unreadable_keys(self) -> set[Key]:
-        """Keys of the objects that `decode` refuses."""
-        return self._state.unreadable_keys
+        return self.state.complete_event.is_set()
 
     async def wait_until_complete(self) -> None:
         """Wait until `is_complete` is true."""
-        await self._state.complete_event.wait()
+        await self.state.complete_event.wait()
 
     async def run(self) -> None:
         """List and watch until cancelled, and retry after failures."""
         while True:
             try:
                 if not self._resource_version and not self._client.streaming_lists:
-                    await self._list_all()
+                    await self._list_all(self._page_size)
                 await self._run_watch()
-            except errors.Gone:
+            except errors.Gone as error:
+                self._server_restored |= isinstance(error, VersionWentBackError)
                 self._resource_version = ""
-                if delay := self._state.handle_expired(asyncio.get_running_loop().time()):
+                if delay := self.state.handle_expired(asyncio.get_running_loop().time()):
                     await self._clock.sleep(delay)
             except errors.ApiError as error:
                 await self._clock.sleep(self._handle_failure(error))
             except _DECODE_ERRORS as error:
-                failure = errors.ServerError(f"{self._description}: {error}", status=500)
+                failure = errors.ServerError(f"{self._list_watch.description}: {error}", status=500)
                 await self._clock.sleep(self._handle_failure(failure))
 
     # -- listing ---------------------------------------------------------------------------------------------------
 
-    async def _list_all(self) -> None:
-        """List page by page, and in one page if the continue token expires."""
-        try:
-            await self._list_pages(self._page_size)
-        except errors.Gone:
-            await self._list_pages(0)
-
-    async def _list_pages(self, limit: int) -> None:
+    async def _list_all(self, limit: int) -> None:
+        """List in pages of `limit` objects, and in one page if the continue token expires."""
         self._begin_list()
         version = ""
-        async for page in self._client.list_pages(
-            self._resource,
-            namespace=self._namespace,
-            label_selector=self._label_selector,
-            field_selector=self._field_selector,
-            limit=limit,
-            # A list after a failure must be consistent with the datastore.
-            cached=self._client.single_server and not self.relist_count,
-        ):
-            version = page.metadata.resource_version
-            for item in page.items:
-                self._store_object(bytes(item))
-        self._finish_list(version)
+        # A list after a failure must be consistent with the datastore.
+        cached = self._client.single_server and not self.relist_count
+        try:
+            async for page in self._list_watch.list_pages(limit=limit, cached=cached):
+                version = page.metadata.resource_version
+                for item in page.items:
+                    self._store_object(bytes(item))
+        except errors.Gone:
+            if not limit:
+                raise
+        else:
+            self._finish_list(version)
+            return
+        await self._list_all(0)
 
     def _begin_list(self) -> None:
         self._listed_keys = set()
-        self.unreadable_keys.clear()
+        self.state.unreadable_keys.clear()
 
     def _finish_list(self, version: str) -> None:
         """Complete the list: remove the objects that it does not contain."""
@@ -181,7 +161,7 @@ class Reflector(Generic[T]):
             self._on_change(self.store.pop(key), None)
         self._resource_version, self._server_restored = version, False
         self.relist_count += 1
-        self._state.mark_complete()
+        self.state.mark_complete()
 
     # -- watching --------------------------------------------------------------------------------------------------
 
@@ -190,23 +170,20 @@ class Reflector(Generic[T]):
         starting = not self._resource_version
         if starting:
             self._begin_list()
-        elif not self._state.is_current:
-            await self._check_version()
+        elif not self.state.is_current:
+            await self._list_watch.check_version(self._resource_version)
         splitter = LineSplitter()
         loop = asyncio.get_running_loop()
         started_at, version_before = loop.time(), self._resource_version
         proof_timer: asyncio.TimerHandle | None = None
         try:
             seconds = _WATCH_SECONDS + int(_WATCH_SECONDS * self._random())
-            async with self._client.open_watch(
-                self._path,
-                self._watch_params(starting, seconds),
-                inactivity=self._inactivity,
-                longest=seconds + _OVERDUE_SECONDS,
+            async with self._list_watch.open_watch(
+                self._resource_version, seconds=seconds, inactivity=self._inactivity
             ) as stream:
                 if not starting:
-                    proof_timer = loop.call_later(_RESUME_PROOF_SECONDS, self._state.mark_complete)
-                while chunk := await self._read_chunk(stream):
+                    proof_timer = loop.call_later(_RESUME_PROOF_SECONDS, self.state.mark_complete)
+                while chunk := await self._list_watch.read_chunk(stream):
                     for line in splitter.feed(chunk):
                         stream.sends_bookmarks |= self._handle_event(line)
         except errors.ApiError as error:
@@ -218,73 +195,37 @@ class Reflector(Generic[T]):
             if proof_timer is not None:
                 proof_timer.cancel()
         if self._listed_keys is not None:
-            raise errors.Unreachable(f"{self._description}: the list ended before its end marker")
+            raise errors.Unreachable(f"{self._list_watch.description}: the list ended before its end marker")
         had_events = self._resource_version != version_before
-        await self._clock.sleep(self._state.handle_watch_end(duration=loop.time() - started_at, had_events=had_events))
-
-    async def _check_version(self) -> None:
-        """Raise Gone if the server's version is lower than the known version: its datastore was restored from a backup.
-
-        A server accepts a watch from a future version. The watch is silent until the server reaches that version, and
-        never reports the changes that the restore reverted.
-        """
-        page = await self._client.request("GET", self._path, params={"limit": 1})
-        version = _decode_metadata(page).metadata.resource_version
-        if version.isdigit() and self._resource_version.isdigit() and int(version) < int(self._resource_version):
-            self._server_restored = True
-            change = f"from {self._resource_version} to {version}"
-            raise errors.Gone(f"{self._description}: resource version went back {change}", status=410)
-
-    def _watch_params(self, starting: bool, seconds: int) -> Params:
-        params: dict[str, str | int | bool] = {
-            "watch": True,
-            "allowWatchBookmarks": True,
-            "timeoutSeconds": seconds,
-        }
-        if starting:
-            params["sendInitialEvents"] = True
-            params["resourceVersionMatch"] = "NotOlderThan"
-        else:
-            params["resourceVersion"] = self._resource_version
-        if self._label_selector:
-            params["labelSelector"] = self._label_selector
-        if self._field_selector:
-            params["fieldSelector"] = self._field_selector
-        return params
-
-    async def _read_chunk(self, stream: ResponseStream) -> bytes:
-        try:
-            return await stream.read()
-        except OSError as error:
-            raise self._client.unreachable_error("GET", self._path, error) from error
+        await self._clock.sleep(self.state.handle_watch_end(duration=loop.time() - started_at, had_events=had_events))
 
     def _handle_event(self, line: bytes) -> bool:
         """Process an event. Return whether it is a bookmark of a server that sends bookmarks regularly."""
         kind, body = split_event(line)
         if kind == "ERROR":
-            raise errors.from_event(body, what=self._description)
+            raise errors.from_event(body, what=self._list_watch.description)
         if kind == "BOOKMARK":
             return self._handle_bookmark(body)
         version = self._delete_object(body) if kind == "DELETED" else self._store_object(body)
         # A streaming list is ordered by name, so that the objects' versions are not the watch's version.
         if self._listed_keys is None:
             self._resource_version = version
-            if not self._state.is_current:
-                self._state.mark_complete()
+            if not self.state.is_current:
+                self.state.mark_complete()
         return False
 
     def _handle_bookmark(self, body: bytes) -> bool:
         metadata = _decode_metadata(body).metadata
         if self._listed_keys is None:
             self._resource_version = metadata.resource_version
-            self._state.mark_complete()
+            self.state.mark_complete()
             return True
         if metadata.annotations.get(INITIAL_EVENTS_END) == "true":
             self._finish_list(metadata.resource_version)
             return False
         # A server without streaming lists ignores the parameters, and never sends the end marker.
         self._client.streaming_lists = False
-        raise errors.Gone(f"{self._description}: no streaming lists", status=410)
+        raise errors.Gone(f"{self._list_watch.description}: no streaming lists", status=410)
 
     # -- the store -------------------------------------------------------------------------------------------------
 
@@ -298,7 +239,7 @@ class Reflector(Generic[T]):
         key = metadata.namespace, metadata.name
         if self._listed_keys is not None:
             self._listed_keys.add(key)
-        self._state.mark_readable(key)
+        self.state.mark_readable(key)
         old = self.store.get(key)
         if old is not None:
             before = old.metadata
@@ -316,14 +257,14 @@ class Reflector(Generic[T]):
         """Remove an object that was deleted or no longer matches the selectors. Return the event's resource version."""
         metadata = _decode_metadata(body).metadata
         key = metadata.namespace, metadata.name
-        self._state.mark_readable(key)
+        self.state.mark_readable(key)
         old = self.store.get(key)
         if old is not None and old.metadata.uid == metadata.uid:
             del self.store[key]
             try:
                 old = self._decode(body)
             except _DECODE_ERRORS as error:
-                log.warning("object cannot be decoded", kind=self._resource.kind, key=key, error=str(error))
+                log.warning("object cannot be decoded", kind=self._list_watch.resource.kind, key=key, error=str(error))
             self._on_change(old, None)
         return metadata.resource_version
 
@@ -333,14 +274,14 @@ class Reflector(Generic[T]):
         key = metadata.namespace, metadata.name
         if self._listed_keys is not None:
             self._listed_keys.add(key)
-        self._state.mark_unreadable(key)
-        kind = self._resource.kind
+        self.state.mark_unreadable(key)
+        kind = self._list_watch.resource.kind
         log.error("object cannot be decoded", server=self._client.name, kind=kind, key=key, error=str(error))
         return metadata.resource_version
 
     def _handle_failure(self, error: errors.ApiError) -> float:
         """Note a failure. Return the delay before the next attempt, in seconds."""
-        delay = self._state.handle_failure(error.message, at_least=error.retry_after)
-        if self._state.should_relist and error.status:
+        delay = self.state.handle_failure(error.message, at_least=error.retry_after)
+        if self.state.should_relist and error.status:
             self._resource_version = ""
         return delay

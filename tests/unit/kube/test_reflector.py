@@ -253,11 +253,11 @@ async def test_store_is_complete_again_after_watch_lasted(
         server.end_watches()
         await seen.until(lambda: len(seen.reachable) == 2)
         assert not seen.reflector.is_complete
-        assert not seen.reflector.is_reachable
+        assert not seen.reflector.state.is_reachable
         monkeypatch.setattr(reflector, "_RESUME_PROOF_SECONDS", 0.01)
         server.heal()
         await seen.reflector.wait_until_complete()
-        assert seen.reflector.is_reachable
+        assert seen.reflector.state.is_reachable
 
 
 async def test_store_is_complete_after_first_bookmark(server: FakeApiServer, client: Client) -> None:
@@ -374,7 +374,7 @@ async def test_undecodable_object_keeps_last_state_and_store_is_incomplete(
         await seen.wait_for_changes("+b")
         assert seen.reflector.store["default", "a"].data == {"n": 1}
         assert seen.complete == [False]
-        assert seen.reflector.unreadable_keys == {("default", "a")}
+        assert seen.reflector.state.unreadable_keys == {("default", "a")}
         put(server, "a", 2)
         await seen.wait_for_changes("~a")
         assert seen.complete == [True]
