@@ -47,7 +47,7 @@ def read_ray(context: PodContext) -> GangDeclaration | None:
         return GangDeclaration(
             name=name, minimum_source=str(reference), role=role, rank=rank, missing_reference=reference
         )
-    spec = ObjectFields.of_spec(found, reference)
+    spec = ObjectFields.of_part(found, "spec", reference)
     groups = [_read_worker_group(entry) for entry in spec.get_entries("workerGroupSpecs")]
     scaled = spec.is_true("enableInTreeAutoscaling")
     needed = {_HEAD: 1} | {group.name: group.minimum if scaled else group.desired for group in groups}
@@ -98,7 +98,7 @@ def read_spark(context: PodContext) -> GangDeclaration | None:
         reference = pod.reference_to(_SPARK_KIND, application, mark=f"label {_SPARK_OBJECT}")
         found = context.find_object(reference)
         if found is not None:
-            size, maximum = _executor_counts(ObjectFields.of_spec(found, reference))
+            size, maximum = _executor_counts(ObjectFields.of_part(found, "spec", reference))
     return GangDeclaration(
         name=f"{name}/executors",
         minimum_source=f"label {_SPARK_APPLICATION}",

@@ -32,19 +32,9 @@ class ObjectFields:
         self._data: Mapping[str, Any] = data or {}
 
     @classmethod
-    def of_metadata(cls, found: Object, reference: Reference) -> ObjectFields:
-        """Return an object's metadata."""
-        return cls(found.get("metadata"), of=f" of {reference}", path="metadata")
-
-    @classmethod
-    def of_spec(cls, found: Object, reference: Reference) -> ObjectFields:
-        """Return an object's spec."""
-        return cls(found.get("spec"), of=f" of {reference}", path="spec")
-
-    @classmethod
-    def of_status(cls, found: Object, reference: Reference) -> ObjectFields:
-        """Return an object's status."""
-        return cls(found.get("status"), of=f" of {reference}", path="status")
+    def of_part(cls, found: Object, part: str, reference: Reference) -> ObjectFields:
+        """Return a part of an object, for example its `spec`."""
+        return cls(found.get(part), of=f" of {reference}", path=part)
 
     def __contains__(self, name: str) -> bool:
         return self._data.get(name) is not None

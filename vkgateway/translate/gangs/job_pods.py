@@ -59,7 +59,7 @@ def read_job_pods(found: Object, reference: Reference) -> JobPods:
     Raises:
         MarkError: a field has the wrong type.
     """
-    spec, status = ObjectFields.of_spec(found, reference), ObjectFields.of_status(found, reference)
+    spec, status = ObjectFields.of_part(found, "spec", reference), ObjectFields.of_part(found, "status", reference)
     wanted = spec.get_count("parallelism", missing=1)
     completions = spec.get_count("completions", missing=1) if "completions" in spec else None
     if completions is not None:

@@ -69,7 +69,7 @@ def read_jobset(context: PodContext) -> GangDeclaration | None:
     found = context.find_object(reference)
     if found is None:
         return declaration
-    jobs = _all_jobs(ObjectFields.of_metadata(found, reference), ObjectFields.of_spec(found, reference))
+    jobs = _all_jobs(ObjectFields.of_part(found, "metadata", reference), ObjectFields.of_part(found, "spec", reference))
     job = next((each for each in jobs if each.name == role), None)
     if job is None:
         remedy = f"use one of: {', '.join(each.name for each in jobs) or 'none'}"
@@ -169,7 +169,7 @@ def read_leader_worker_set(context: PodContext) -> GangDeclaration | None:
         return GangDeclaration(
             name=group, minimum_source=str(reference), role=role, rank=rank, missing_reference=reference
         )
-    spec, text = ObjectFields.of_spec(found, reference), pod.annotations.get(_SIZE)
+    spec, text = ObjectFields.of_part(found, "spec", reference), pod.annotations.get(_SIZE)
     size, mark = spec.get_object("leaderWorkerTemplate").get_count("size", missing=1), str(reference)
     if text is not None:
         # The annotation holds the size of the revision that created this group.

@@ -37,6 +37,6 @@ def read_job(context: PodContext) -> GangDeclaration | None:
         minimum=pods.desired,
         size=pods.desired,
         remaining=pods.remaining,
-        run_limit=ObjectFields.of_spec(found, reference).get_seconds("activeDeadlineSeconds"),
+        run_limit=ObjectFields.of_part(found, "spec", reference).get_seconds("activeDeadlineSeconds"),
         missing_reference=None,
     )

@@ -68,7 +68,7 @@ def read_scheduling_group(context: PodContext) -> GangDeclaration | None:
         return GangDeclaration(name=name, is_explicit=True, rank=pod.pod_index(), missing_reference=reference)
     if (context.own_annotations.is_job_gang or pod.labels.get(JOBSET_LABEL)) and _is_job_owned(found, pod):
         return None
-    spec = ObjectFields.of_spec(found, reference)
+    spec = ObjectFields.of_part(found, "spec", reference)
     declaration = _from_policy(name, spec.get_object("schedulingPolicy"), rank=pod.pod_index())
     levels = [entry.get_text("key") for entry in spec.get_object("schedulingConstraints").get_entries("topology")]
     return replace(
@@ -91,7 +91,8 @@ def read_workload(context: PodContext) -> GangDeclaration | None:
     if found is None:
         return GangDeclaration(name=name, is_explicit=True, rank=pod.pod_index(), missing_reference=reference)
     groups = {
-        entry.get_text("name"): entry for entry in ObjectFields.of_spec(found, reference).get_entries("podGroups")
+        entry.get_text("name"): entry
+        for entry in ObjectFields.of_part(found, "spec", reference).get_entries("podGroups")
     }
     if group not in groups:
         remedy = f"use one of: {', '.join(groups) or 'none'}"
@@ -117,7 +118,7 @@ def read_volcano(context: PodContext) -> GangDeclaration | None:
     found = context.find_object(reference)
     if found is None:
         return declaration
-    spec = ObjectFields.of_spec(found, reference)
+    spec = ObjectFields.of_part(found, "spec", reference)
     roles = spec.get_object("minTaskMember").get_counts()
     minimum = max(1, spec.get_count("minMember", missing=1), sum(roles.values()))
     return replace(
@@ -141,7 +142,7 @@ def read_coscheduling(context: PodContext) -> GangDeclaration | None:
     found = context.find_object(reference)
     if found is None:
         return GangDeclaration(name=name, is_explicit=True, rank=pod.pod_index(), missing_reference=reference)
-    spec = ObjectFields.of_spec(found, reference)
+    spec = ObjectFields.of_part(found, "spec", reference)
     minimum = max(1, spec.get_count("minMember", missing=1))
     return GangDeclaration(
         name=name, is_explicit=True, minimum_source=spec.field_path("minMember"), minimum=minimum, rank=pod.pod_index()

@@ -58,7 +58,7 @@ def read_training_job(context: PodContext) -> GangDeclaration | None:
     found = context.find_object(reference)
     if found is None:
         return declaration
-    spec = ObjectFields.of_spec(found, reference)
+    spec = ObjectFields.of_part(found, "spec", reference)
     final = kind != "MPIJob" and _is_failure_final(spec, field, role)
     declaration = replace(_add_counts(declaration, spec, field), replaces_failed=not final)
     return (
