@@ -36,10 +36,6 @@ class UsageIntegrals:
         if left > 0:
             self._append_sample(left)
 
-    def count_eviction(self) -> None:
-        """Count an eviction."""
-        self._state.sample_evictions += 1
-
     def _add_usage(self, sums: UsageSums, seconds: float) -> None:
         if seconds <= 0:
             return

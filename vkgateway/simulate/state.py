@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from heapq import heappush
 
 import msgspec
 
@@ -115,3 +116,8 @@ class SimulationState(msgspec.Struct, kw_only=True):
     sample: UsageSums = msgspec.field(default_factory=UsageSums)
     """Sums of the incomplete sample."""
     sample_evictions: int = 0
+
+    def push_event(self, time: float, what: EventKind, job: str, epoch: int = 0) -> None:
+        """Schedule an event."""
+        self.counted += 1
+        heappush(self.events, Event(time, what, self.counted, job, epoch))
