@@ -36,15 +36,15 @@ class RunningTenants:
 
     async def list_pods(self, tenant: str, node: str, phase: str) -> list[bytes]:
         """Return a tenant's pods on its virtual nodes; see `kubelet.target.Pods`."""
-        return await self._require_runtime(tenant).list_pods(node, phase)
+        return await self._require_runtime(tenant).pods.list_pods(node, phase)
 
     def find_pod(self, tenant: str, namespace: str, pod: str) -> PodTarget:
         """Return the target for requests to a tenant pod."""
-        return self._require_runtime(tenant).find_pod(namespace, pod)
+        return self._require_runtime(tenant).pods.find_pod(namespace, pod)
 
     def placed_on_node(self, tenant: str, node: str) -> tuple[str, list[PlacedPod]]:
         """Return where a virtual node's pods run; see `kubelet.target.Placements`."""
-        return self._require_runtime(tenant).placed_on_node(node)
+        return self._require_runtime(tenant).pods.placed_on_node(node)
 
     def node_labels(self, tenant: str) -> Mapping[str, Mapping[str, str]]:
         """Return the labels of a tenant's virtual nodes; see `kubelet.target.VirtualNodes`."""

@@ -7,27 +7,22 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import structlog
 
 from vkgateway.arbiter.snapshot import Quota
 from vkgateway.gateway.config import Nodes
 from vkgateway.gateway.interfaces import ApiServerAccess, VirtualNodesState
 from vkgateway.gateway.node_source import NodeSource
-from vkgateway.gateway.placements import placed_pods, pod_target
 from vkgateway.gateway.pools import build_quota
 from vkgateway.gateway.status import Verdict, false_verdict, true_verdict, unknown_verdict
+from vkgateway.gateway.tenant_pods import TenantPods
 from vkgateway.kube import errors
 from vkgateway.kube.backoff import Backoff, add_jitter
-from vkgateway.kube.resources import NODES, PODS
-from vkgateway.kubelet.absentpod import AbsentPod
-from vkgateway.kubelet.target import NoComputePodError, PlacedPod, PodTarget
+from vkgateway.kube.resources import NODES
 from vkgateway.kubelet.virtualnode import VirtualNode
 from vkgateway.model.api import TenantPool, WithinTenant
-from vkgateway.model.errors import InputError, NotFoundError, UnavailableError
 from vkgateway.model.names import (
     COMPUTE_CLUSTER_LABEL,
-    UID_ANNOTATION,
     VIRTUAL_NODE_TYPE,
     virtual_node_name,
 )
@@ -40,7 +35,6 @@ from vkgateway.sync.network.platform_service import NameServers
 from vkgateway.sync.runtime.workers import WorkerPool
 from vkgateway.sync.tenant import TenantSync
 from vkgateway.sync.tenant_scope import VirtualNodeBinding
-from vkgateway.sync.views.pods import decode_tenant_pod
 from vkgateway.translate.context import TenantContext
 
 log = structlog.get_logger(__name__)
@@ -49,8 +43,6 @@ _FIRST_SWEEP_SECONDS = 5.0
 """Minimum delay of the first sweep in seconds; jitter up to twice this value."""
 _SWEEP_SECONDS = 30.0
 _VIRTUAL_NODE_SELECTOR = f"type={VIRTUAL_NODE_TYPE},{COMPUTE_CLUSTER_LABEL}"
-PODS_MAX_BYTES = 64 * 1024 * 1024
-"""Maximum size of an answer of the kubelet endpoint's /pods, in bytes."""
 _BACKOFF = Backoff(base=0.5, cap=30.0)
 
 
@@ -121,7 +113,6 @@ class TenantRuntime:
         self.name = name
         self.client = access.client
         self.has_failed = False
-        self._pod_list_lock = asyncio.Lock()
         self._wiring = wiring
         self._settings = settings
         self._on_change = on_change
@@ -135,6 +126,7 @@ class TenantRuntime:
             name_servers=name_servers,
         )
         self._sync.set_quotas(wiring.pool_quotas())
+        self.pods = TenantPods(name, access.client, self._sync.scope.cache.pods, sources=wiring.sources)
         self._nodes: dict[str, VirtualNode] = {}
         self._build_inputs: dict[str, tuple[object, ...]] = {}
         """Inputs of the last build of each virtual node."""
@@ -166,6 +158,7 @@ class TenantRuntime:
         Raises ApiError if a node could not be deleted, after all other changes; the next call retries it.
         """
         old, self._wiring = self._wiring, wiring
+        self.pods.sources = wiring.sources
         if (old.context, old.links, old.node_bindings()) != (wiring.context, wiring.links, wiring.node_bindings()):
             self._sync.update_tenant(wiring.context, links=wiring.links, bindings=wiring.node_bindings())
         if old.pool_quotas() != wiring.pool_quotas() or old.node_bindings() != wiring.node_bindings():
@@ -185,13 +178,6 @@ class TenantRuntime:
         if failure is not None:
             raise failure
 
-    def is_occupied(self, node: str) -> bool:
-        """Return whether a virtual node has, or may have, pods that have not terminated."""
-        pods = self._sync.scope.cache.pods
-        return not pods.is_complete or any(
-            pod.spec.node_name == node and not pod.is_terminal for pod in pods.store.values()
-        )
-
     @property
     def node_sources(self) -> Mapping[str, NodeSource]:
         """Sources of the virtual nodes by name."""
@@ -205,64 +191,9 @@ class TenantRuntime:
         )
         return VirtualNodesState(self._nodes_verdict(), pools)
 
-    def find_pod(self, namespace: str, pod: str) -> PodTarget:
-        """Return the target for requests to a tenant pod. Raises NotFoundError, NoComputePodError."""
-        view = self._sync.scope.cache.pods.store.get((namespace, pod))
-        if view is None:
-            raise NotFoundError(f"pod {namespace}/{pod} does not exist on a virtual node")
-        for source in self._wiring.sources.values():
-            compute_pod = source.link.pods.find_pod(self.name, (namespace, pod))
-            if compute_pod is not None and compute_pod.metadata.annotations.get(UID_ANNOTATION) == view.metadata.uid:
-                if not compute_pod.spec.node_name:
-                    break  # the compute API server would return an empty log
-                return pod_target(self.name, view, compute_pod, link=source.link)
-        source_of_node = self._wiring.sources.get(view.spec.node_name)
-        if source_of_node is None or not source_of_node.link.is_trusted:
-            raise NotFoundError(f"pod {namespace}/{pod} cannot be found: its compute cluster is unreachable now")
-        raise NoComputePodError(AbsentPod(f"{namespace}/{pod}", msgspec.json.decode(view.status)))
-
-    def placed_on_node(self, node: str) -> tuple[str, list[PlacedPod]]:
-        """Return a virtual node's name and its pods that are bound to a compute node.
-
-        Without `node`, the tenant must have exactly one virtual node. Raises NotFoundError, InputError.
-        """
-        sources = self._wiring.sources
-        if not node:
-            if len(sources) != 1:
-                raise InputError(f"there are {len(sources)} virtual nodes; select one with /nodes/NAME/...")
-            node = next(iter(sources))
-        if node not in sources:
-            raise NotFoundError(f"there is no virtual node {node[:253]!r}")
-        return node, placed_pods(self.name, self._sync.scope.cache.pods.store, link=sources[node].link, node=node)
-
     def node_labels(self) -> dict[str, Mapping[str, str]]:
         """Return the labels of the tenant's virtual nodes by name, as stored in its API server."""
         return {name: self._labels.get(name, {}) for name in self._wiring.sources}
-
-    async def list_pods(self, node: str, phase: str) -> list[bytes]:
-        """Return the tenant's pods on its virtual nodes as JSON, filtered by `node` and `phase` if given.
-
-        The pods come from the tenant's API server, because the cache holds no complete pods. Lists run one at a time
-        and are limited to PODS_MAX_BYTES, because the tenant controls the size of its pods and the request rate.
-        Raises ApiError, UnavailableError, NotFoundError.
-        """
-        if node and node not in self._wiring.sources:
-            raise NotFoundError(f"there is no virtual node {node[:253]!r}")
-        nodes = (node,) if node else self._wiring.sources.keys()
-        selector = "spec.nodeName!=" + (f",status.phase={phase}" if phase else "")
-        found: list[bytes] = []
-        size = 0
-        async with self._pod_list_lock:
-            async for page in self.client.list_pages(PODS, field_selector=selector, limit=100):
-                for item in map(bytes, page.items):
-                    if decode_tenant_pod(item).spec.node_name in nodes:
-                        found.append(item)
-                        size += len(item)
-                if size > PODS_MAX_BYTES:
-                    raise UnavailableError(
-                        f"the pods exceed {PODS_MAX_BYTES} bytes; list them from the API server instead"
-                    )
-        return found
 
     def _add_node(self, name: str) -> None:
         def build() -> dict[str, Any]:

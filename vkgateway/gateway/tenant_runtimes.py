@@ -225,7 +225,7 @@ class TenantRuntimes:
             link.nodes.pool_nodes(pool.node_selector).label_values(pool.virtual_nodes_by),
             nodes_known=link.nodes.is_complete or bool(link.nodes.store),
             shown=shown.values(),
-            is_occupied=running.is_occupied if running is not None else lambda _node: True,
+            is_occupied=running.pods.is_occupied if running is not None else lambda _node: True,
         )
         return {
             name: NodeSource(

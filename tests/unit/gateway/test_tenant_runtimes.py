@@ -236,7 +236,7 @@ async def test_undivided_node_stays_until_its_last_pod_ends(world: Setting) -> N
 
     ended = {**pod, "status": {"phase": "Succeeded"}}
     world.tenant.store.update(PODS, ended, name="old", namespace="default", status=True)
-    await wait_until(lambda: not world.alpha.is_occupied("a100.local"))
+    await wait_until(lambda: not world.alpha.pods.is_occupied("a100.local"))
     await world.ready(pool)
     assert world.node("a100.local") is None
 
@@ -451,7 +451,7 @@ async def test_pod_list_has_only_pods_on_virtual_nodes(world: Setting, monkeypat
         await names("", "x")
     with pytest.raises(NotFoundError):
         await world.running.list_pods("beta", "", "")
-    monkeypatch.setattr("vkgateway.gateway.tenant_runtime.PODS_MAX_BYTES", 100)
+    monkeypatch.setattr("vkgateway.gateway.tenant_pods.PODS_MAX_BYTES", 100)
     with pytest.raises(UnavailableError, match="the pods exceed 100 bytes"):
         await world.running.list_pods("alpha", "", "")
 

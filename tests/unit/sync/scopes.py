@@ -58,7 +58,7 @@ def tenant_scope(
 def set_followed(scope: TenantScope, *, followed: bool) -> None:
     """As if the tenant's lists were complete, or its API server did not answer."""
     for reflector in scope.cache.all_reflectors():
-        event = reflector._state.complete_event
+        event = reflector.state.complete_event
         event.set() if followed else event.clear()
 
 

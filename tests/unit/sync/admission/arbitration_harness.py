@@ -52,7 +52,7 @@ def complete_lists(link: ComputeLink) -> None:
     """Mark all lists as complete and the cluster as reachable."""
     link.reachability.is_reachable = True
     for reflector in (link.pods, link.namespaces, link.nodes, link.unmanaged_pods, *link.copies.values()):
-        reflector._state.complete_event.set()  # type: ignore[attr-defined]
+        reflector.state.complete_event.set()  # type: ignore[attr-defined]
     link.topologies.is_known = True
 
 

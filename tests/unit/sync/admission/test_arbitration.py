@@ -88,8 +88,8 @@ async def test_change_in_compute_cluster_triggers_a_cycle(harness: Harness, chan
             harness.arbitration._has_pending = True
             link.watches.notify(UNMANAGED_PODS, None, harness.add_unmanaged())
         else:
-            link.nodes._state.mark_stale()
-            link.nodes._state.mark_complete()
+            link.nodes.state.mark_stale()
+            link.nodes.state.mark_complete()
         await wait_until(lambda: len(harness.asked) > number)
 
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from vkgateway.gateway.placements import placed_pods, pod_target
+from vkgateway.gateway.tenant_pods import placed_pods, pod_target
 from vkgateway.model.objects import Meta, NodeView
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.views.ownership import Key
