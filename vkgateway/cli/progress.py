@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 import click
+
+from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -20,17 +20,17 @@ class Progress:
     Call the object with the current step; `done` prints a finished step as a permanent line.
     """
 
-    def __init__(self, *, quiet: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, *, quiet: bool = False, clock: Clock = SYSTEM_CLOCK) -> None:
         self._quiet = quiet
         self._clock = clock
-        self._started = clock()
+        self._started = clock.monotonic()
         self._text = ""
         self._status: Status | None = None
 
     @property
     def elapsed_seconds(self) -> float:
         """Seconds since the start."""
-        return self._clock() - self._started
+        return self._clock.monotonic() - self._started
 
     def __enter__(self) -> Progress:
         if not self._quiet and sys.stderr.isatty():

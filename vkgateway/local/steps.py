@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.model.errors import VkgatewayError
 
 
@@ -31,7 +31,7 @@ class Step:
     needs: tuple[str, ...] = ()
 
 
-async def run_steps(steps: Sequence[Step], *, report: Report, clock: Callable[[], float] = time.monotonic) -> None:
+async def run_steps(steps: Sequence[Step], *, report: Report, clock: Clock = SYSTEM_CLOCK) -> None:
     """Run all steps; the first failure cancels the others and is raised unchanged.
 
     Raises:
@@ -44,12 +44,12 @@ async def run_steps(steps: Sequence[Step], *, report: Report, clock: Callable[[]
     async def run(step: Step) -> None:
         for name in step.needs:
             await done[name].wait()
-        started = clock()
+        started = clock.monotonic()
         running.append(step.title)
         report(", ".join(running))
         remark = await step.run()
         running.remove(step.title)
-        report.done(f"{step.title}: {remark or 'ready'} ({clock() - started:.1f} s)")
+        report.done(f"{step.title}: {remark or 'ready'} ({clock.monotonic() - started:.1f} s)")
         done[step.name].set()
         if running:
             report(", ".join(running))

@@ -6,6 +6,7 @@ import json
 import pytest
 import yaml
 
+from tests.fakes.clock import FakeClock
 from vkgateway.cli.age import format_age
 from vkgateway.cli.output import Column, print_objects
 from vkgateway.cli.progress import Progress
@@ -56,10 +57,12 @@ def test_empty_list_is_an_empty_array(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_progress_without_terminal_prints_timed_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    times = iter([0.0, 1.0, 2.5])
-    with Progress(clock=lambda: next(times)) as progress:
+    clock = FakeClock()
+    with Progress(clock=clock) as progress:
+        clock.seconds = 1.0
         progress("building")
         progress("building")
+        clock.seconds = 2.5
         progress.done("built")
     assert capsys.readouterr().err == "[   1.0s] building\n[   2.5s] built\n"
 

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from tests.fakes.clock import FakeClock
 from vkgateway.local.steps import Step, run_steps
 from vkgateway.model.errors import UnavailableError
 
@@ -46,12 +47,13 @@ async def test_independent_steps_run_concurrently() -> None:
 
 async def test_finished_step_is_reported_with_its_duration() -> None:
     heard = Heard()
-    times = iter([10.0, 12.5])
+    clock = FakeClock(10.0)
 
     async def run() -> str:
+        await clock.sleep(2.5)
         return "at 10.0.0.1"
 
-    await run_steps([Step(name="a", title="API server", run=run)], report=heard, clock=lambda: next(times))
+    await run_steps([Step(name="a", title="API server", run=run)], report=heard, clock=clock)
     assert heard.finished == ["API server: at 10.0.0.1 (2.5 s)"]
 
 

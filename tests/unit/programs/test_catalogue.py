@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.clock import FakeClock
 from vkgateway.model.errors import InputError
 from vkgateway.programs.binaries import errors
 from vkgateway.programs.binaries.cache import BUILT_PREFIX, Cache
@@ -305,15 +306,15 @@ def test_checksums_are_parsed_in_both_forms() -> None:
 
 
 def test_progress_reports_work_and_duration() -> None:
-    now = [0.0]
+    clock = FakeClock()
     said: list[str] = []
-    progress = BuildProgress("building etcd 3.6.8", report=said.append, every=10.0, clock=lambda: now[0])
+    progress = BuildProgress("building etcd 3.6.8", report=said.append, every=10.0, clock=clock)
     progress.count_line("go: downloading go.uber.org/zap v1.27.0")
-    now[0] = 7.4
+    clock.seconds = 7.4
     progress.report_state()
     progress.count_line("go.uber.org/zap")
     progress.count_line("# some/package: a warning of the compiler")
-    now[0] = 65.0
+    clock.seconds = 65.0
     progress.report_state()
     assert said == [
         "building etcd 3.6.8: modules downloaded: 1, 7 s",

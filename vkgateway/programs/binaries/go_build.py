@@ -5,12 +5,12 @@ import contextlib
 import os
 import re
 import shutil
-import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
 
 import msgspec
 
+from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.programs.binaries import errors
 from vkgateway.programs.binaries.catalogue import DEFAULT_VERSIONS, MAINS_FOLDER, BuildUnit, major_minor, unit_named
 from vkgateway.programs.binaries.go_mod import LibraryVersions, modules_in_graph, render_go_mod
@@ -49,16 +49,14 @@ class _Module(msgspec.Struct, rename="pascal"):
 
 
 class BuildProgress:
-    """Reports the progress of a build every `every` seconds; `clock` is in seconds."""
+    """Reports the progress of a build every `every` seconds."""
 
-    def __init__(
-        self, what: str, *, report: Callable[[str], None], every: float, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, what: str, *, report: Callable[[str], None], every: float, clock: Clock = SYSTEM_CLOCK) -> None:
         self._what = what
         self._report = report
         self._every = every
         self._clock = clock
-        self._start = clock()
+        self._start = clock.monotonic()
         self.downloads = 0
         self.packages = 0
 
@@ -76,7 +74,7 @@ class BuildProgress:
             doing = f"modules downloaded: {self.downloads}"
         if self.packages:
             doing = f"packages compiled: {self.packages}"
-        self._report(f"{self._what}: {doing}, {format_elapsed(self._clock() - self._start)}")
+        self._report(f"{self._what}: {doing}, {format_elapsed(self._clock.monotonic() - self._start)}")
 
     @contextlib.asynccontextmanager
     async def report_regularly(self) -> AsyncIterator[None]:
