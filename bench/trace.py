@@ -26,9 +26,8 @@ from vkgateway.simulate.result import SimulationResult
 from vkgateway.simulate.scenario import Scenario, Settings, sort_jobs
 from vkgateway.simulate.state import SimulationState
 from vkgateway.simulate.traces import openb
-from vkgateway.simulate.traces.fitting import adapt_jobs
+from vkgateway.simulate.traces.adaptation import adapt_jobs, limit_runs, scale_load
 from vkgateway.simulate.traces.synthetic import WorkloadParameters, generate_jobs
-from vkgateway.simulate.traces.window import limit_runs, scale_load
 
 NODES: Final = 64
 GPUS: Final = 8

@@ -13,8 +13,8 @@ from bench.scale.settings import Scale
 from vkgateway.arbiter.snapshot import LOW, PoolKey
 from vkgateway.model.api import DEFAULT_COMPUTE_CLUSTER
 from vkgateway.simulate.scenario import Job
+from vkgateway.simulate.traces.adaptation import select_window
 from vkgateway.simulate.traces.synthetic import WorkloadParameters, generate_jobs
-from vkgateway.simulate.traces.window import select_window
 
 POOL_KEY: Final[PoolKey] = (DEFAULT_COMPUTE_CLUSTER, GPU_POOL)
 NAMESPACE: Final = "default"

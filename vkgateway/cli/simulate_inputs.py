@@ -17,9 +17,8 @@ from vkgateway.simulate.cluster import equal_nodes, equal_quotas, named_quotas
 from vkgateway.simulate.scenario import Job, Scenario, Settings, sort_jobs
 from vkgateway.simulate.tenants import read_quotas as read_tenants
 from vkgateway.simulate.traces import decision_log, kubernetes, kueue, openb, philly
-from vkgateway.simulate.traces.fitting import adapt_jobs
+from vkgateway.simulate.traces.adaptation import adapt_jobs, limit_runs, scale_load, select_window
 from vkgateway.simulate.traces.synthetic import GANG_SIZES, WorkloadParameters, generate_jobs
-from vkgateway.simulate.traces.window import limit_runs, scale_load, select_window
 
 _MAX_RUN_SECONDS = 43_200.0
 FORMATS = ("openb", "philly", "kueue", "log")

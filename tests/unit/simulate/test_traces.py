@@ -19,10 +19,9 @@ from vkgateway.simulate import tenants
 from vkgateway.simulate.cluster import equal_nodes
 from vkgateway.simulate.scenario import GPU, POOL
 from vkgateway.simulate.traces import decision_log, kubernetes, kueue, openb, philly
+from vkgateway.simulate.traces.adaptation import adapt_jobs, limit_runs, scale_load, select_window
 from vkgateway.simulate.traces.errors import TraceError
-from vkgateway.simulate.traces.fitting import adapt_jobs
 from vkgateway.simulate.traces.synthetic import WorkloadParameters, generate_jobs
-from vkgateway.simulate.traces.window import limit_runs, scale_load, select_window
 
 NODES = """sn,cpu_milli,memory_mib,gpu,model
 node-0,64000,262144,2,P100

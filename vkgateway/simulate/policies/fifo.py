@@ -11,10 +11,9 @@ ResourceQuotas do.
 from __future__ import annotations
 
 from vkgateway.arbiter.snapshot import ENDING, GUARANTEED, NOTIFIED, WAITING, Gang, PreemptionPlan
-from vkgateway.simulate.policies.decision_builder import DecisionBuilder
 from vkgateway.simulate.policies.placement import FreeCapacity, PoolLayout, pod_shapes
 from vkgateway.simulate.policies.pool_gangs import PoolGangs, gang_rank, requested_amount, start_time, usage_by_tenant
-from vkgateway.simulate.policies.pool_scheduler import PoolScheduler
+from vkgateway.simulate.policies.pool_scheduler import DecisionBuilder, PoolScheduler
 
 
 class PriorityFifo(PoolScheduler):

@@ -12,10 +12,9 @@ from collections.abc import Mapping
 from math import inf
 
 from vkgateway.arbiter.snapshot import GUARANTEED, WAITING, Gang, PreemptionPlan
-from vkgateway.simulate.policies.decision_builder import DecisionBuilder
 from vkgateway.simulate.policies.placement import FreeCapacity, PoolLayout
 from vkgateway.simulate.policies.pool_gangs import PoolGangs, gang_rank, requested_amount, start_time, usage_by_tenant
-from vkgateway.simulate.policies.pool_scheduler import PoolScheduler
+from vkgateway.simulate.policies.pool_scheduler import DecisionBuilder, PoolScheduler
 
 _UsageByTenant = dict[str, int]
 """Thousandths of the pool's unit, by tenant."""

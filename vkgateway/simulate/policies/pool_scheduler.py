@@ -1,13 +1,39 @@
-"""Base class of schedulers that decide pool by pool."""
+"""Base class of schedulers that decide pool by pool, and their decisions under construction."""
 
 from __future__ import annotations
 
-from vkgateway.arbiter.decisions import Decisions
-from vkgateway.arbiter.snapshot import Pool, PoolKey, Snapshot
-from vkgateway.simulate.policies.decision_builder import DecisionBuilder
+from dataclasses import dataclass, field
+
+from vkgateway.arbiter.decisions import Admit, Decisions, Evict
+from vkgateway.arbiter.snapshot import Gang, Pool, PoolKey, PreemptionPlan, Snapshot
 from vkgateway.simulate.policies.placement import PoolLayout
 from vkgateway.simulate.policies.pool_gangs import PoolGangs, gangs_by_pool
 from vkgateway.simulate.scenario import Scenario
+
+
+@dataclass(slots=True)
+class DecisionBuilder:
+    """Decisions of a cycle so far: gangs are evicted whole."""
+
+    admits: list[Admit] = field(default_factory=list)
+    evicts: list[Evict] = field(default_factory=list)
+    plans: dict[str, PreemptionPlan] = field(default_factory=dict)
+
+    def admit_gang(self, gang: Gang, pool: PoolKey, nodes: dict[str, str], *, borrowed: bool) -> None:
+        """Start a gang."""
+        self.admits.append(Admit(gang=gang.id, pool=pool, nodes=nodes, borrowed=borrowed))
+
+    def evict_gang(self, victim: Gang, preemptor: Gang, now: float) -> None:
+        """Evict a gang after its notice."""
+        uids = tuple(pod.uid for pod in victim.pods)
+        deadline = now + victim.notice
+        self.evicts.append(
+            Evict(gang=victim.id, pods=uids, whole=True, makes_room_for=preemptor.id, deadline=deadline, lost=0.0)
+        )
+
+    def build_decisions(self) -> Decisions:
+        """Return the decisions."""
+        return Decisions(admits=tuple(self.admits), evicts=tuple(self.evicts), plans=self.plans)
 
 
 class PoolScheduler:

@@ -8,7 +8,7 @@ from vkgateway.arbiter.guarantees.cell_sizes import list_sizes, pool_levels, quo
 from vkgateway.arbiter.snapshot import Node, Pool, PoolKey, Quota
 from vkgateway.simulate.policies.arbiter import ArbiterScheduler
 from vkgateway.simulate.scenario import Job, Scenario
-from vkgateway.simulate.traces.fitting import adapt_jobs
+from vkgateway.simulate.traces.adaptation import adapt_jobs
 from vkgateway.simulate.usage import MILLI_PER_UNIT
 
 
