@@ -66,6 +66,7 @@ class Setting:
         self.engine = WorkerPool(workers=2)
         self.woken: list[str] = []
         self.running = RunningTenants()
+        self.clock = AdjustedClock()
         self.runtimes = TenantRuntimes(
             running=self.running,
             computes=computes.clusters,
@@ -75,6 +76,7 @@ class Setting:
             address="10.0.0.1",
             settings=Nodes(),
             on_change=self.woken.append,
+            clock=self.clock,
         )
         client = tenant.client("alpha")
         self.access = ApiServerAccess(
@@ -478,16 +480,14 @@ async def test_stop_deletes_nothing(world: Setting) -> None:
     assert world.node("a100.local") is not None
 
 
-async def test_failed_runtime_restarts_after_backoff(world: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_runtime_restarts_after_backoff(world: Setting) -> None:
     await world.ready(TenantPool(name="a100"))
-    clock = AdjustedClock()
-    monkeypatch.setattr(world.runtimes, "_clock", clock)
     world.alpha.has_failed = True
     for _ in range(3):
         seen = await world.serve(TenantPool(name="a100"))
         assert seen.verdict.reason == "InternalError"
         assert world.endpoint.admitted == {}
-    clock.passed += 11
+    world.clock.passed += 11
     await world.ready(TenantPool(name="a100"))
 
 
