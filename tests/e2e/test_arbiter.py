@@ -14,8 +14,7 @@ import pytest
 from tests.e2e.cluster import REAL, Cluster, Document, Platform, eventually, pod
 from tests.e2e.watching import watching
 from vkgateway.model.names import ADMISSION_GATE, EVICTION_DEADLINE_ANNOTATION
-from vkgateway.sync.admission.verdict_store import PREEMPTED
-from vkgateway.translate.conditions import ADMITTED_CONDITION
+from vkgateway.translate.conditions import ADMITTED_CONDITION, PREEMPTED
 
 GANG = "vkgateway.io/gang"
 RUN_SECONDS = "kwok.vkgateway.io/run-seconds"

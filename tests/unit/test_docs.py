@@ -15,8 +15,7 @@ from bench.__main__ import BENCHMARKS
 from operators.catalogue import KITS
 from vkgateway.arbiter.decisions import PendingReason
 from vkgateway.model.names import ADMISSION_GATE
-from vkgateway.sync.admission.verdict_store import PREEMPTED
-from vkgateway.translate.conditions import ADMITTED_CONDITION
+from vkgateway.translate.conditions import ADMITTED_CONDITION, PREEMPTED
 from vkgateway.translate.gangs import INTEGRATIONS
 
 ROOT = Path(__file__).parents[2]

@@ -12,8 +12,12 @@ from vkgateway.arbiter.reasons.report_types import ArbiterReport, PoolReport
 from vkgateway.cli.pending_gangs import SINGLE_POD, gang_of, parse_pending, pending_condition, requested_resources
 from vkgateway.model.names import EVICTION_DEADLINE_ANNOTATION
 from vkgateway.model.objects import Object
-from vkgateway.sync.admission.verdict_store import PREEMPTED
-from vkgateway.translate.conditions import DISRUPTION_CONDITION, FORWARDED_CONDITION, POOL_SCHEDULED_CONDITION
+from vkgateway.translate.conditions import (
+    DISRUPTION_CONDITION,
+    FORWARDED_CONDITION,
+    POOL_SCHEDULED_CONDITION,
+    PREEMPTED,
+)
 from vkgateway.translate.gangs import FoundObjects, Kind, MarkError, read_marks
 from vkgateway.translate.gangs.mark_detection import has_mark
 from vkgateway.translate.governed import has_gate, is_governed, other_gates

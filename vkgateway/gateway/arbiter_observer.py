@@ -20,8 +20,9 @@ from vkgateway.gateway.usagelog import UsageLog, UsageRecord
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.model.errors import InputError, UnavailableError, VkgatewayError
 from vkgateway.model.requests import is_extended
-from vkgateway.sync.admission.verdict_store import PREEMPTED, PodRun
+from vkgateway.sync.admission.accounting import PodRun
 from vkgateway.sync.views.ownership import Key
+from vkgateway.translate.conditions import PREEMPTED
 
 _MIN_INTERVAL: Final = 60.0
 _MAX_INTERVAL: Final = 3600.0

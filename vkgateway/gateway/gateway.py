@@ -73,7 +73,7 @@ class Gateway:
         self._observer = ArbiterObserver(settings.arbiter, clock=clock)
         arbitration = _arbiter_settings(settings.arbiter)
         self.arbiter = Arbitration(arbitration, platform, observer=self._observer, clock=clock)
-        self._observer.pod_names, self._observer.divided_pools = self.arbiter.pod_names, platform.divided_pools
+        self._observer.pod_names, self._observer.divided_pools = self.arbiter.tenants.pod_names, platform.divided_pools
         running = RunningTenants()
         self.kubelet = _build_kubelet(settings.kubelet, running, address=address, tls=tls, files=files)
         self.tenant_runtimes = TenantRuntimes(

@@ -9,7 +9,7 @@ from vkgateway.arbiter.snapshot import Pool as PoolFacts
 from vkgateway.model.api import Pool, PoolStatus, TenantPool, WithinTenant
 from vkgateway.model.objects import NodeView
 from vkgateway.model.requests import MilliResources, is_extended, to_milli
-from vkgateway.sync.admission.pod_observer import is_arbiter_placed, recover_verdict
+from vkgateway.sync.admission.verdict_store import is_arbiter_placed, recorded_verdict
 from vkgateway.sync.compute.unmanaged_pods import UnmanagedPodView
 from vkgateway.sync.views.ownership import owned_by
 from vkgateway.sync.views.pods import ComputePodView
@@ -80,7 +80,7 @@ def guaranteed_pods(pods: Iterable[ComputePodView], key: PoolKey, unit: str) -> 
     """Return tenant, node and thousandths of `unit` of each pod that the arbiter placed inside its guarantee."""
     found = []
     for pod in pods:
-        verdict = recover_verdict(pod, key[0]) if is_arbiter_placed(pod) and not pod.has_ended else None
+        verdict = recorded_verdict(pod, key[0]) if is_arbiter_placed(pod) and not pod.has_ended else None
         if (
             verdict is not None
             and verdict.pool == key

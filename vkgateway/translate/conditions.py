@@ -17,6 +17,8 @@ POOL_SCHEDULED_CONDITION: Final = "vkgateway.io/PoolScheduled"
 
 DISRUPTION_CONDITION: Final = "DisruptionTarget"
 """Kubernetes' condition for a pod that a disruption ended or is about to end."""
+PREEMPTED: Final = "PreemptionByVkgateway"
+"""Its reason, and the reason in the status, of pods that the arbiter evicts."""
 
 _KUBELET_REASON: Final = "TerminationByKubelet"
 """Its reason if a kubelet ended the pod for lack of resources. After this disruption alone, the failed pod remains."""

@@ -43,7 +43,7 @@ async def world(watch: ArbiterObserver, monkeypatch: pytest.MonkeyPatch) -> Asyn
 
     def arbitration(*args: Any, **settings: Any) -> Arbitration:
         world = Arbitration(*args, observer=watch, **settings)
-        watch.pod_names = world.pod_names
+        watch.pod_names = world.tenants.pod_names
         return world
 
     monkeypatch.setattr(worlds, "Arbitration", arbitration)

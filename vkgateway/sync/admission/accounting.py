@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
-from vkgateway.arbiter.queueing.admission import Admission, AdmissionState
-from vkgateway.sync.admission.member import GangMember, gang_id
-from vkgateway.sync.admission.member_state import MemberState
+from vkgateway.arbiter.queueing.admission import Admission
+from vkgateway.arbiter.snapshot import Shape
+from vkgateway.sync.admission.member import GangMember, MemberState, gang_id
 from vkgateway.sync.admission.run_history import RunHistory
 from vkgateway.sync.admission.start_meter import StartMeter
-from vkgateway.sync.admission.verdict_store import PREEMPTED, PodRun
 from vkgateway.sync.tenant_scope import TenantScope
 from vkgateway.sync.views.pods import ComputePodView
+from vkgateway.translate.conditions import PREEMPTED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodRun:
+    """A pod that held resources from `start` to `end` (seconds since the epoch)."""
+
+    namespace: str
+    name: str
+    gang: str
+    band: str
+    verdict: Admission
+    shape: Shape
+    start: float
+    end: float
+    checkpoint: float
+    """Time of its last checkpoint; 0: never."""
+    end_reason: str
+    """Phase in which it ended, or the reason of its eviction."""
 
 
 class AdmissionObserver(Protocol):
@@ -60,8 +79,8 @@ class PodAccounting:
                 self._observer.pod_ended(
                     self._tenant, self._build_run(member, verdict, start=start, done=state.has_succeeded)
                 )
-        elif compute_pod is not None:
-            self._start_times.setdefault(uid, state.since)
+        elif compute_pod is not None and state.verdict is not None:
+            self._start_times.setdefault(uid, state.verdict.since)
             if compute_pod.spec.node_name:
                 self._observer.start_meter.pod_bound(uid, now=self._clock.time())
 
@@ -81,7 +100,7 @@ class PodAccounting:
             start=start,
             end=self._clock.time(),
             checkpoint=member.marks.checkpoint if member.marks is not None else 0.0,
-            end_reason=PREEMPTED if verdict.verdict is AdmissionState.EVICTING else "Succeeded" if done else "Ended",
+            end_reason=PREEMPTED if verdict.is_evicting else "Succeeded" if done else "Ended",
         )
 
     def _gang_id(self, member: GangMember) -> str:

@@ -4,32 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
 from vkgateway.arbiter.decisions import Decisions
-from vkgateway.arbiter.snapshot import Policy, PoolKey, PreemptionPlan, Shape, Snapshot
+from vkgateway.arbiter.snapshot import Policy, Pool, PoolKey, PreemptionPlan, Snapshot
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.model.api import Pool as PoolSpec
-from vkgateway.sync.admission.cluster_cache import ClusterCache
-from vkgateway.sync.admission.deciding import Decide, incremental_decide
-from vkgateway.sync.admission.dispatch import dispatch_decisions
-from vkgateway.sync.admission.gangs import EvictionTerms
+from vkgateway.sync.admission.accounting import PodRun
+from vkgateway.sync.admission.arbitrated_tenants import ArbitratedTenants
+from vkgateway.sync.admission.cluster_cache import ClusterCaches
+from vkgateway.sync.admission.gang_builder import EvictionTerms
 from vkgateway.sync.admission.journal import Journal
 from vkgateway.sync.admission.snapshots import build_snapshot
 from vkgateway.sync.admission.start_meter import StartMeter
 from vkgateway.sync.admission.tenant_admission import TenantAdmission
-from vkgateway.sync.admission.verdict_store import PodRun
 from vkgateway.sync.arbiter_metrics import forget_tenant
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.metrics import RETRIES
-from vkgateway.sync.views.ownership import Key
 from vkgateway.sync.views.pods import ComputePodView
 
+if TYPE_CHECKING:
+    from vkgateway.arbiter.cache import Cache
+
 log = structlog.get_logger(__name__)
+
+Decide = Callable[[Snapshot, float], Decisions]
 
 _START_TIMEOUT: Final = 20.0
 """Seconds after the start within which the first cycle waits for the pods of every expected tenant."""
@@ -86,6 +89,47 @@ class Platform(Protocol):
         """Called after each cycle without pods under notice: the clock may be set then."""
 
 
+class CycleTrigger:
+    """Request for the next scheduling cycle: at once, or by a timer."""
+
+    def __init__(self) -> None:
+        self._is_set = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def due_at(self) -> float | None:
+        """Time of the event loop at which the timer requests a cycle; None: no timer is set."""
+        return self._timer.when() if self._timer is not None else None
+
+    async def wait(self, *, gather: float) -> None:
+        """Wait for a request, and some seconds for further changes; then accept the next request."""
+        await self._is_set.wait()
+        await asyncio.sleep(gather)
+        self._is_set.clear()
+
+    def set(self) -> None:
+        """Request a cycle now."""
+        self._is_set.set()
+
+    def set_within(self, seconds: float) -> None:
+        """Request a cycle within a number of seconds."""
+        loop = asyncio.get_running_loop()
+        if self._timer is not None:
+            if self._timer.when() <= loop.time() + seconds:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_later(seconds, self._on_timer)
+
+    def close(self) -> None:
+        """Cancel the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.set()
+
+
 class Arbitration:
     """Arbitration of the governed pods of all tenants in all compute clusters.
 
@@ -109,15 +153,15 @@ class Arbitration:
         """Time of day by which notices run."""
         self._decide = decide or incremental_decide()
         self.start_meter = StartMeter()
-        self._tenants: dict[str, TenantAdmission] = {}
-        self._clusters: dict[str, ClusterCache] = {}
+        self.tenants = ArbitratedTenants()
+        self._clusters = ClusterCaches(self.tenants, self)
+        self.cycle_trigger = CycleTrigger()
         self._plans: Mapping[str, PreemptionPlan] = {}
-        self._triggered = asyncio.Event()
-        self._timer: asyncio.TimerHandle | None = None
         self._has_pending = True
         """Whether gangs are pending, or may be: then released capacity starts a cycle soon."""
         self._started = False
-        self._started_at: float | None = None
+        self.waiting_since: float | None = None
+        """Since when the first cycle waits for clusters and tenants; None: no cycle was requested."""
 
     @property
     def bind_timeout(self) -> float:
@@ -126,26 +170,19 @@ class Arbitration:
 
     def add_tenant(self, tenant: TenantAdmission) -> None:
         """Include a tenant in the cycles from now on."""
-        self._tenants[tenant.name] = tenant
+        self.tenants.by_name[tenant.name] = tenant
         self.trigger()
 
     def remove_tenant(self, name: str) -> None:
         """Exclude a tenant; the capacity of its compute pods counts as used until they are deleted."""
         forget_tenant(name)
-        tenant = self._tenants.pop(name, None)
-        if tenant is not None:
-            for cluster in self._clusters.values():
-                for pod in cluster.link.pods.of_tenant(name):
-                    cluster.recount_pod(pod)
+        if self.tenants.by_name.pop(name, None) is not None:
+            self._clusters.recount_tenant(name)
         self.trigger()
 
     def trigger(self) -> None:
         """Request a cycle soon, because something changed."""
-        self._triggered.set()
-
-    def pod_names(self) -> dict[str, Key]:
-        """Return namespaces and names of all members by UID. May be called from another thread."""
-        return {member.uid: member.key for tenant in list(self._tenants.values()) for member in tenant.gangs}
+        self.cycle_trigger.set()
 
     def eviction_terms(self, pool: PoolKey | None) -> EvictionTerms:
         """Return the terms of evictions from a pool."""
@@ -165,8 +202,8 @@ class Arbitration:
 
     def recount_pod(self, pod: ComputePodView, cluster: str) -> None:
         """Count a compute pod's usage again, after its tenant pod was read or forgotten."""
-        if cluster in self._clusters:
-            self._clusters[cluster].recount_pod(pod)
+        if cluster in self._clusters.by_name:
+            self._clusters.by_name[cluster].recount_pod(pod)
 
     def pod_ended(self, tenant: str, ran: PodRun) -> None:
         """Pass the end of a pod that ran to the observer."""
@@ -178,23 +215,19 @@ class Arbitration:
 
         Return False if too many nodes are excluded: then the cause is whatever binds pods there, and not the nodes.
         """
-        cache = self._clusters.get(cluster)
+        cache = self._clusters.by_name.get(cluster)
         return cache is not None and cache.avoid_node(node, until=self.clock.time() + 5 * self.settings.bind_timeout)
 
     async def run(self) -> None:
         """Run cycles until cancelled."""
         try:
             while True:
-                await self._triggered.wait()
-                await asyncio.sleep(self.settings.gather)
-                self._triggered.clear()
+                await self.cycle_trigger.wait(gather=self.settings.gather)
                 if self._is_ready():
                     await self._try_cycle()
         finally:
-            if self._timer is not None:
-                self._timer.cancel()
-            for cluster in self._clusters.values():
-                cluster.close()
+            self.cycle_trigger.close()
+            self._clusters.close()
             if self._journal is not None:
                 await self._journal.close()
 
@@ -207,58 +240,30 @@ class Arbitration:
         except Exception:
             log.exception("scheduling cycle failed; it is retried")
             RETRIES.labels("defect").inc()
-            self._trigger_within(_AFTER_DEFECT)
+            self.cycle_trigger.set_within(_AFTER_DEFECT)
 
     def _is_ready(self) -> bool:
         """Return whether enough is known for a cycle. At a start, partly read gangs must not count as incomplete."""
-        self._sync_clusters()
+        self._clusters.set_links(self._platform.links)
         if self._started:
             return True
         now = self.clock.time()
-        self._started_at = now if self._started_at is None else self._started_at
-        timed_out = now - self._started_at >= _START_TIMEOUT
+        self.waiting_since = now if self.waiting_since is None else self.waiting_since
+        timed_out = now - self.waiting_since >= _START_TIMEOUT
         expected = self._platform.expected_tenants()
-        known = (
-            expected is not None
-            and all(cluster.is_known for cluster in self._clusters.values())
-            and all(name in self._tenants and self._tenants[name].is_known for name in expected)
-        )
+        known = expected is not None and self._clusters.are_known and self.tenants.are_known(expected)
         if known or timed_out:
             self._started = True
-            log.info("first scheduling cycle", tenants=len(self._tenants), everything_known=known)
+            log.info("first scheduling cycle", tenants=len(self.tenants.by_name), everything_known=known)
         else:
-            self._trigger_within(0.25)
+            self.cycle_trigger.set_within(0.25)
         return self._started
-
-    def _sync_clusters(self) -> None:
-        links = self._platform.links
-        for name in [name for name, cache in self._clusters.items() if links.get(name) is not cache.link]:
-            self._clusters.pop(name).close()
-        for name, link in links.items():
-            if name not in self._clusters:
-                self._clusters[name] = ClusterCache(link, self)
-
-    def cluster_returned(self, cluster: str) -> None:
-        """Postpone evictions in a cluster that is reachable again, so that they are decided once more."""
-        for tenant in self._tenants.values():
-            tenant.postpone_evictions(cluster)
-
-    def is_member(self, tenant: str, uid: str) -> bool:
-        """See `ClusterOwner`."""
-        known = self._tenants.get(tenant)
-        return known is not None and known.is_governed_pod(uid)
-
-    def shape_of(self, tenant: str, uid: str) -> Shape | None:
-        """See `ClusterOwner`."""
-        known = self._tenants.get(tenant)
-        member = known.gangs.find_member(uid) if known is not None else None
-        return member.shape if member is not None and member.governed else None
 
     async def _run_cycle(self) -> None:
         now = self.clock.time()
         snapshot, unjudged_reports = build_snapshot(
-            self._tenants,
-            self._clusters,
+            self.tenants.by_name,
+            self._clusters.by_name,
             self._platform.pool_specs(),
             plans=self._plans,
             policy=self.settings.policy,
@@ -269,7 +274,7 @@ class Arbitration:
         seconds = time.perf_counter() - begun
         all_decisions = replace(decisions, holds=(*decisions.holds, *unjudged_reports))
         self._plans = all_decisions.plans
-        dispatch_decisions(all_decisions, snapshot, self._tenants, now=now)
+        self.tenants.dispatch_decisions(all_decisions, snapshot, now=now)
         self.start_meter.cycle_decided(
             {gang.id: gang for gang in snapshot.gangs}, all_decisions, at=now, now=self.clock.time()
         )
@@ -278,33 +283,49 @@ class Arbitration:
         if self._journal is not None:
             self._journal.add_cycle(snapshot, decisions, now)
         self._has_pending = bool(all_decisions.holds or all_decisions.plans)
-        if not all_decisions.evicts and not any(one.has_notices for one in self._tenants.values()):
+        if not all_decisions.evicts and not self.tenants.has_notices:
             self._platform.notices_ended()
         self._set_timer(all_decisions, self.clock.time())
         await asyncio.sleep(seconds * _REST_RATIO)
 
     def _set_timer(self, decisions: Decisions, now: float) -> None:
-        times = [tenant.next_deadline() for tenant in self._tenants.values()]
-        due = min((time for time in times if time is not None), default=None)
+        due = self.tenants.next_deadline()
         wait = None if due is None else max(0.01, due - now + 0.01)
         if decisions.holds:
             wait = min(_REFRESH, _REFRESH if wait is None else wait)
         if wait is not None:
-            self._trigger_within(wait)
+            self.cycle_trigger.set_within(wait)
 
     def trigger_later(self) -> None:
         """Request a cycle after a while; later if no gang is pending."""
-        self._trigger_within(self.settings.unplaced_delay if self._has_pending else _REFRESH)
+        self.cycle_trigger.set_within(self.settings.unplaced_delay if self._has_pending else _REFRESH)
 
-    def _trigger_within(self, seconds: float) -> None:
-        """Request a cycle within a number of seconds."""
-        loop = asyncio.get_running_loop()
-        if self._timer is not None:
-            if self._timer.when() <= loop.time() + seconds:
-                return
-            self._timer.cancel()
-        self._timer = loop.call_later(seconds, self._on_timer)
 
-    def _on_timer(self) -> None:
-        self._timer = None
-        self.trigger()
+def incremental_decide() -> Decide:
+    """Return a `decide` function that reuses what did not change since its last call.
+
+    The arbiter is loaded for the first gang, or for a guarantee that must be reduced: it imports numpy, for which the
+    start of the gateway should not wait.
+    """
+    carry: Cache | None = None
+
+    def decide(snapshot: Snapshot, now: float) -> Decisions:
+        nonlocal carry
+        if carry is None and not snapshot.gangs and all(_covers_guarantees(pool, snapshot) for pool in snapshot.pools):
+            return Decisions()
+        from vkgateway.arbiter import cycle
+        from vkgateway.arbiter.cache import Cache
+
+        carry = carry or Cache()
+        return cycle.decide(snapshot, now, carry)
+
+    return decide
+
+
+def _covers_guarantees(pool: Pool, snapshot: Snapshot) -> bool:
+    """Return whether all nodes of the pools are available and the guarantees fit into what other pods leave."""
+    guaranteed = sum(quota.guarantee.get(pool.unit_resource, 0) for quota in snapshot.quotas if quota.pool == pool.key)
+    left = sum(
+        node.allocatable.get(pool.unit_resource, 0) - node.used.get(pool.unit_resource, 0) for node in pool.nodes
+    )
+    return all(node.usable for node in pool.nodes) and guaranteed <= left

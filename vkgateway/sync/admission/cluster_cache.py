@@ -1,8 +1,8 @@
-"""Scheduling state of one compute cluster: its pools, and the usage of pods that the arbiter does not place."""
+"""Scheduling state of compute clusters: their pools, and the usage of pods that the arbiter does not place."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final, Protocol
 
 from vkgateway.arbiter.snapshot import Pool, Shape
@@ -25,14 +25,21 @@ _MIN_AVOIDED: Final = 2
 """Minimum number of nodes that may be excluded at the same time; a tenth of the cluster's nodes if that is more."""
 
 
-class ClusterOwner(Protocol):
-    """The arbitration, as one cluster's cache sees it."""
+class ClusterTenants(Protocol):
+    """The tenants, as a cluster's cache uses them."""
 
     def is_member(self, tenant: str, uid: str) -> bool:
-        """Return whether the arbiter itself places the tenant pod with this uid."""
+        """Return whether the arbiter itself places the tenant pod with this UID."""
 
     def shape_of(self, tenant: str, uid: str) -> Shape | None:
         """Return the shape of a tenant pod that the arbiter places; None for other pods."""
+
+    def postpone_evictions(self, cluster: str) -> None:
+        """Postpone evictions in a cluster that is reachable again."""
+
+
+class CycleRequests(Protocol):
+    """The arbitration, as a cluster's cache requests its cycles."""
 
     def trigger(self) -> None:
         """Start a cycle soon."""
@@ -40,20 +47,18 @@ class ClusterOwner(Protocol):
     def trigger_later(self) -> None:
         """Start a cycle after a while: only the usage of other pods changed, and those change by the hundred."""
 
-    def cluster_returned(self, cluster: str) -> None:
-        """Handle a cluster that is reachable again."""
-
 
 class ClusterCache:
     """Scheduling state of one compute cluster, updated by its watches."""
 
-    def __init__(self, link: ComputeLink, owner: ClusterOwner) -> None:
+    def __init__(self, link: ComputeLink, tenants: ClusterTenants, cycles: CycleRequests) -> None:
         self.link = link
-        self._owner = owner
+        self._tenants = tenants
+        self._cycles = cycles
         self._is_away = not link.is_trusted
         self._occupancy = Occupancy()
         self._images = NodeImages()
-        self._zones = NodeZones(owner.shape_of)
+        self._zones = NodeZones(tenants.shape_of)
         self._pending_topologies: dict[str, TopologyView | None] = {}
         """Topologies that nodes published before the cluster's pods were known."""
         self._pools: dict[str, PoolCache] = {}
@@ -65,12 +70,12 @@ class ClusterCache:
         """Nodes that did not accept a pod, with the time until which they are excluded."""
         link.watches.add(PODS, self._pod_changed)
         link.watches.add(UNMANAGED_PODS, self._unmanaged_pod_changed)
-        link.watches.add(NODES, owner.trigger)
+        link.watches.add(NODES, cycles.trigger)
         link.watches.add(TRUST, self._reachable_changed)
         link.watches.add(TOPOLOGIES, self._topology_changed)
         self._pending_topologies.update(link.topologies.topology_items())
         for pod in link.pods.store.values():
-            self._count_pod(pod)
+            self.recount_pod(pod)
         for unmanaged in link.unmanaged_pods.store.values():
             self._unmanaged_pod_changed(None, unmanaged)
 
@@ -78,7 +83,7 @@ class ClusterCache:
         """Stop watching the cluster."""
         self.link.watches.remove(PODS, self._pod_changed)
         self.link.watches.remove(UNMANAGED_PODS, self._unmanaged_pod_changed)
-        self.link.watches.remove(NODES, self._owner.trigger)
+        self.link.watches.remove(NODES, self._cycles.trigger)
         self.link.watches.remove(TRUST, self._reachable_changed)
         self.link.watches.remove(TOPOLOGIES, self._topology_changed)
 
@@ -129,8 +134,8 @@ class ClusterCache:
     def _reachable_changed(self) -> None:
         was_away, self._is_away = self._is_away, not self.link.is_trusted
         if was_away and not self._is_away:
-            self._owner.cluster_returned(self.link.name)
-        self._owner.trigger()
+            self._tenants.postpone_evictions(self.link.name)
+        self._cycles.trigger()
 
     def _assign_nodes(self, members: dict[str, PoolNodes]) -> None:
         """Update the nodes of each pool. A placed pod whose node left its pool counts as usage of others there."""
@@ -141,17 +146,13 @@ class ClusterCache:
         if node_names != self._node_names:
             self._node_names = node_names
             for pod in self.link.pods.store.values():
-                self._count_pod(pod)
-
-    def recount_pod(self, pod: ComputePodView) -> None:
-        """Count a pod's usage again, after its tenant pod was read or forgotten."""
-        self._count_pod(pod)
+                self.recount_pod(pod)
 
     def _topology_changed(self, node: str, view: TopologyView | None) -> None:
         self._pending_topologies[node] = view
         if self._zones.follows_pods:
             self._update_zones()
-        self._owner.trigger_later()
+        self._cycles.trigger_later()
 
     def _update_zones(self) -> None:
         """Update the zones of nodes that published a topology, once all pods are known."""
@@ -164,14 +165,15 @@ class ClusterCache:
     def _pod_changed(self, old: ComputePodView | None, new: ComputePodView | None) -> None:
         self._zones.pod_changed(old, new)
         if new is not None:
-            self._count_pod(new)
+            self.recount_pod(new)
         elif old is not None:
             self._occupancy.drop_pod(old.metadata.uid)
-        self._owner.trigger_later()
+        self._cycles.trigger_later()
 
-    def _count_pod(self, pod: ComputePodView) -> None:
+    def recount_pod(self, pod: ComputePodView) -> None:
+        """Count a pod's usage again, after it changed, or after its tenant pod was read or forgotten."""
         uid, pool = pod.metadata.uid, pod.metadata.labels.get(POOL_LABEL, "")
-        placed = self._owner.is_member(pod.tenant_name, pod.tenant_uid)
+        placed = self._tenants.is_member(pod.tenant_name, pod.tenant_uid)
         moved = bool(self._node_names and pod.spec.node_name) and pod.spec.node_name not in self._node_names.get(
             pool, ()
         )
@@ -186,4 +188,37 @@ class ClusterCache:
             self._occupancy.count_pod(new.metadata.uid, node=new.node, amounts=new.requests)
         elif old is not None:
             self._occupancy.drop_pod(old.metadata.uid)
-        self._owner.trigger_later()
+        self._cycles.trigger_later()
+
+
+class ClusterCaches:
+    """Scheduling state of all connected compute clusters."""
+
+    def __init__(self, tenants: ClusterTenants, cycles: CycleRequests) -> None:
+        self._tenants = tenants
+        self._cycles = cycles
+        self.by_name: dict[str, ClusterCache] = {}
+
+    @property
+    def are_known(self) -> bool:
+        """Whether all objects of all clusters are known."""
+        return all(cluster.is_known for cluster in self.by_name.values())
+
+    def set_links(self, links: Mapping[str, ComputeLink]) -> None:
+        """Follow the connected clusters."""
+        for name in [name for name, cache in self.by_name.items() if links.get(name) is not cache.link]:
+            self.by_name.pop(name).close()
+        for name, link in links.items():
+            if name not in self.by_name:
+                self.by_name[name] = ClusterCache(link, self._tenants, self._cycles)
+
+    def recount_tenant(self, tenant: str) -> None:
+        """Count the usage of all pods of a tenant again."""
+        for cluster in self.by_name.values():
+            for pod in cluster.link.pods.of_tenant(tenant):
+                cluster.recount_pod(pod)
+
+    def close(self) -> None:
+        """Stop watching the clusters."""
+        for cluster in self.by_name.values():
+            cluster.close()

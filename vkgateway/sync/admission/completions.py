@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from vkgateway.arbiter.snapshot import PodState
-from vkgateway.sync.admission.member import GangMember
-from vkgateway.sync.admission.member_state import MemberState
+from vkgateway.sync.admission.member import GangMember, MemberState
 from vkgateway.translate.gangs import GangMarks
 
 _GRAIN: Final = 1.0

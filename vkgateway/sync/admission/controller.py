@@ -13,11 +13,10 @@ from vkgateway.sync.admission.companion_objects import CompanionObjects
 from vkgateway.sync.admission.completion_records import CompletionRecords
 from vkgateway.sync.admission.event_handler import GateEventHandler
 from vkgateway.sync.admission.eviction_notices import EvictionNotices
-from vkgateway.sync.admission.gate_reconciler import GateReconciler, PodReader, VolumeTerms
-from vkgateway.sync.admission.pod_reads import PodReads
+from vkgateway.sync.admission.gate_reconciler import GateReconciler
+from vkgateway.sync.admission.member_reader import MemberReader, PodReader, VolumeTerms
 from vkgateway.sync.admission.size_policy import SizePolicy
 from vkgateway.sync.admission.tenant_admission import ArbitrationService, TenantAdmission
-from vkgateway.sync.admission.unbound_pods import UnboundPods
 from vkgateway.sync.pods.pod_context import PodContext, compute_pod_of, tenant_pod_of
 from vkgateway.sync.runtime.registry import Registry
 from vkgateway.sync.runtime.requests import POD
@@ -55,19 +54,23 @@ class AdmissionController:
     def __init__(self, scope: TenantScope, arbiter: ArbiterService, *, reader: PodReader, volumes: VolumeTerms) -> None:
         self._scope = scope
         self._arbiter = arbiter
-        self._unbound = UnboundPods(scope.clock)
         self.notices = EvictionNotices(scope)
         self.companions = CompanionObjects(scope)
         self.size_policy = SizePolicy(scope)
         self.completion_records = CompletionRecords(scope)
         self.tenant_admission = TenantAdmission(
-            scope, arbiter, PodReads(self.companions), completion_store=self.completion_records
+            scope, arbiter, self.companions, completion_store=self.completion_records
         )
+        self.member_reader = MemberReader(scope, self.tenant_admission, self.companions, reader=reader, volumes=volumes)
         self.gate_reconciler = GateReconciler(
-            scope, self.tenant_admission, self.companions, reader=reader, volumes=volumes, sizes=self.size_policy
+            scope, self.tenant_admission, self.member_reader, reader=reader, sizes=self.size_policy
         )
         self.event_handler = GateEventHandler(
-            scope, self.tenant_admission, self.gate_reconciler, size_policy=self.size_policy, unbound=self._unbound
+            scope,
+            self.tenant_admission,
+            gates=self.gate_reconciler,
+            members=self.member_reader,
+            size_policy=self.size_policy,
         )
 
     def set_up(self, registry: Registry) -> None:
@@ -95,14 +98,14 @@ class AdmissionController:
 
     def observe_pod(self, pod: Object, view: TenantPodView) -> None:
         """Pass a bound pod that was read to the gates, unless the server must be asked about its kinds first."""
-        if self.gate_reconciler.must_read(view) and not self.gate_reconciler.ordinary.must_query_kinds(pod):
-            self.gate_reconciler.observe_pod(pod, view.fingerprint)
+        if self.member_reader.must_read(view) and not self.member_reader.ordinary.must_query_kinds(pod):
+            self.member_reader.observe_pod(pod, view.fingerprint)
 
     def is_ordinary(self, view: TenantPodView) -> bool:
         """Return whether a marked pod starts without the arbiter, because its tenant does not have the kind of the
         mark.
         """
-        return self.gate_reconciler.ordinary.is_ordinary(view)
+        return self.member_reader.ordinary.is_ordinary(view)
 
     def admission_for(self, context: PodContext) -> Admission:
         """Return the admission of a pod without a compute pod."""
@@ -113,18 +116,14 @@ class AdmissionController:
         """Return the admission of a pod with a compute pod: retaken if no node has accepted it in time."""
         compute_pod = compute_pod_of(context)
         node = compute_pod.metadata.annotations.get(COMPUTE_NODE_ANNOTATION, "")
-        uid = tenant_pod_of(context).metadata.uid
+        uid, compute_uid = tenant_pod_of(context).metadata.uid, compute_pod.metadata.uid
         if compute_pod.spec.node_name:
-            self._unbound.forget_pod(uid)
-            self.tenant_admission.keep_compute_pod(uid, compute_pod.metadata.uid)
+            self.tenant_admission.verdicts.keep_compute_pod(uid, compute_uid)
         elif node:
-            remaining = (
-                self._unbound.seen_since(uid, compute_pod.metadata.uid)
-                + self._arbiter.bind_timeout
-                - self._scope.clock.time()
-            )
+            since = self.tenant_admission.observer.unbound.seen_since(uid, compute_uid)
+            remaining = since + self._arbiter.bind_timeout - self._scope.clock.time()
             if remaining <= 0 and self._arbiter.avoid_node(context.link.name, node):
-                self.tenant_admission.revert_compute_pod(uid, compute_pod.metadata.uid)
+                self.tenant_admission.verdicts.revert_compute_pod(uid, compute_uid)
                 return RETAKEN
             self._scope.work_queue.enqueue(POD, context.key, remaining if remaining > 0 else self._arbiter.bind_timeout)
         return self.tenant_admission.running_admission(uid)

@@ -6,10 +6,11 @@ from collections.abc import Iterable
 
 from vkgateway.arbiter.snapshot import Quota
 from vkgateway.sync.admission.companion_objects import COMPANION_KINDS, COMPANIONS
-from vkgateway.sync.admission.gate_reconciler import GateReconciler, is_gated
+from vkgateway.sync.admission.gate_reconciler import GateReconciler
+from vkgateway.sync.admission.member_reader import MemberReader
+from vkgateway.sync.admission.pod_observer import is_gated
 from vkgateway.sync.admission.size_policy import NODE_SIZES, SizePolicy
 from vkgateway.sync.admission.tenant_admission import TenantAdmission
-from vkgateway.sync.admission.unbound_pods import UnboundPods
 from vkgateway.sync.runtime.registry import Registry
 from vkgateway.sync.runtime.requests import GATE
 from vkgateway.sync.runtime.sources import COMPUTE_PODS, RESYNC, TENANT_PODS, VOLUME_LOCATIONS
@@ -27,17 +28,17 @@ class GateEventHandler:
         self,
         scope: TenantScope,
         admission: TenantAdmission,
-        gates: GateReconciler,
         *,
+        gates: GateReconciler,
+        members: MemberReader,
         size_policy: SizePolicy,
-        unbound: UnboundPods,
     ) -> None:
         self._scope = scope
         self._pods = scope.cache.pods
         self._admission = admission
         self._gates = gates
+        self._members = members
         self._size_policy = size_policy
-        self._unbound = unbound
 
     def set_up(self, registry: Registry) -> None:
         """See `Reconciler`."""
@@ -66,9 +67,9 @@ class GateEventHandler:
     def compute_pod_changed(self, key: Key) -> None:
         """Handle a change of a compute pod."""
         for member in self._admission.pod_changed(key):
-            self._gates.forget_member(member)
-            self._unbound.forget_pod(member.uid)
-        if self._gates.compute_pod_changed(key):
+            self._gates.reporter.forget_pod(member.uid)
+            self._members.forget_member(member)
+        if self._members.compute_pod_changed(key):
             self._enqueue_read(key)
 
     def _pod_changed(self, old: TenantPodView | None, new: TenantPodView | None) -> None:
@@ -76,8 +77,9 @@ class GateEventHandler:
         assert view is not None
         key = view.metadata.key
         if new is None:
-            self._gates.pod_deleted(view.metadata.uid)
-        elif self._gates.needs_read(new):
+            self._gates.reporter.forget_pod(view.metadata.uid)
+            self._members.ordinary.forget_pod(view.metadata.uid)
+        elif self._members.needs_read(new):
             self._enqueue_read(key)
         self.compute_pod_changed(key)
 
@@ -85,7 +87,7 @@ class GateEventHandler:
         """Request what was put off: pods that were not read are read, gated pods are reconciled."""
         self._admission.reads.unread.intersection_update(self._pods.store)
         for key, view in self._pods.store.items():
-            if self._gates.needs_read(view):
+            if self._members.needs_read(view):
                 self._enqueue_read(key)
             elif is_gated(view):
                 self._scope.work_queue.enqueue(GATE, key)
@@ -93,11 +95,11 @@ class GateEventHandler:
 
     def _volumes_changed(self) -> None:
         """Reconcile pods that use volumes: they may fit on other nodes."""
-        for key in self._gates.volumes_changed():
+        for key in self._members.volumes_changed():
             self._scope.work_queue.enqueue(GATE, key)
 
     def _reachable_nodes_changed(self) -> None:
-        self._gates.pools_changed()
+        self._members.pools_changed()
         for member in self._admission.gangs:
             self._scope.work_queue.enqueue(GATE, member.key)
         self._node_sizes_changed()
@@ -113,9 +115,9 @@ class GateEventHandler:
         self._scope.work_queue.enqueue(GATE, key)
 
     def _companion_changed(self, reference: Reference) -> None:
-        for key in self._gates.companion_changed(reference):
+        for key in self._members.companion_changed(reference):
             self._enqueue_read(key)
 
     def _kind_changed(self, kind: Kind) -> None:
-        for key in self._gates.kind_changed(kind):
+        for key in self._members.kind_changed(kind):
             self._enqueue_read(key)

@@ -1,18 +1,20 @@
-"""A tenant pod as the arbiter needs it, decoded once from the whole object."""
+"""Members of gangs: a tenant pod as the arbiter needs it, decoded once from the whole object, and its state."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Final
 
-from vkgateway.arbiter.snapshot import Band, PoolKey, Shape
+from vkgateway.arbiter.queueing.admission import Admission
+from vkgateway.arbiter.snapshot import Band, PodState, PoolKey, Shape
 from vkgateway.model import times
 from vkgateway.model.names import RESERVED_PREFIX
 from vkgateway.model.objects import Object
 from vkgateway.model.requests import device_requests
 from vkgateway.sync.admission.shapes import shape_of
-from vkgateway.sync.admission.virtual_nodes import pools_of, virtual_node_terms
+from vkgateway.sync.admission.virtual_nodes import pools_of, shown_nodes, virtual_node_terms
 from vkgateway.sync.tenant_scope import VirtualNodeBinding
 from vkgateway.sync.views.ownership import Key
 from vkgateway.sync.views.pods import TenantPodView
@@ -107,6 +109,26 @@ class GangMember:
         return self.marks.group if self.marks is not None else f"{self.key[0]}/pod/{self.uid}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberState:
+    """State of a member at one moment. A succeeded member counts as done."""
+
+    state: PodState | None = None
+    """None: the pod does not exist any more, or has ended."""
+    verdict: Admission | None = None
+    """The verdict on a placed pod, with the node on which it runs; the deadline of a terminating pod is that of its
+    termination. None: the pod holds no resources.
+    """
+    has_succeeded: bool = False
+    has_failed: bool = False
+    ended_at: float = 0.0
+    """Time of its end (seconds since the epoch); 0: it has not ended."""
+
+
+NO_STATE: Final = MemberState()
+"""State of a pod that does not exist."""
+
+
 def gang_id(tenant: str, group: str) -> str:
     """Return the arbiter's id of a tenant's gang: `TENANT/namespace/source/name`."""
     return f"{tenant}/{group}"
@@ -147,16 +169,10 @@ def read_member(
     governed = is_governed(pod)
     if not governed and marks is not None and not marks.integration:
         return None
-    contexts = {name: binding.pool for name, binding in bindings.items()}
-    labels = {name: context.virtual_labels() for name, context in contexts.items()}
-    seen = {name: _merge_labels(carries, nodes.get(name)) for name, carries in labels.items()}
-    reach = reachable_nodes(pod, seen)
+    shown = shown_nodes(bindings, nodes)
+    reach = reachable_nodes(pod, shown)
     pools = pools_of(reach, bindings)
-    if parts := virtual_node_terms(reach, bindings):
-        places = [*places, parts]
-    carried = frozenset().union(*(context.carried_labels for context in contexts.values()))
-    grace = spec.get("terminationGracePeriodSeconds")
-    created = metadata.get("creationTimestamp")
+    grace, created = spec.get("terminationGracePeriodSeconds"), metadata.get("creationTimestamp")
     return GangMember(
         uid=metadata["uid"],
         key=(metadata["namespace"], metadata["name"]),
@@ -164,10 +180,10 @@ def read_member(
         governed=governed,
         marks=marks,
         fault=fault,
-        shape=shape_of(pod, carried=carried, nodes=labels, places=places),
+        shape=_read_shape(pod, bindings, reach, places),
         pools=pools,
         virtual_nodes=len(reach),
-        unreachable_reason="" if pools or not seen else unreachable_reason(pod, seen),
+        unreachable_reason="" if pools or not shown else unreachable_reason(pod, shown),
         bound=bool(spec.get("nodeName")),
         band=Band(pod_band(spec)),
         priority=spec.get("priority") or 0,
@@ -181,9 +197,20 @@ def read_member(
     )
 
 
-def _merge_labels(ours: Mapping[str, str], node: VirtualNode | None) -> VirtualNode:
-    labels, taints = node or ({}, ())
-    return {**labels, **ours}, taints
+def _read_shape(
+    pod: Object,
+    bindings: Mapping[str, VirtualNodeBinding],
+    reach: Sequence[str],
+    places: Sequence[Sequence[Object]],
+) -> Shape:
+    """Return the shape of a pod that may run on the virtual nodes `reach`."""
+    parts = virtual_node_terms(reach, bindings)
+    return shape_of(
+        pod,
+        carried=frozenset().union(*(binding.pool.carried_labels for binding in bindings.values())),
+        nodes={name: binding.pool.virtual_labels() for name, binding in bindings.items()},
+        places=[*places, parts] if parts else places,
+    )
 
 
 def _read_marks(pod: Object, found: FoundObjects, unserved: Container[Kind]) -> tuple[GangMarks | None, str]:

@@ -39,7 +39,8 @@ class OrdinaryPods:
         metadata = pod["metadata"]
         found = needs_served_kind(pod) and not device_requests(pod)
         if found:
-            placed = self._admission.is_compute_pod_placed((metadata["namespace"], metadata["name"]), metadata["uid"])
+            key = metadata["namespace"], metadata["name"]
+            placed = self._admission.observer.is_compute_pod_placed(key, metadata["uid"])
             found = has_unserved_marks(pod, unserved) if placed is None else not placed
         if found:
             labels, annotations = metadata.get("labels") or (), metadata.get("annotations") or ()

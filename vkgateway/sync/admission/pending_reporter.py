@@ -10,8 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from vkgateway.sync.admission.verdict_store import PendingMessage
-
 _PATIENCE: Final = 1.0
 """Seconds that a pod waits before its first report, as most start sooner; in a growing gang, since its newest pod."""
 _MAX_WAIT: Final = 10.0
@@ -20,6 +18,17 @@ _WRITE_INTERVAL: Final = 30.0
 """Minimum seconds between two writes to one waiting pod."""
 _ROUND_SECONDS: Final = 5.0
 """Seconds for which a round is open."""
+
+
+@dataclass(frozen=True, slots=True)
+class PendingMessage:
+    """Why a pod's gang does not start now. Reports with the same text are equal."""
+
+    code: str
+    reason: str
+    """The reason in a sentence."""
+    text: str
+    """The same with queue position and expected start."""
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ from vkgateway.kube.apply import apply_objects
 from vkgateway.kube.resources import Resource
 from vkgateway.model.objects import Object
 from vkgateway.model.requests import MilliResources, pod_requests
+from vkgateway.sync.admission.virtual_nodes import shown_nodes
 from vkgateway.sync.compute.cluster_watches import NODES
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.runtime.sources import Source
@@ -56,9 +57,7 @@ class SizePolicy:
 
     def judge_pod(self, pod: Object) -> SizeVerdict | None:
         """Return where a pod may run by its size; None while the machines of a node that it can reach are unknown."""
-        labels = {name: binding.pool.virtual_labels() for name, binding in self._bindings.items()}
-        shown = {name: self._virtual_nodes.get(name, ({}, ())) for name in labels}
-        reach = reachable_nodes(pod, {name: ({**shown[name][0], **labels[name]}, shown[name][1]) for name in labels})
+        reach = reachable_nodes(pod, shown_nodes(self._bindings, self._virtual_nodes))
         if not self._machines_by_node.keys() >= set(reach):
             return None
         return judge_size(pod_requests(pod), [self._machines_by_node[name] for name in reach])

@@ -39,7 +39,7 @@ def build_snapshot(
         tenant.gangs.set_plans(plans)
         tenant.expire_verdicts(now)
         found, held = tenant.gangs.build_gangs()
-        gangs += [*found, *tenant.orphan_gangs()]
+        gangs += [*found, *tenant.orphans.gangs()]
         holds += held
         quotas += [_remaining_quota(quota, clusters) for quota in tenant.quotas]
     away = [gang for gang in gangs if gang.pools and all(pool[0] not in known for pool in gang.pools)]

@@ -1,54 +1,57 @@
-"""The arbiter's last verdict on each governed pod, by the tenant pod's UID."""
+"""The arbiter's last verdict on each governed pod, which compute pods record so that a restart recovers it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
-
-from vkgateway.arbiter.queueing.admission import Admission
-from vkgateway.arbiter.snapshot import Shape
-
-PREEMPTED: Final = "PreemptionByVkgateway"
-"""Reason in the status of pods that the arbiter evicted."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodRun:
-    """A pod that held resources from `start` to `end` (seconds since the epoch)."""
-
-    namespace: str
-    name: str
-    gang: str
-    band: str
-    verdict: Admission
-    shape: Shape
-    start: float
-    end: float
-    checkpoint: float
-    """Time of its last checkpoint; 0: never."""
-    end_reason: str
-    """Phase in which it ended, or the reason of its eviction."""
-
-
-@dataclass(frozen=True, slots=True)
-class PendingMessage:
-    """Why a pod's gang does not start now. Reports with the same text are equal."""
-
-    code: str
-    reason: str
-    """The reason in a sentence."""
-    text: str
-    """The same with queue position and expected start."""
+from vkgateway.arbiter.queueing.admission import Admission, AdmissionState
+from vkgateway.model import times
+from vkgateway.model.names import (
+    BORROWED_ANNOTATION,
+    COMPUTE_NODE_ANNOTATION,
+    EVICTION_DEADLINE_ANNOTATION,
+    POOL_LABEL,
+)
+from vkgateway.sync.views.annotations import BEHIND, EVICTED_FOR
+from vkgateway.sync.views.pods import ComputePodView
 
 
 class VerdictStore:
-    """Verdicts on one tenant's pods, and pending reasons of its gangs."""
+    """Verdicts on one tenant's pods, by the tenant pod's UID."""
 
     def __init__(self) -> None:
         self.verdicts: dict[str, Admission] = {}
-        self.pending_messages: dict[str, PendingMessage] = {}
-        """By gang."""
 
-    def forget_pod(self, uid: str) -> None:
-        """Drop the verdict on a deleted pod."""
-        self.verdicts.pop(uid, None)
+    def recover_verdict(self, pod: ComputePodView, cluster: str) -> Admission:
+        """Return the verdict on a pod with a compute pod; an unknown one is taken from the compute pod."""
+        verdict = self.verdicts.get(pod.tenant_uid)
+        if verdict is None:
+            verdict = self.verdicts[pod.tenant_uid] = recorded_verdict(pod, cluster)
+        return verdict
+
+
+def is_arbiter_placed(pod: ComputePodView) -> bool:
+    """Return whether the arbiter placed a compute pod."""
+    return COMPUTE_NODE_ANNOTATION in pod.metadata.annotations
+
+
+def recorded_verdict(pod: ComputePodView, cluster: str) -> Admission:
+    """Return the verdict that the annotations of a running compute pod record."""
+    annotations = pod.metadata.annotations
+    deadline = _parse_seconds(annotations.get(EVICTION_DEADLINE_ANNOTATION))
+    return Admission(
+        verdict=AdmissionState.EVICTING if deadline else AdmissionState.ADMITTED,
+        pool=(cluster, pod.metadata.labels.get(POOL_LABEL, "")),
+        node=pod.spec.node_name or annotations.get(COMPUTE_NODE_ANNOTATION, ""),
+        borrowed=annotations.get(BORROWED_ANNOTATION) != "false",
+        since=_parse_seconds(pod.metadata.creation_timestamp),
+        deadline=deadline,
+        evicted_for=annotations.get(EVICTED_FOR, ""),
+        behind=annotations.get(BEHIND, ""),
+    )
+
+
+def _parse_seconds(text: str | None) -> float:
+    """Return seconds since the epoch; 0 for a missing or invalid time, as annotations can be edited."""
+    try:
+        return times.parse_time(text).timestamp() if text else 0.0
+    except ValueError:
+        return 0.0

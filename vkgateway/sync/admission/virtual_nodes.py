@@ -9,6 +9,19 @@ from vkgateway.model.names import COMPUTE_CLUSTER_LABEL, POOL_LABEL
 from vkgateway.model.objects import Object
 from vkgateway.sync.tenant_scope import VirtualNodeBinding
 from vkgateway.translate.context import HOSTNAME_LABEL
+from vkgateway.translate.governed import VirtualNode
+
+
+def shown_nodes(bindings: Mapping[str, VirtualNodeBinding], nodes: Mapping[str, VirtualNode]) -> dict[str, VirtualNode]:
+    """Return the virtual nodes with the gateway's labels, and with the labels and taints that the tenant added.
+
+    `nodes` are those that the tenant's API server has shown; a node that is not shown yet has the gateway's labels.
+    """
+    shown = {}
+    for name, binding in bindings.items():
+        labels, taints = nodes.get(name, ({}, ()))
+        shown[name] = {**labels, **binding.pool.virtual_labels()}, taints
+    return shown
 
 
 def pools_of(nodes: Sequence[str], bindings: Mapping[str, VirtualNodeBinding]) -> tuple[PoolKey, ...]:

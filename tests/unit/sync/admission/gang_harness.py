@@ -7,17 +7,19 @@ from dataclasses import replace
 
 from tests.unit.sync.admission.samples import POOL, TENANT, gang_marks, make_member
 from vkgateway.arbiter.decisions import PendingReport
+from vkgateway.arbiter.queueing.admission import Admission, AdmissionState
 from vkgateway.arbiter.snapshot import Gang, PodState, PoolKey
 from vkgateway.sync.admission.completions import Completion
-from vkgateway.sync.admission.gangs import EvictionTerms, TenantGangs
-from vkgateway.sync.admission.member import GangMember
-from vkgateway.sync.admission.member_state import MemberState
+from vkgateway.sync.admission.gang_builder import EvictionTerms
+from vkgateway.sync.admission.gangs import TenantGangs
+from vkgateway.sync.admission.member import GangMember, MemberState
 
 GROUP = "default/gang/train"
 GANG = f"{TENANT}/{GROUP}"
 WAITING = MemberState(state=PodState.WAITING)
-PLACED = MemberState(state=PodState.PLACED, pool=POOL, node="host-1", borrowed=True, since=50.0, behind="alpha/x")
-ENDING = replace(PLACED, state=PodState.ENDING, deadline=70.0)
+ADMITTED = Admission(AdmissionState.ADMITTED, pool=POOL, node="host-1", borrowed=True, since=50.0, behind="alpha/x")
+PLACED = MemberState(state=PodState.PLACED, verdict=ADMITTED)
+ENDING = MemberState(state=PodState.ENDING, verdict=replace(ADMITTED, deadline=70.0))
 SUCCEEDED = MemberState(has_succeeded=True, ended_at=200.0)
 GONE = MemberState()
 DONE = Completion("", "", 200.0)

@@ -22,7 +22,7 @@ from vkgateway.model.names import ADMISSION_GATE
 from vkgateway.model.objects import Object
 from vkgateway.sync.admission.companion_objects import CompanionObjects
 from vkgateway.sync.admission.gate_reconciler import GateReconciler
-from vkgateway.sync.admission.pod_reads import PodReads
+from vkgateway.sync.admission.member_reader import MemberReader
 from vkgateway.sync.admission.tenant_admission import TenantAdmission
 from vkgateway.sync.views.ownership import Key
 from vkgateway.sync.views.pods import TenantPodView, decode_tenant_pod
@@ -51,9 +51,10 @@ class Harness:
         self.scope.cache = self.pods.scope.cache
         self.nodes = self.scope.virtual_nodes
         self.companions = CompanionObjects(self.scope)
-        self.reads = PodReads(self.companions)
-        self.admission = TenantAdmission(self.scope, RecordingArbitration(), self.reads)
-        self.gates = GateReconciler(self.scope, self.admission, self.companions, reader=self, volumes=self, sizes=self)
+        self.admission = TenantAdmission(self.scope, RecordingArbitration(), self.companions)
+        self.reads = self.admission.reads
+        self.members = MemberReader(self.scope, self.admission, self.companions, reader=self, volumes=self)
+        self.gates = GateReconciler(self.scope, self.admission, self.members, reader=self, sizes=self)
 
     @property
     def now(self) -> float:
@@ -120,7 +121,9 @@ class Harness:
 
     def hold_pod(self, uid: str, message: str = "no room", code: PendingReason = PendingReason.ROOM) -> None:
         gang = f"{TENANT}/default/pod/{uid}"
-        self.admission.set_pending_reasons([PendingReport(gang=gang, code=code, message=message)], pools={gang: POOL})
+        self.admission.reasons.set_pending_reasons(
+            [PendingReport(gang=gang, code=code, message=message)], pools={gang: POOL}
+        )
 
     def get_condition(self) -> tuple[str, str, str] | None:
         for entry in self.stored_pod()["status"].get("conditions", ()):

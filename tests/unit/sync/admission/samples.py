@@ -20,10 +20,10 @@ from vkgateway.model.names import (
     UID_ANNOTATION,
     compute_namespace,
 )
-from vkgateway.sync.admission.gangs import EvictionTerms
+from vkgateway.sync.admission.accounting import PodRun
+from vkgateway.sync.admission.gang_builder import EvictionTerms
 from vkgateway.sync.admission.member import GangMember
 from vkgateway.sync.admission.start_meter import StartMeter
-from vkgateway.sync.admission.verdict_store import PodRun
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.tenant_scope import VirtualNodeBinding
 from vkgateway.sync.views.annotations import REQUESTS

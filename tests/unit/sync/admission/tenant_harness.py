@@ -18,7 +18,6 @@ from vkgateway.arbiter.queueing.admission import Admission
 from vkgateway.arbiter.snapshot import PodState, PoolKey
 from vkgateway.sync.admission.companion_objects import CompanionObjects
 from vkgateway.sync.admission.member import GangMember
-from vkgateway.sync.admission.pod_reads import PodReads
 from vkgateway.sync.admission.tenant_admission import TenantAdmission
 from vkgateway.sync.runtime.sources import COMPUTE_PODS
 from vkgateway.sync.views.ownership import Key
@@ -38,7 +37,7 @@ class Harness:
         self.pods.now = BORN_AT + 1000
         self.service = RecordingArbitration()
         self.sent = self.scope.created_until
-        self.admission = TenantAdmission(self.scope, self.service, PodReads(CompanionObjects(self.scope)))
+        self.admission = TenantAdmission(self.scope, self.service, CompanionObjects(self.scope))
         watches = self.pods.link.watches.tenants[TENANT] = self.scope.watches
         watches.add(COMPUTE_PODS, self.compute_pod_changed)
         if waits:
@@ -68,7 +67,7 @@ class Harness:
         self.admission.apply_admit(admit, now=self.now)
 
     def evict_pod(self, *, makes_room_for: str = "beta/x", deadline: float = 30.0) -> None:
-        self.admission.apply_evict(
+        self.admission.verdicts.apply_evict(
             Evict(
                 gang=GANG,
                 pods=("u1",),

@@ -119,12 +119,12 @@ def test_pod_that_no_node_took_waits_again_and_is_reverted() -> None:
     harness.admit_pod()
     harness.pods.put_compute(compute_view(node="", phase="Pending"))
     assert harness.get_state() is PodState.PLACED
-    harness.admission.revert_compute_pod("u1", "below-u1")
+    harness.admission.verdicts.revert_compute_pod("u1", "below-u1")
     assert harness.get_state() is PodState.WAITING
     assert harness.get_verdict() is None
 
     harness.admit_pod(node="host-2")
-    harness.admission.revert_compute_pod("u1", "below-u1")
+    harness.admission.verdicts.revert_compute_pod("u1", "below-u1")
     verdict = harness.get_verdict()
     assert verdict is not None, "the same compute pod is taken back once"
     assert verdict.node == "host-2"
@@ -134,15 +134,15 @@ def test_reverted_compute_pod_taken_by_a_node_counts_again() -> None:
     harness = Harness()
     harness.admit_pod()
     harness.pods.put_compute(compute_view(node="", phase="Pending"))
-    harness.admission.revert_compute_pod("u1", "below-u1")
+    harness.admission.verdicts.revert_compute_pod("u1", "below-u1")
     harness.admit_pod(node="host-2")
     harness.pods.put_compute(compute_view(node="host-1"))
-    harness.admission.keep_compute_pod("u1", "another")
+    harness.admission.verdicts.keep_compute_pod("u1", "another")
     verdict = harness.get_verdict()
     assert verdict is not None
     assert verdict.node == "host-2"
 
-    harness.admission.keep_compute_pod("u1", "below-u1")
+    harness.admission.verdicts.keep_compute_pod("u1", "below-u1")
     assert harness.get_state() is PodState.PLACED
     verdict = harness.get_verdict()
     assert verdict is not None
@@ -153,12 +153,12 @@ def test_reverted_state_is_dropped_with_its_pod() -> None:
     harness = Harness()
     harness.admit_pod()
     harness.pods.put_compute(compute_view(node="", phase="Pending"))
-    harness.admission.revert_compute_pod("u1", "below-u1")
+    harness.admission.verdicts.revert_compute_pod("u1", "below-u1")
     harness.pods.drop_tenant()
     harness.pods.drop_compute()
     harness.admission.pod_changed(KEY)
 
-    assert not harness.admission._observer.reverted_pods
+    assert not harness.admission.observer.unbound.reverted
     assert harness.admission.gangs.find_member("u1") is None
 
 

@@ -17,7 +17,7 @@ from vkgateway.arbiter.queueing.admission import AdmissionState
 from vkgateway.arbiter.snapshot import Snapshot
 from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.sync.admission import arbitration as module
-from vkgateway.sync.admission.gangs import EvictionTerms
+from vkgateway.sync.admission.gang_builder import EvictionTerms
 from vkgateway.sync.compute.cluster_watches import PODS, TOPOLOGIES, TRUST, UNMANAGED_PODS
 
 
@@ -50,7 +50,7 @@ async def test_decisions_start_after_a_timeout_without_missing_tenants(harness: 
         harness.add_tenant()
     async with harness.running():
         harness.arbitration.trigger()
-        await wait_until(lambda: harness.arbitration._started_at is not None)
+        await wait_until(lambda: harness.arbitration.waiting_since is not None)
         assert harness.asked == []
         harness.now += 20
         await wait_until(lambda: harness.asked)
@@ -72,6 +72,8 @@ async def test_cycle_runs_only_after_a_change(harness: Harness) -> None:
 
 @pytest.mark.parametrize("change", ["reachable", "node", "stranger", "complete"])
 async def test_change_in_compute_cluster_triggers_a_cycle(harness: Harness, change: str) -> None:
+    if change == "stranger":
+        harness.answer = Decisions(holds=(PendingReport(gang=GANG, code=PendingReason.ROOM, message="no room"),))
     harness.add_tenant()
     async with harness.running():
         await wait_until(lambda: harness.asked)
@@ -85,7 +87,6 @@ async def test_change_in_compute_cluster_triggers_a_cycle(harness: Harness, chan
         elif change == "node":
             link.nodes.handle_change(None, make_node("host-2"))
         elif change == "stranger":
-            harness.arbitration._has_pending = True
             link.watches.notify(UNMANAGED_PODS, None, harness.add_unmanaged())
         else:
             link.nodes.state.mark_stale()
@@ -99,9 +100,9 @@ async def test_unmanaged_usage_is_not_polled_soon_while_no_gang_waits(harness: H
         await wait_until(lambda: harness.asked)
         await asyncio.sleep(0.05)
         harness.pods.link.watches.notify(UNMANAGED_PODS, None, harness.add_unmanaged())
-        timer = harness.arbitration._timer
-        assert timer is not None
-        assert timer.when() > asyncio.get_running_loop().time() + 10
+        due_at = harness.arbitration.cycle_trigger.due_at
+        assert due_at is not None
+        assert due_at > asyncio.get_running_loop().time() + 10
 
 
 async def test_cycle_runs_at_the_next_deadline(harness: Harness) -> None:
@@ -171,13 +172,13 @@ async def test_failed_cycle_is_logged_and_arbitration_continues(
 ) -> None:
     monkeypatch.setattr(module, "_AFTER_DEFECT", 0.05)
     harness.add_tenant()
-    decide = harness.arbitration._decide
+    decide = harness.decide
 
     def defect(_snapshot: Snapshot, _now: float) -> Decisions:
-        harness.arbitration._decide = decide
+        harness.decide = decide
         raise ZeroDivisionError
 
-    harness.arbitration._decide = defect
+    harness.decide = defect
     async with harness.running():
         await wait_until(lambda: harness.asked)
 
@@ -219,8 +220,8 @@ async def test_each_decision_reaches_the_tenant_of_its_gang(harness: Harness) ->
         )
         await harness.run_cycle()
         assert harness.verdict_of() is AdmissionState.EVICTING
-        assert list(beta.admission.verdict_store.pending_messages) == ["beta/default/pod/u9"]
-        assert harness.alpha.admission.verdict_store.pending_messages == {}
+        assert list(beta.admission.reasons.pending_messages) == ["beta/default/pod/u9"]
+        assert harness.alpha.admission.reasons.pending_messages == {}
 
         harness.answer = Decisions(
             reprieves=(Reprieve(gang=GANG, pods=("u1",)),), promotes=(Promote(gang=GANG, pods=("u1",)),)
@@ -228,20 +229,20 @@ async def test_each_decision_reaches_the_tenant_of_its_gang(harness: Harness) ->
         await harness.run_cycle()
         assert harness.verdict_of() is AdmissionState.ADMITTED
         assert not harness.alpha.admission.verdict_store.verdicts["u1"].borrowed
-        assert beta.admission.verdict_store.pending_messages == {}
+        assert beta.admission.reasons.pending_messages == {}
 
 
 async def test_pod_deleted_during_a_cycle_is_not_admitted(harness: Harness) -> None:
     harness.add_tenant()
     harness.add_waiting()
-    decide = harness.arbitration._decide
+    decide = harness.decide
 
     def slow(snapshot: Snapshot, now: float) -> Decisions:
         harness.pods.above.store.clear()
         decide(snapshot, now)
         return Decisions(admits=(Admit(gang=GANG, pool=POOL, nodes={"u1": "host-1"}, borrowed=True),))
 
-    harness.arbitration._decide = slow
+    harness.decide = slow
     async with harness.running():
         await harness.run_cycle()
         assert harness.alpha.admission.verdict_store.verdicts == {}
@@ -254,13 +255,13 @@ async def test_tenant_removed_during_a_cycle_does_not_fail_it(harness: Harness) 
         admits=(Admit(gang=GANG, pool=POOL, nodes={"u1": "host-1"}, borrowed=True),),
         holds=(PendingReport(gang=GANG, code=PendingReason.ROOM, message="no room"),),
     )
-    decide = harness.arbitration._decide
+    decide = harness.decide
 
     def slow(snapshot: Snapshot, now: float) -> Decisions:
-        harness.arbitration._tenants.clear()
+        harness.arbitration.tenants.by_name.clear()
         return decide(snapshot, now)
 
-    harness.arbitration._decide = slow
+    harness.decide = slow
     async with harness.running():
         await harness.run_cycle()
         await harness.run_cycle()

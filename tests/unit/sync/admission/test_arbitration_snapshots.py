@@ -254,12 +254,12 @@ async def test_gangs_for_an_unreachable_cluster_wait_for_it(harness: Harness) ->
     harness.add_waiting("u3", pools=())
     async with harness.running():
         await harness.run_cycle()
-        assert harness.alpha.admission.verdict_store.pending_messages == {}
+        assert harness.alpha.admission.reasons.pending_messages == {}
 
         harness.pods.link.reachability.is_reachable = False
         snapshot = await harness.run_cycle()
         assert snapshot.pools == ()
-        holds = harness.alpha.admission.verdict_store.pending_messages
+        holds = harness.alpha.admission.reasons.pending_messages
         assert {gang: waits.reason for gang, waits in holds.items()} == {
             GANG: "the compute cluster cannot be reached now",
             f"{TENANT}/default/pod/u2": "the compute cluster cannot be reached now",

@@ -9,14 +9,16 @@ from typing import Any
 import pytest
 
 from tests.unit.sync.admission.samples import BORN_AT, POOL, gang_marks, make_member
+from vkgateway.arbiter.queueing.admission import Admission, AdmissionState
 from vkgateway.arbiter.snapshot import PodState
 from vkgateway.sync.admission.completions import Completion, MinimumReduction, completion_of, reduce_minimum
-from vkgateway.sync.admission.end_time import ended_at
-from vkgateway.sync.admission.member import GangMember
-from vkgateway.sync.admission.member_state import MemberState
+from vkgateway.sync.admission.member import GangMember, MemberState
+from vkgateway.sync.admission.pod_observer import ended_at
 
 WAITING = MemberState(state=PodState.WAITING)
-RUNNING = MemberState(state=PodState.PLACED, pool=POOL, node="host-1")
+RUNNING = MemberState(
+    state=PodState.PLACED, verdict=Admission(AdmissionState.ADMITTED, pool=POOL, node="host-1", borrowed=False)
+)
 
 
 def succeeded_at(at: float) -> MemberState:

@@ -11,7 +11,7 @@ from vkgateway.arbiter import cycle
 from vkgateway.arbiter.cache import Cache
 from vkgateway.arbiter.decisions import Decisions
 from vkgateway.arbiter.snapshot import Gang, Node, Snapshot
-from vkgateway.sync.admission.deciding import incremental_decide
+from vkgateway.sync.admission.arbitration import incremental_decide
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.unit.sync.admission.gang_harness import (
+    ADMITTED,
     DONE,
     ENDING,
     GANG,
@@ -22,9 +23,9 @@ from tests.unit.sync.admission.gang_harness import (
 from tests.unit.sync.admission.samples import GPU, OTHER_POOL, POOL, TENANT, gang_marks, make_member
 from vkgateway.arbiter.snapshot import Band, PodState, Shape
 from vkgateway.sync.admission import gangs as module
-from vkgateway.sync.admission.gangs import EvictionTerms, TenantGangs
-from vkgateway.sync.admission.member import GangMember
-from vkgateway.sync.admission.member_state import MemberState
+from vkgateway.sync.admission.gang_builder import EvictionTerms
+from vkgateway.sync.admission.gangs import TenantGangs
+from vkgateway.sync.admission.member import GangMember, MemberState
 
 
 class FakeForecast:
@@ -96,7 +97,9 @@ def test_members_report_their_state() -> None:
 
 def test_fields_of_a_notice_are_passed_on() -> None:
     harness = Harness(make_member())
-    harness.seen["u1"] = replace(PLACED, state=PodState.NOTIFIED, deadline=70.0, evicted_for="beta/x")
+    harness.seen["u1"] = MemberState(
+        state=PodState.NOTIFIED, verdict=replace(ADMITTED, deadline=70.0, evicted_for="beta/x")
+    )
 
     assert (harness.only_gang().pods[0].deadline, harness.only_gang().pods[0].evicted_for) == (70.0, "beta/x")
 
@@ -326,7 +329,6 @@ def test_eviction_terms_are_those_of_the_current_pool() -> None:
     assert (harness.only_gang().notice, harness.only_gang().grace) == (5.0, 6.0)
 
     harness = Harness(make_member(pools=()))
-    harness.seen["u1"] = replace(PLACED, pool=None)
     harness.bounds = bounds.__getitem__
     assert harness.only_gang().notice == 1.0
 

@@ -72,11 +72,11 @@ async def test_pod_without_devices_is_ungated_if_the_mark_kind_is_not_served(
     await harness.reconcile_pod()
     assert not harness.is_gated()
     assert harness.admission.gangs.find_member(uid) is None
-    assert not harness.gates.needs_read(harness.show_pod()), "it is not read again"
-    assert not harness.gates.must_read(harness.show_pod())
+    assert not harness.members.needs_read(harness.show_pod()), "it is not read again"
+    assert not harness.members.must_read(harness.show_pod())
 
-    harness.gates.pod_deleted(uid)
-    assert not harness.gates.ordinary._marks
+    harness.members.ordinary.forget_pod(uid)
+    assert not harness.members.ordinary._marks
 
 
 @pytest.mark.parametrize(
@@ -127,12 +127,12 @@ async def test_server_error_does_not_make_a_gang_member_ordinary(harness: Harnes
     assert member.governed
 
     harness.server.heal()
-    assert harness.gates.kind_changed(make_reference().object_kind) == [], "it waits for another kind"
-    assert harness.gates.kind_changed(GROUP.object_kind) == [KEY]
+    assert harness.members.kind_changed(make_reference().object_kind) == [], "it waits for another kind"
+    assert harness.members.kind_changed(GROUP.object_kind) == [KEY]
     await harness.reconcile_pod()
     assert not harness.is_gated()
     assert harness.admission.gangs.find_member(uid) is None
-    assert not harness.gates._pods_by_companion
+    assert not harness.members._pods_by_companion
     assert not harness.reads.outdated
 
 
@@ -154,7 +154,7 @@ async def test_waiting_pod_is_notified_once_its_mark_has_no_meaning(harness: Har
     harness.create_pod(meta=LABEL, **FREE)
     await harness.reconcile_pod()
     gang = f"{TENANT}/default/coscheduling/web"
-    harness.admission.set_pending_reasons(
+    harness.admission.reasons.set_pending_reasons(
         [PendingReport(gang=gang, code=PendingReason.MEMBERS, message="is not there")], pools={}
     )
     await harness.reconcile_pod()
@@ -162,7 +162,7 @@ async def test_waiting_pod_is_notified_once_its_mark_has_no_meaning(harness: Har
     await harness.reconcile_pod()
     assert (harness.get_condition() or ("", ""))[:2] == ("False", "WaitingForMembers")
     harness.show_pod()
-    harness.gates.kind_changed(GROUP.object_kind)
+    harness.members.kind_changed(GROUP.object_kind)
     await harness.reconcile_pod()
     assert not harness.is_gated()
     assert (harness.get_condition() or ("", ""))[:2] == ("True", "Admitted")
@@ -184,7 +184,7 @@ async def test_verdict_holds_after_installation_of_the_kind_until_marks_change(h
     uid = harness.create_pod(meta=LABEL, **FREE)
     harness.judged = None  # so that the pod stays gated
     await harness.reconcile_pod()
-    assert harness.gates.ordinary.is_ordinary(harness.show_pod())
+    assert harness.members.ordinary.is_ordinary(harness.show_pod())
     harness.server.register(Resource("apis/scheduling.x-k8s.io/v1alpha1", "podgroups", "PodGroup"))
     harness.change_pod(priority=5)
     await harness.reconcile_pod()
@@ -214,10 +214,10 @@ async def test_ordinary_running_pod_stays_ordinary_after_installation_of_the_kin
     if seen == "later":
         assert harness.admission.gangs.find_member(uid) is not None
         harness.pods.put_compute(runs)
-        assert harness.gates.compute_pod_changed(KEY)
+        assert harness.members.compute_pod_changed(KEY)
         await harness.reconcile_pod()
     assert harness.admission.gangs.find_member(uid) is None
-    assert not harness.gates.compute_pod_changed(KEY)
+    assert not harness.members.compute_pod_changed(KEY)
 
 
 @pytest.mark.parametrize("seen", ["first", "later"])
@@ -229,9 +229,9 @@ async def test_placed_pod_stays_governed_after_removal_of_the_kind(harness: Harn
     if seen == "later":
         assert harness.admission.gangs.find_member(uid) is None
         harness.pods.put_compute(compute_view(uid, name="web"))
-        assert harness.gates.compute_pod_changed(KEY)
+        assert harness.members.compute_pod_changed(KEY)
         await harness.reconcile_pod()
     member = harness.admission.gangs.find_member(uid)
     assert member is not None
     assert member.governed
-    assert not harness.gates.compute_pod_changed(KEY)
+    assert not harness.members.compute_pod_changed(KEY)

@@ -53,7 +53,7 @@ async def test_pod_evicted_before_its_gate_is_removed_stays_gated(harness: Harne
     await harness.reconcile_pod()
     harness.admit_pod(uid)
     gang = f"{TENANT}/default/pod/{uid}"
-    harness.admission.apply_evict(
+    harness.admission.verdicts.apply_evict(
         Evict(gang=gang, pods=(uid,), whole=True, makes_room_for="alpha/x", deadline=harness.now + 30, lost=0.0)
     )
     await harness.reconcile_pod()
@@ -169,7 +169,7 @@ async def test_pod_failed_by_a_stricter_policy_is_not_expected(harness: Harness)
     uid = harness.create_pod()
     await harness.reconcile_pod()
     said = [harness.reads.is_settled]
-    harness.gates.pools_changed()
+    harness.members.pools_changed()
     said.append(harness.reads.is_settled)
     harness.refused.append("web")
     await harness.reconcile_pod()
@@ -209,26 +209,26 @@ async def test_pod_without_its_former_marks_leaves_its_gang(harness: Harness) ->
     view = harness.show_pod()
     await harness.reconcile_pod()
     assert harness.admission.gangs.find_member(uid) is None
-    assert not harness.gates.needs_read(view)
+    assert not harness.members.needs_read(view)
 
 
 async def test_pods_are_read_again_after_their_size_object_changed(harness: Harness) -> None:
     uid = harness.create_pod(meta={"annotations": {"scheduling.k8s.io/group-name": "train"}})
     await harness.reconcile_pod()
     view = harness.show_pod()
-    assert not harness.gates.needs_read(view)
-    assert harness.gates.companion_changed(make_reference("another")) == []
-    assert harness.gates.companion_changed(make_reference()) == [KEY]
-    assert harness.gates.needs_read(view)
+    assert not harness.members.needs_read(view)
+    assert harness.members.companion_changed(make_reference("another")) == []
+    assert harness.members.companion_changed(make_reference()) == [KEY]
+    assert harness.members.needs_read(view)
 
     await harness.reconcile_pod()
-    assert not harness.gates.needs_read(view)
+    assert not harness.members.needs_read(view)
     member = harness.admission.gangs.find_member(uid)
     assert member is not None
-    harness.gates.companion_changed(make_reference())
-    harness.gates.forget_member(member)
-    assert harness.gates.companion_changed(make_reference()) == []
-    assert not harness.gates._pods_by_companion
+    harness.members.companion_changed(make_reference())
+    harness.members.forget_member(member)
+    assert harness.members.companion_changed(make_reference()) == []
+    assert not harness.members._pods_by_companion
     assert not harness.reads.outdated
 
 
@@ -243,7 +243,7 @@ async def test_pod_is_read_again_after_its_virtual_node_is_cordoned_or_uncordone
     name = next(name for name, binding in harness.pods.bindings().items() if binding.pool.name == POOL[1])
     for taints, pools in (((CORDON_TAINT,), ()), ((), (POOL,))):
         harness.nodes[name] = ({}, taints)
-        harness.gates.pools_changed()
+        harness.members.pools_changed()
         await harness.reconcile_pod()
         member = harness.admission.gangs.find_member(uid)
         assert member is not None

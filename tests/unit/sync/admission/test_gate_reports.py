@@ -162,8 +162,8 @@ async def test_forgotten_pod_is_reported_again(harness: Harness) -> None:
     assert member is not None
     harness.hold_pod(uid)
     await harness.reconcile_pod()
-    harness.gates.forget_member(member)
-    assert not harness.gates._reporter._pod_reports
+    harness.gates.reporter.forget_pod(member.uid)
+    assert not harness.gates.reporter._pod_reports
 
 
 async def test_ungoverned_members_get_no_report(harness: Harness) -> None:
@@ -171,7 +171,7 @@ async def test_ungoverned_members_get_no_report(harness: Harness) -> None:
     harness.create_pod(meta=marked, **FREE, schedulingGates=[])
     await harness.reconcile_pod()
     gang = f"{TENANT}/default/gang/train"
-    harness.admission.set_pending_reasons(
+    harness.admission.reasons.set_pending_reasons(
         [PendingReport(gang=gang, code=PendingReason.MEMBERS, message="1 of 2")], pools={}
     )
     harness.now += 100

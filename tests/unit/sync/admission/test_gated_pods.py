@@ -220,8 +220,7 @@ async def test_gang_waits_for_its_companion_object_and_follows_it(
         world.tenant_server.store.create(pod_groups, group, "default")
         await wait_until(
             lambda: (
-                "of 3"
-                in next(iter(sync.reconcilers.admission.tenant_admission.verdict_store.pending_messages.values())).text
+                "of 3" in next(iter(sync.reconcilers.admission.tenant_admission.reasons.pending_messages.values())).text
             )
         )
         assert not is_ungated(world, "one")
@@ -258,7 +257,7 @@ async def test_deleted_pending_pod_leaves_nothing(world: World) -> None:
         world.delete_pod()
         await wait_until(lambda: world.tenant_pod() is None)
         await wait_until(lambda: not list(sync.reconcilers.admission.tenant_admission.gangs))
-        assert not sync.reconcilers.admission.gate_reconciler._reporter._pod_reports
+        assert not sync.reconcilers.admission.gate_reconciler.reporter._pod_reports
 
 
 # -- tampering ---------------------------------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ def test_pod_deleted_in_both_clusters_is_dropped() -> None:
     assert harness.admission.gangs.find_member("u1") is None
     assert harness.get_verdict() is None
     assert not harness.admission.is_governed_pod("u1")
-    assert not harness.admission._last_states
+    assert not harness.admission.observer.last_states
     assert not harness.admission._accounting._start_times
 
 
@@ -158,15 +158,15 @@ def test_running_pod_is_recounted_when_it_is_read() -> None:
 def test_terminating_orphans_from_before_the_start_are_known() -> None:
     harness = Harness(waits=False)
     harness.pods.put_compute(compute_view("gone"))
-    assert harness.admission.orphan_gangs() == [], "before everything is listed, absence is no fact"
+    assert harness.admission.orphans.gangs() == [], "before everything is listed, absence is no fact"
     harness.admission.pods_listed()
 
-    assert [gang.id for gang in harness.admission.orphan_gangs()] == ["alpha/default/gone/gone"]
+    assert [gang.id for gang in harness.admission.orphans.gangs()] == ["alpha/default/gone/gone"]
     assert harness.admission.is_governed_pod("gone")
     assert harness.service.recounted == ["local/gone"]
 
     harness.pods.drop_compute("gone")
-    assert harness.admission.orphan_gangs() == []
+    assert harness.admission.orphans.gangs() == []
     assert not harness.admission.is_governed_pod("gone")
 
 
@@ -183,24 +183,24 @@ def test_ended_or_unplaced_pods_are_no_orphans(other: dict[str, Any]) -> None:
     harness = Harness(waits=False)
     harness.pods.put_compute(compute_view("gone", **other))
     harness.admission.pods_listed()
-    assert harness.admission.orphan_gangs() == []
+    assert harness.admission.orphans.gangs() == []
 
 
 def test_pods_with_an_owner_are_no_orphans() -> None:
     harness = Harness()
     harness.pods.put_compute(compute_view())
     harness.admission.pods_listed()
-    assert harness.admission.orphan_gangs() == []
+    assert harness.admission.orphans.gangs() == []
 
     harness.pods.put_compute(compute_view(annotations={UID_ANNOTATION: "an-earlier-one"}))
-    assert [gang.id for gang in harness.admission.orphan_gangs()] == ["alpha/default/gone/an-earlier-one"]
+    assert [gang.id for gang in harness.admission.orphans.gangs()] == ["alpha/default/gone/an-earlier-one"]
 
 
 def test_notice_on_an_orphan_is_ignored() -> None:
     harness = Harness(waits=False)
     harness.admission.pods_listed()
     harness.pods.put_compute(compute_view("gone", annotations={EVICTION_DEADLINE_ANNOTATION: "2026-03-01T12:30:00Z"}))
-    gang = harness.admission.orphan_gangs()[0]
+    gang = harness.admission.orphans.gangs()[0]
     assert gang.pods[0].state is PodState.ENDING
 
 
@@ -247,27 +247,26 @@ def test_running_pods_must_be_read_before_complete() -> None:
     [
         ({}, True),
         ({"deletionTimestamp": "2026-03-01T12:30:00Z"}, True),
-        ({"phase": "Succeeded"}, False),
+        ({"phase": "Succeeded"}, None),
         ({"annotations": {COMPUTE_NODE_ANNOTATION: ""}}, False),
-        ({"annotations": {UID_ANNOTATION: "an-earlier-one"}}, False),
+        ({"annotations": {UID_ANNOTATION: "an-earlier-one"}}, None),
     ],
     ids=["runs", "ends", "ended", "not placed", "another's"],
 )
-def test_compute_pod_of_a_tenant_pod_is_found(other: dict[str, Any], state: bool) -> None:
+def test_compute_pod_of_a_tenant_pod_is_found(other: dict[str, Any], state: bool | None) -> None:
     harness = Harness()
-    assert not harness.admission.runs_arbiter_placed(tenant_view())
+    assert harness.admission.observer.is_compute_pod_placed(KEY, "u1") is None
     harness.pods.put_compute(compute_view(**other))
-    assert harness.admission.runs_arbiter_placed(tenant_view()) is state
+    assert harness.admission.observer.is_compute_pod_placed(KEY, "u1") is state
 
 
 # -- verdict store -----------------------------------------------------------------------------------------------------
 
 
-def test_verdict_is_dropped_by_uid() -> None:
+def test_only_an_unknown_verdict_is_taken_from_the_compute_pod() -> None:
     store = VerdictStore()
-    store.verdicts["u1"] = Admission(verdict=AdmissionState.ADMITTED, pool=POOL, node="n", borrowed=True, since=0.0)
-    store.forget_pod("u2")
-    assert "u1" in store.verdicts
-    store.forget_pod("u1")
-    store.forget_pod("u1")
-    assert store.verdicts == {}
+    known = Admission(verdict=AdmissionState.ADMITTED, pool=POOL, node="n", borrowed=True, since=0.0)
+    store.verdicts["u1"] = known
+    assert store.recover_verdict(compute_view("u1"), "local") is known
+    assert store.recover_verdict(compute_view("u2"), "local").node == "host-1"
+    assert store.verdicts.keys() == {"u1", "u2"}

@@ -8,7 +8,7 @@ from tests.unit.sync.admission.gang_harness import GANG, GONE, PLACED, SUCCEEDED
 from tests.unit.sync.admission.samples import POOL, TENANT, gang_marks, make_member, make_reference
 from vkgateway.arbiter.decisions import PendingReason
 from vkgateway.arbiter.snapshot import PodState, PreemptionPlan
-from vkgateway.sync.admission.gangs import EvictionTerms
+from vkgateway.sync.admission.gang_builder import EvictionTerms
 
 # -- reasons to hold a gang --------------------------------------------------------------------------------------------
 

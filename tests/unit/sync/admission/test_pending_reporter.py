@@ -8,8 +8,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vkgateway.sync.admission.pending_reporter import PendingReporter
-from vkgateway.sync.admission.verdict_store import PendingMessage
+from vkgateway.sync.admission.pending_reporter import PendingMessage, PendingReporter
 
 
 def pending_report(code: str = "WaitingForRoom", text: str = "") -> PendingMessage:

@@ -193,7 +193,7 @@ async def test_compute_pod_taken_by_a_node_at_the_last_moment_stays(world: World
         assert not is_deleting(second)
         uid = get_pod(world)["metadata"]["uid"]
         assert sync.reconcilers.admission.tenant_admission.verdict_store.verdicts[uid].node == pinned_node(first)
-        assert not sync.reconcilers.admission.tenant_admission._observer.reverted_pods
+        assert not sync.reconcilers.admission.tenant_admission.observer.unbound.reverted
     assert count_creations(world) == 1
 
 

@@ -25,9 +25,10 @@ from vkgateway.model.names import (
     EVICTION_DEADLINE_ANNOTATION,
     UID_ANNOTATION,
 )
-from vkgateway.sync.admission.member_state import MemberState
-from vkgateway.sync.admission.pod_observer import PodObserver, ending_gang, is_arbiter_placed, recover_verdict
-from vkgateway.sync.admission.verdict_store import VerdictStore
+from vkgateway.sync.admission.member import MemberState
+from vkgateway.sync.admission.orphans import ending_gang
+from vkgateway.sync.admission.pod_observer import PodObserver
+from vkgateway.sync.admission.verdict_store import VerdictStore, is_arbiter_placed, recorded_verdict
 from vkgateway.sync.views.annotations import EVICTED_FOR, REQUESTS, RETAKEN
 
 NOW = BORN_AT + 1000
@@ -37,10 +38,8 @@ ADMITTED = Admission(
     verdict=AdmissionState.ADMITTED, pool=POOL, node="host-1", borrowed=True, since=BORN_AT + 5, behind="alpha/x"
 )
 EVICTING = replace(ADMITTED, verdict=AdmissionState.EVICTING, deadline=NOW + 30, evicted_for="beta/x")
-PLACED = MemberState(
-    state=PodState.PLACED, pool=POOL, node="host-1", borrowed=True, since=BORN_AT + 5, behind="alpha/x"
-)
-NOTIFIED = replace(PLACED, state=PodState.NOTIFIED, deadline=NOW + 30, evicted_for="beta/x")
+PLACED = MemberState(state=PodState.PLACED, verdict=ADMITTED)
+NOTIFIED = MemberState(state=PodState.NOTIFIED, verdict=EVICTING)
 GONE = MemberState()
 DONE = MemberState(has_succeeded=True, ended_at=NOW)
 FAILED = MemberState(has_failed=True, ended_at=NOW)
@@ -129,7 +128,7 @@ def test_just_created_compute_pod_counts_as_terminating_until_shown(meta: dict[s
         observed.tenant_pod(**meta)
     observed.set_verdict(ADMITTED)
     observed.sent["u1"] = NOW + 1
-    assert observed.observe_pod() == replace(PLACED, state=PodState.ENDING, deadline=NOW + 30)
+    assert observed.observe_pod() == MemberState(state=PodState.ENDING, verdict=replace(ADMITTED, deadline=NOW + 30))
     observed.sent["u1"] = NOW
     assert observed.observe_pod() == (FAILED if meta == {"phase": "Failed"} else GONE)
 
@@ -142,7 +141,7 @@ def test_running_pod_uses_the_node_that_it_is_bound_to() -> None:
     observed.tenant_pod(phase="Running")
     observed.set_verdict(ADMITTED)
     observed.compute_pod(node="host-2")
-    assert observed.observe_pod() == replace(PLACED, node="host-2")
+    assert observed.observe_pod() == MemberState(state=PodState.PLACED, verdict=replace(ADMITTED, node="host-2"))
 
     observed.compute_pod(node="")
     assert observed.observe_pod() == PLACED
@@ -156,12 +155,15 @@ def test_running_pod_is_fully_recovered_after_a_restart() -> None:
 
     assert seen == MemberState(
         state=PodState.NOTIFIED,
-        pool=POOL,
-        node="host-1",
-        borrowed=True,
-        since=BORN_AT,
-        deadline=LEAVING_AT,
-        evicted_for="beta/x",
+        verdict=Admission(
+            AdmissionState.EVICTING,
+            pool=POOL,
+            node="host-1",
+            borrowed=True,
+            since=BORN_AT,
+            deadline=LEAVING_AT,
+            evicted_for="beta/x",
+        ),
     )
     assert observed.book.verdicts["u1"].verdict is AdmissionState.EVICTING, (
         "and from now on it is known as if it had just been said"
@@ -190,7 +192,7 @@ def test_deleted_compute_pod_ends_at_its_deletion_timestamp() -> None:
     observed.tenant_pod(phase="Running")
     observed.set_verdict(EVICTING)
     observed.compute_pod(deletionTimestamp=LEAVING)
-    assert observed.observe_pod() == replace(NOTIFIED, state=PodState.ENDING, deadline=LEAVING_AT)
+    assert observed.observe_pod() == MemberState(state=PodState.ENDING, verdict=replace(EVICTING, deadline=LEAVING_AT))
 
 
 @pytest.mark.parametrize("meta", [None, {"uid": "another"}, {"phase": "Succeeded"}, {"deletionTimestamp": LEAVING}])
@@ -200,18 +202,18 @@ def test_compute_pod_of_an_ended_tenant_pod_ends_within_its_grace_period(meta: d
         observed.tenant_pod(**meta)
     observed.set_verdict(ADMITTED)
     observed.compute_pod()
-    assert observed.observe_pod() == replace(PLACED, state=PodState.ENDING, deadline=NOW + 30)
+    assert observed.observe_pod() == MemberState(state=PodState.ENDING, verdict=replace(ADMITTED, deadline=NOW + 30))
 
 
 def test_reverted_compute_pod_does_not_count() -> None:
     observed = ObservedPod()
     observed.tenant_pod()
     observed.compute_pod(node="", phase="Pending")
-    observed.sight.reverted_pods["below-u1"] = "u1"
+    observed.sight.unbound.reverted["below-u1"] = "u1"
     assert observed.observe_pod() == MemberState(state=PodState.WAITING)
     assert observed.sight.find_compute_pod(observed.member) is None
 
-    observed.sight.reverted_pods.clear()
+    observed.sight.unbound.reverted.clear()
     observed.compute_pod(node="", phase="Pending", annotations={RETAKEN: "true"})
     assert observed.observe_pod() == MemberState(state=PodState.WAITING)
 
@@ -223,7 +225,7 @@ def test_compute_pod_of_an_earlier_tenant_pod_does_not_count() -> None:
     assert observed.observe_pod() == MemberState(state=PodState.WAITING)
 
 
-def test_orphans_and_owned_pods_are_distinguished() -> None:
+def test_pod_is_gone_from_both_clusters_only_without_any_of_its_pods() -> None:
     observed = ObservedPod()
     assert observed.sight.observe_member(observed.member).is_gone
     observed.sent["u1"] = NOW + 1
@@ -231,11 +233,7 @@ def test_orphans_and_owned_pods_are_distinguished() -> None:
     observed.sent.clear()
     observed.compute_pod()
     assert not observed.sight.observe_member(observed.member).is_gone
-    assert not observed.sight.has_owner(compute_view())
-    observed.tenant_pod(uid="another")
-    assert not observed.sight.has_owner(compute_view())
     observed.tenant_pod()
-    assert observed.sight.has_owner(compute_view())
     assert not observed.sight.observe_member(observed.member).is_gone
 
 
@@ -257,17 +255,17 @@ def test_only_pods_with_a_node_annotation_were_placed() -> None:
 
 @pytest.mark.parametrize(("mark", "borrowed"), [("true", True), ("false", False), ("", True)])
 def test_pod_without_guarantee_annotation_counts_as_borrowed(mark: str, borrowed: bool) -> None:
-    assert recover_verdict(compute_view(annotations={BORROWED_ANNOTATION: mark}), "local").borrowed is borrowed
+    assert recorded_verdict(compute_view(annotations={BORROWED_ANNOTATION: mark}), "local").borrowed is borrowed
 
 
 @pytest.mark.parametrize("text", ["soon", "2026-03-01T12:30:00", ""])
 def test_notice_without_a_time_is_ignored(text: str) -> None:
-    verdict = recover_verdict(compute_view(annotations={EVICTION_DEADLINE_ANNOTATION: text}), "local")
+    verdict = recorded_verdict(compute_view(annotations={EVICTION_DEADLINE_ANNOTATION: text}), "local")
     assert (verdict.verdict, verdict.deadline) == (AdmissionState.ADMITTED, 0.0)
 
 
 def test_unbound_pod_counts_on_its_intended_node() -> None:
-    verdict = recover_verdict(compute_view(node="", annotations={COMPUTE_NODE_ANNOTATION: "host-9"}), "local")
+    verdict = recorded_verdict(compute_view(node="", annotations={COMPUTE_NODE_ANNOTATION: "host-9"}), "local")
     assert (verdict.node, verdict.pool, verdict.verdict, verdict.deadline) == (
         "host-9",
         POOL,

@@ -53,7 +53,7 @@ def verdict_states(sync: TenantSync) -> dict[str, PodState]:
     """Return the arbiter's state of each pod by name."""
     admission = sync.reconcilers.admission.tenant_admission
     gangs, _ = admission.gangs.build_gangs()
-    found = {pod.uid: pod.state for gang in (*gangs, *admission.orphan_gangs()) for pod in gang.pods}
+    found = {pod.uid: pod.state for gang in (*gangs, *admission.orphans.gangs()) for pod in gang.pods}
     return {member.key[1]: found[member.uid] for member in admission.gangs if member.uid in found}
 
 
@@ -133,7 +133,7 @@ async def test_pending_report_is_not_repeated_after_a_restart(world: World) -> N
         await event_messages(world, "Infeasible")
     written = len([request for request in world.tenant_server.requests if "/pods/web/status" in request])
     async with world.run_gateway() as sync:
-        await wait_until(lambda: sync.reconcilers.admission.tenant_admission.verdict_store.pending_messages)
+        await wait_until(lambda: sync.reconcilers.admission.tenant_admission.reasons.pending_messages)
         await world.wait_settled()
     assert len([request for request in world.tenant_server.requests if "/pods/web/status" in request]) == written
 
@@ -262,7 +262,7 @@ async def test_orphan_compute_pods_are_deleted_and_their_capacity_is_reused(worl
     create_gated(world, "second", gpus=8)
     async with world.run_gateway() as sync:
         await wait_until(lambda: is_deleting(world.compute_pod("first")))
-        assert [gang.pods[0].state for gang in sync.reconcilers.admission.tenant_admission.orphan_gangs()] == [
+        assert [gang.pods[0].state for gang in sync.reconcilers.admission.tenant_admission.orphans.gangs()] == [
             PodState.ENDING
         ]
         await event_messages(world, "WaitingForEviction", "second")

@@ -18,7 +18,7 @@ from tests.unit.sync.admission.tenant_harness import GANG, KEY, NODE, OTHER_NODE
 from vkgateway.arbiter.decisions import Admit, PendingReason, Promote, Reprieve
 from vkgateway.arbiter.queueing.admission import Admission, AdmissionState
 from vkgateway.arbiter.snapshot import PodState
-from vkgateway.sync.admission.verdict_store import PREEMPTED
+from vkgateway.translate.conditions import PREEMPTED
 
 # -- answers to reconcilers --------------------------------------------------------------------------------------------
 
@@ -33,7 +33,7 @@ def test_undecided_pod_is_pending() -> None:
 
 def test_pod_of_a_waiting_gang_is_held_with_the_reason() -> None:
     harness = Harness()
-    harness.admission.set_pending_reasons([pending_report(code=PendingReason.QUOTA, message="over")], pools={})
+    harness.admission.reasons.set_pending_reasons([pending_report(code=PendingReason.QUOTA, message="over")], pools={})
     assert harness.admission.admission_for("u1", NODE) == Admission(AdmissionState.HELD, "WaitingForQuota", "over")
 
 
@@ -71,7 +71,7 @@ def test_running_pod_is_admitted_unless_evicted() -> None:
     assert harness.admission.running_admission("u1") == Admission(AdmissionState.ADMITTED)
     harness.admit_pod()
     assert harness.admission.running_admission("u1") == Admission(AdmissionState.ADMITTED, borrowed=True)
-    harness.admission.apply_promote(Promote(gang=GANG, pods=("u1",)))
+    harness.admission.verdicts.apply_promote(Promote(gang=GANG, pods=("u1",)))
     assert harness.admission.running_admission("u1") == Admission(AdmissionState.ADMITTED, borrowed=False)
     harness.evict_pod()
     said = harness.admission.running_admission("u1")
@@ -110,7 +110,7 @@ def test_pending_message_names_the_tenants_own_pod_ahead() -> None:
     harness = Harness()
     harness.add_pod(make_member("u2"))
     ahead = f"{TENANT}/default/pod/u2"
-    harness.admission.set_pending_reasons(
+    harness.admission.reasons.set_pending_reasons(
         [pending_report(message="kept for default/pod/u2, which is ahead", behind=ahead)], pools={}
     )
     assert harness.admission.admission_for("u1", NODE).message == "kept for pod default/pod-u2, which is ahead"
@@ -168,7 +168,7 @@ def test_reprieve_withdraws_the_notice() -> None:
     harness = Harness()
     harness.admit_pod()
     harness.evict_pod()
-    harness.admission.apply_reprieve(Reprieve(gang=GANG, pods=("u1",)))
+    harness.admission.verdicts.apply_reprieve(Reprieve(gang=GANG, pods=("u1",)))
     verdict = harness.get_verdict()
 
     assert verdict is not None
@@ -180,27 +180,27 @@ def test_reprieve_withdraws_the_notice() -> None:
 def test_promotion_is_recorded_and_enqueued() -> None:
     harness = Harness()
     harness.admit_pod(borrowed=True)
-    harness.admission.apply_promote(Promote(gang=GANG, pods=("u1",)))
+    harness.admission.verdicts.apply_promote(Promote(gang=GANG, pods=("u1",)))
     assert harness.admission.admission_for("u1", NODE).borrowed is False
 
 
 def test_new_reports_replace_old_ones_and_only_changes_are_enqueued() -> None:
     harness = Harness()
     harness.add_pod(make_member("u2"))
-    harness.admission.set_pending_reasons([pending_report("u1"), pending_report("u2")], pools={GANG: POOL})
+    harness.admission.reasons.set_pending_reasons([pending_report("u1"), pending_report("u2")], pools={GANG: POOL})
     assert sorted(harness.looked) == [KEY, ("default", "pod-u2")]
-    pending = harness.admission.pending_message(make_member("u1"))
+    pending = harness.admission.reasons.pending_message(make_member("u1"))
     assert pending is not None
     assert pending.text.startswith(pending.reason)
 
     harness.pods.requests.added.clear()
-    harness.admission.set_pending_reasons(
+    harness.admission.reasons.set_pending_reasons(
         [pending_report("u1"), pending_report("u2", message="another")], pools={GANG: POOL}
     )
     assert harness.looked == [("default", "pod-u2")]
 
-    harness.admission.set_pending_reasons([], pools={})
-    assert harness.admission.pending_message(make_member("u1")) is None
+    harness.admission.reasons.set_pending_reasons([], pools={})
+    assert harness.admission.reasons.pending_message(make_member("u1")) is None
 
 
 def test_only_waiting_members_of_a_partly_running_gang_are_enqueued() -> None:
@@ -211,7 +211,7 @@ def test_only_waiting_members_of_a_partly_running_gang_are_enqueued() -> None:
     harness.add_pod(make_member("cpu", marks=gang_marks(), governed=False))
     harness.admission.apply_admit(Admit(gang=group, pool=POOL, nodes={"u1": "host-1"}, borrowed=True), now=harness.now)
     harness.pods.requests.added.clear()
-    harness.admission.set_pending_reasons([pending_report(), _hold_gang(group)], pools={})
+    harness.admission.reasons.set_pending_reasons([pending_report(), _hold_gang(group)], pools={})
 
     assert harness.looked == [("default", "pod-u2")]
 

@@ -221,11 +221,9 @@ async def test_pod_with_devices_waits_with_the_missing_kind_as_reason(world: Wor
         world.tenant_server.register(POD_GROUPS)
         admission = sync.reconcilers.admission.tenant_admission
         await wait_until(
-            lambda: all(
-                "does not serve" not in waits.text for waits in admission.verdict_store.pending_messages.values()
-            )
+            lambda: all("does not serve" not in waits.text for waits in admission.reasons.pending_messages.values())
         )
-        [waits] = admission.verdict_store.pending_messages.values()
+        [waits] = admission.reasons.pending_messages.values()
         assert waits.text.startswith("PodGroup web (podgroups.scheduling.x-k8s.io) does not exist")
         assert not is_ungated(world)
         create_group(world, 1)
@@ -245,7 +243,7 @@ async def test_recreated_pod_is_judged_again(world: World) -> None:
     async with world.run_gateway() as sync:
         await wait_ungated(world)
         world.delete_pod(grace=0)
-        await wait_until(lambda: not sync.reconcilers.admission.gate_reconciler.ordinary._marks)
+        await wait_until(lambda: not sync.reconcilers.admission.member_reader.ordinary._marks)
         world.tenant_server.register(POD_GROUPS)
         create_marked(world)
         await event_messages(world, "WaitingForMembers")

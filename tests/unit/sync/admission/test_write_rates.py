@@ -68,7 +68,7 @@ async def test_changing_reasons_are_written_at_most_twice_a_minute() -> None:
                 cordon_node(world, closed=not number % 2)
                 await world.wait_settled()
             gang = f"alpha/default/pod/{get_pod(world)['metadata']['uid']}"
-            says = sync.reconcilers.admission.tenant_admission.verdict_store.pending_messages[gang].text
+            says = sync.reconcilers.admission.tenant_admission.reasons.pending_messages[gang].text
             stands = (get_condition(world, "vkgateway.io/Admitted") or ("", "", ""))[2]
             assert stands != says, "there is something new to tell"
             assert count_status_writes(world) == 1

@@ -8,7 +8,6 @@ from tests.unit.sync.admission.samples import POOL, TENANT, gang_marks, make_mem
 from tests.unit.sync.admission.tenant_harness import NODE, Harness
 from tests.unit.sync.admission.test_admission_expiry import expire_admission
 from vkgateway.arbiter.decisions import Admit
-from vkgateway.sync.admission.binding_gangs import BindingGangs
 
 GANG = f"{TENANT}/default/gang/train"
 
@@ -69,15 +68,26 @@ def test_gang_with_a_member_not_bound_in_time_waits_as_a_whole() -> None:
 
 
 @pytest.mark.parametrize("last", ["u1", "u2"])
-def test_start_times_are_metered(last: str) -> None:
-    starts = BindingGangs()
-    starts.await_binding("g", ["u1", "u2"])
+def test_only_the_last_binding_of_the_gang_ends_the_wait(last: str) -> None:
+    harness = add_gang("u1", "u2")
+    bindings = harness.admission.bindings
     first = "u2" if last == "u1" else "u1"
-    assert not starts.mark_bound("g", first)
-    assert not starts.mark_bound("g", first)
-    assert not starts.mark_bound("other", last)
-    assert starts.is_binding("g")
-    assert starts.mark_bound("g", last)
-    assert not starts.is_binding("g")
-    starts.await_binding("g", [])
-    assert not starts.is_binding("g")
+    for member in (
+        make_member(first, marks=gang_marks()),
+        make_member(first, marks=gang_marks()),
+        make_member(last, marks=gang_marks(group="default/gang/other")),
+    ):
+        bindings.member_bound(member)
+        assert bindings.is_binding("default/gang/train")
+    bindings.member_bound(make_member(last, marks=gang_marks()))
+    assert not bindings.is_binding("default/gang/train")
+
+
+def test_gang_of_bound_pods_waits_for_no_binding() -> None:
+    harness = Harness(waits=False)
+    for uid in ("u1", "u2"):
+        harness.add_pod(make_member(uid, marks=gang_marks(minimum=2), bound=True))
+    harness.admission.bindings.await_bindings(
+        Admit(gang=GANG, pool=POOL, nodes={"u1": "host-1", "u2": "host-1"}, borrowed=True)
+    )
+    assert not harness.admission.bindings.is_binding("default/gang/train")

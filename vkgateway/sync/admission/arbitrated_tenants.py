@@ -1,0 +1,95 @@
+"""The tenants that take part in scheduling cycles: what the cycles need of all of them, and dispatch of decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import structlog
+
+from vkgateway.arbiter.decisions import Decisions, PendingReport
+from vkgateway.arbiter.snapshot import Shape, Snapshot
+from vkgateway.sync.admission.member import tenant_of_gang
+from vkgateway.sync.admission.tenant_admission import TenantAdmission
+from vkgateway.sync.views.ownership import Key
+
+log = structlog.get_logger(__name__)
+
+
+class ArbitratedTenants:
+    """The tenants that take part in scheduling cycles."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, TenantAdmission] = {}
+
+    def are_known(self, names: Iterable[str]) -> bool:
+        """Return whether all governed pods of these tenants are known."""
+        return all(name in self.by_name and self.by_name[name].is_known for name in names)
+
+    def pod_names(self) -> dict[str, Key]:
+        """Return namespaces and names of all members by UID. May be called from another thread."""
+        return {member.uid: member.key for tenant in list(self.by_name.values()) for member in tenant.gangs}
+
+    def is_member(self, tenant: str, uid: str) -> bool:
+        """Return whether the arbiter itself places the tenant pod with this UID."""
+        known = self.by_name.get(tenant)
+        return known is not None and known.is_governed_pod(uid)
+
+    def shape_of(self, tenant: str, uid: str) -> Shape | None:
+        """Return the shape of a tenant pod that the arbiter places; None for other pods."""
+        known = self.by_name.get(tenant)
+        member = known.gangs.find_member(uid) if known is not None else None
+        return member.shape if member is not None and member.governed else None
+
+    def postpone_evictions(self, cluster: str) -> None:
+        """Postpone evictions in a cluster that is reachable again, so that they are decided once more."""
+        for tenant in self.by_name.values():
+            tenant.verdicts.postpone_evictions(cluster)
+
+    @property
+    def has_notices(self) -> bool:
+        """Whether a pod was under notice in the last cycle."""
+        return any(tenant.verdicts.has_notices for tenant in self.by_name.values())
+
+    def next_deadline(self) -> float | None:
+        """Return the next time at which an evicted pod is deleted, or an admitted pod must be bound."""
+        times = (tenant.next_deadline() for tenant in self.by_name.values())
+        return min((time for time in times if time is not None), default=None)
+
+    def dispatch_decisions(self, decisions: Decisions, snapshot: Snapshot, *, now: float) -> None:
+        """Apply each decision to the tenant of its gang. Decisions on tenants that were removed during the cycle are
+        dropped.
+        """
+        for admit in decisions.admits:
+            if (tenant := self._tenant_of(admit.gang)) is not None:
+                tenant.apply_admit(admit, now=now)
+        for evict in decisions.evicts:
+            if (tenant := self._tenant_of(evict.gang)) is not None:
+                tenant.verdicts.apply_evict(evict)
+                log.info(
+                    "evicting",
+                    gang=evict.gang,
+                    pods=len(evict.pods),
+                    makes_room_for=evict.makes_room_for,
+                    gpu_seconds_lost=round(evict.lost),
+                    gpu_seconds_saved=round(evict.saved),
+                )
+        for reprieve in decisions.reprieves:
+            if (tenant := self._tenant_of(reprieve.gang)) is not None:
+                tenant.verdicts.apply_reprieve(reprieve)
+        for promote in decisions.promotes:
+            if (tenant := self._tenant_of(promote.gang)) is not None:
+                tenant.verdicts.apply_promote(promote)
+        self._dispatch_pending_reasons(decisions, snapshot)
+
+    def _dispatch_pending_reasons(self, decisions: Decisions, snapshot: Snapshot) -> None:
+        holds: dict[str, list[PendingReport]] = {name: [] for name in self.by_name}
+        for report in decisions.holds:
+            holds.setdefault(tenant_of_gang(report.gang), []).append(report)
+        pools = {gang.id: gang.pools[0] for gang in snapshot.gangs if gang.pools}
+        for name, tenant in self.by_name.items():
+            tenant.reasons.set_pending_reasons(
+                holds[name], pools={report.gang: report.pool or pools.get(report.gang) for report in holds[name]}
+            )
+
+    def _tenant_of(self, gang: str) -> TenantAdmission | None:
+        return self.by_name.get(tenant_of_gang(gang))

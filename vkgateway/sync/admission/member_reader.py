@@ -1,0 +1,188 @@
+"""Reader of pods that the arbiter must know: which must be read as a whole, and which must be read again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from vkgateway.kube import errors
+from vkgateway.model.objects import Object
+from vkgateway.sync.admission.companion_objects import CompanionObjects
+from vkgateway.sync.admission.member import GangMember, may_be_member, read_member
+from vkgateway.sync.admission.ordinary_pods import OrdinaryPods
+from vkgateway.sync.admission.pod_observer import is_gated
+from vkgateway.sync.admission.tenant_admission import TenantAdmission
+from vkgateway.sync.pods.pod_context import decode
+from vkgateway.sync.runtime.requests import POD
+from vkgateway.sync.tenant_scope import TenantScope
+from vkgateway.sync.views.ownership import Key
+from vkgateway.sync.views.pods import TenantPodView
+from vkgateway.translate.gangs import Kind, Reference
+from vkgateway.translate.pod_references import pod_claims
+
+
+class PodReader(Protocol):
+    """Reader of tenant pods; it also fails pods that the tenant's policy forbids."""
+
+    async def read_pod(self, view: TenantPodView) -> bytes:
+        """Return the whole pod, never another one with its name."""
+
+    async def reject_forbidden(self, view: TenantPodView, pod: Object) -> bool:
+        """Fail a pod that breaks the tenant's policy, so that it does not wait in vain. Return whether it breaks it."""
+
+
+class VolumeTerms(Protocol):
+    """Lookup of the nodes that can reach volumes."""
+
+    def volume_terms(self, pod: Object) -> Sequence[Sequence[Object]]:
+        """Return for each volume of a pod the node selector terms of which one must hold."""
+
+
+class MemberReader:
+    """Reader of one tenant's pods for its admission."""
+
+    def __init__(
+        self,
+        scope: TenantScope,
+        admission: TenantAdmission,
+        companions: CompanionObjects,
+        *,
+        reader: PodReader,
+        volumes: VolumeTerms,
+    ) -> None:
+        self._scope = scope
+        self._pods = scope.cache.pods
+        self._admission = admission
+        self._reads = admission.reads
+        self._companions = companions
+        self._reader = reader
+        self._volumes = volumes
+        self.ordinary = OrdinaryPods(admission, companions)
+        self._pods_by_companion: dict[Reference, set[Key]] = {}
+        """Pods by their companion objects."""
+        self._with_volumes: dict[str, Key] = {}
+        """Pods with volumes from claims, by UID."""
+
+    def companion_changed(self, reference: Reference) -> list[Key]:
+        """Mark the pods of a changed companion object as outdated; return those that must be read again."""
+        keys = self._pods_by_companion.get(reference, set())
+        for key in keys:
+            self._reads.outdated.update(member.uid for member in self._admission.gangs.members_named(key))
+        return sorted(keys)
+
+    def kind_changed(self, kind: Kind) -> list[Key]:
+        """Do the same for all companion objects of a kind, after the API server started or stopped serving it."""
+        references = [reference for reference in self._pods_by_companion if reference.object_kind == kind]
+        return sorted({key for reference in references for key in self.companion_changed(reference)})
+
+    def compute_pod_changed(self, key: Key) -> bool:
+        """Handle a change of the compute pod; return whether the tenant pod must be read again.
+
+        It must if it was judged before its compute pod was seen, which shows whether the arbiter placed it.
+        """
+        view = self._pods.store.get(key)
+        if view is None:
+            return False
+        uid = view.metadata.uid
+        placed = self._admission.observer.is_compute_pod_placed(key, uid)
+        member = self._admission.gangs.find_member(uid)
+        if placed and self.ordinary.is_ordinary(view):
+            self.ordinary.forget_pod(uid)
+            return True
+        if placed is False and member is not None and member.has_only_marks:
+            self._reads.outdated.add(uid)
+            return True
+        return False
+
+    def pools_changed(self) -> None:
+        """Mark pods without a node as outdated, after the tenant's pools or virtual nodes changed."""
+        self._reads.outdated.update(member.uid for member in self._admission.gangs if not member.bound)
+
+    def volumes_changed(self) -> list[Key]:
+        """Mark pods with volumes as outdated, after volumes became reachable from other nodes; return those pods."""
+        self._reads.outdated.update(self._with_volumes)
+        return list(self._with_volumes.values())
+
+    def needs_read(self, view: TenantPodView) -> bool:
+        """Return whether a pod must be read (again): it may be governed or belong to a gang, and has changed."""
+        known = self._admission.gangs.find_member(view.metadata.uid)
+        if known is not None:
+            return known.mark != view.fingerprint or known.uid in self._reads.outdated
+        if self.ordinary.is_ordinary(view):
+            return False
+        if self._admission.observer.is_compute_pod_placed(view.metadata.key, view.metadata.uid):
+            return True
+        return not view.is_terminal and (is_gated(view) or may_be_member(view))
+
+    def must_read(self, view: TenantPodView) -> bool:
+        """Return whether a pod that requests devices or carries a mark must be read (again)."""
+        unknown = self._admission.gangs.find_member(view.metadata.uid) is None and not self.ordinary.is_ordinary(view)
+        return unknown or self.needs_read(view)
+
+    async def read_pod(self, view: TenantPodView) -> bool:
+        """Read a whole pod. Return False if it has changed since, or will never run."""
+        mark = view.fingerprint
+        try:
+            document = decode(await self._reader.read_pod(view))
+        except (errors.NotFound, errors.Conflict):
+            return False
+        if is_gated(view) and await self._reader.reject_forbidden(view, document):
+            self._reads.outdated.discard(view.metadata.uid)
+            return False
+        unserved = await self.ordinary.unserved_kinds(document)
+        now = self._pods.store.get(view.metadata.key)
+        if now is None or now.metadata.uid != view.metadata.uid:
+            return False
+        self.observe_pod(document, mark, unserved)
+        if view.spec.node_name and self.ordinary.is_ordinary(view):
+            self._scope.work_queue.enqueue(POD, view.metadata.key)
+        return True
+
+    def observe_pod(self, pod: Object, mark: str, unserved: frozenset[Kind] = frozenset()) -> None:
+        """Add a pod whose whole object was read; `unserved` are the kinds of its marks that the API server does not
+        serve.
+        """
+        known = self._admission.gangs.find_member(pod["metadata"]["uid"])
+        member = None
+        if not self.ordinary.classify_pod(pod, unserved):
+            member = read_member(
+                pod,
+                mark=mark,
+                bindings=self._scope.bindings,
+                look=self._companions.get_object,
+                nodes=self._scope.virtual_nodes,
+                places=self._volumes.volume_terms(pod),
+                unserved=unserved,
+            )
+        if known is not None:
+            self._drop_companions(known)
+        if member is None:
+            if known is not None:
+                self._admission.remove_member(known)
+                self._clear_flags(known)
+            return
+        self._reads.outdated.discard(member.uid)
+        if not member.bound and pod_claims(pod):
+            self._with_volumes[member.uid] = member.key
+        else:
+            self._with_volumes.pop(member.uid, None)
+        for reference in member.companions:
+            self._pods_by_companion.setdefault(reference, set()).add(member.key)
+            self._companions.watch_kind_of(reference)
+        self._admission.put_member(member)
+
+    def forget_member(self, member: GangMember) -> None:
+        """Drop the state of a deleted pod."""
+        self._clear_flags(member)
+        self._drop_companions(member)
+
+    def _clear_flags(self, member: GangMember) -> None:
+        self._reads.outdated.discard(member.uid)
+        self._with_volumes.pop(member.uid, None)
+
+    def _drop_companions(self, member: GangMember) -> None:
+        for reference in member.companions:
+            users = self._pods_by_companion.get(reference, set())
+            users.discard(member.key)
+            if not users:
+                self._pods_by_companion.pop(reference, None)
