@@ -58,9 +58,7 @@ class AdmissionController:
         self.companions = CompanionObjects(scope)
         self.size_policy = SizePolicy(scope)
         self.completion_records = CompletionRecords(scope)
-        self.tenant_admission = TenantAdmission(
-            scope, arbiter, self.companions, completion_store=self.completion_records
-        )
+        self.tenant_admission = TenantAdmission(scope, arbiter, self.companions, self.completion_records)
         self.member_reader = MemberReader(scope, self.tenant_admission, self.companions, reader=reader, volumes=volumes)
         self.gate_reconciler = GateReconciler(
             scope, self.tenant_admission, self.member_reader, reader=reader, sizes=self.size_policy

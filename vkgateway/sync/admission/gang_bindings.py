@@ -13,7 +13,6 @@ from vkgateway.sync.admission.gangs import TenantGangs
 from vkgateway.sync.admission.member import GangMember, gang_id
 from vkgateway.sync.admission.pod_observer import PodObserver, is_gated
 from vkgateway.sync.admission.tenant_verdicts import TenantVerdicts
-from vkgateway.sync.admission.verdict_store import VerdictStore
 from vkgateway.sync.tenant_scope import TenantScope
 
 _BIND_TIMEOUT: Final = 120.0
@@ -40,14 +39,11 @@ class GangBindings:
         scope: TenantScope,
         gangs: TenantGangs,
         observer: PodObserver,
-        *,
-        store: VerdictStore,
         verdicts: TenantVerdicts,
     ) -> None:
         self._scope = scope
         self._gangs = gangs
         self._observer = observer
-        self._store = store
         self._verdicts = verdicts
         self._unbound: dict[str, set[str]] = {}
         """UIDs of unbound pods by gang."""
@@ -96,7 +92,7 @@ class GangBindings:
         They release their capacity, and are excluded for a while, or until the tenant's API server is reachable again.
         """
         self._end_backoffs(lambda backoff: backoff.until <= now)
-        for uid, verdict in list(self._store.verdicts.items()):
+        for uid, verdict in list(self._verdicts.store.verdicts.items()):
             if verdict.verdict is not AdmissionState.ADMITTED or self.bind_deadline(verdict) > now:
                 continue
             member = self._gangs.find_member(uid)
@@ -114,7 +110,7 @@ class GangBindings:
         if self._unbound.pop(group, None) is None:
             return
         for member in self._gangs.members_of(gang_id(self._scope.name, group)):
-            verdict = self._store.verdicts.get(member.uid)
+            verdict = self._verdicts.store.verdicts.get(member.uid)
             is_admitted = verdict is not None and verdict.verdict is AdmissionState.ADMITTED
             if is_admitted and not self._observer.is_forwarding(member):
                 self._verdicts.revert_verdict(member.uid)

@@ -84,7 +84,7 @@ class GangBuilder:
         *,
         states: MemberStates,
         terms: TermsSource,
-        forecast: RunForecast | None,
+        forecast: RunForecast,
         backoffs: Mapping[str, MemberBackoff],
     ) -> None:
         self._tenant = tenant
@@ -162,7 +162,6 @@ class GangBuilder:
         running = dict.fromkeys(pod.pool for pod in pods if pod.pool is not None)
         bounds = self._terms_in([*running] or ([*pools] if any(pod.pools for pod in pods) else [*pools[:1]]))
         units = sum(amount for member in governed for name, amount in member.shape.requests if is_extended(name)) / 1000
-        forecast = self._forecast if marks.run_limit is None else None
         needed = {
             role: number - ungoverned[role] - reduction.roles[role] for role, number in marks.role_minimum.items()
         }
@@ -185,7 +184,7 @@ class GangBuilder:
             checkpoint=marks.checkpoint,
             restart_cost=min(marks.restart_cost, bounds.restart_max * units),
             minimum_run=bounds.minimum_run,
-            expected_run=forecast.expected_run(governed[0]) if forecast is not None else None,
+            expected_run=self._forecast.expected_run(governed[0]) if marks.run_limit is None else None,
             notice=bounds.notice,
             brief_run=bounds.brief_run,
             brief_notice=bounds.brief_notice,

@@ -34,14 +34,6 @@ class CompletionStore(Protocol):
         """Record that the completions of a gang in this namespace changed."""
 
 
-class _NoCompletionStore:
-    def load_completions(self, _group: str) -> Mapping[str, Completion]:
-        return {}
-
-    def mark_changed(self, _namespace: str) -> None:
-        pass
-
-
 class TenantGangs:
     """All gangs of one tenant."""
 
@@ -51,11 +43,11 @@ class TenantGangs:
         *,
         states: MemberStates,
         terms: TermsSource,
-        forecast: RunForecast | None = None,
-        completion_store: CompletionStore | None = None,
+        forecast: RunForecast,
+        completion_store: CompletionStore,
     ) -> None:
         self._tenant = tenant
-        self._completion_store = completion_store or _NoCompletionStore()
+        self._completion_store = completion_store
         self._states = states
         self._members: dict[str, GangMember] = {}
         self._uids_by_pod: dict[Key, set[str]] = {}

@@ -7,9 +7,9 @@ from typing import Protocol
 
 from vkgateway.kube import errors
 from vkgateway.model.objects import Object
+from vkgateway.model.requests import device_requests
 from vkgateway.sync.admission.companion_objects import CompanionObjects
 from vkgateway.sync.admission.member import GangMember, may_be_member, read_member
-from vkgateway.sync.admission.ordinary_pods import OrdinaryPods
 from vkgateway.sync.admission.pod_observer import is_gated
 from vkgateway.sync.admission.tenant_admission import TenantAdmission
 from vkgateway.sync.pods.pod_context import decode
@@ -18,6 +18,7 @@ from vkgateway.sync.tenant_scope import TenantScope
 from vkgateway.sync.views.ownership import Key
 from vkgateway.sync.views.pods import TenantPodView
 from vkgateway.translate.gangs import Kind, Reference
+from vkgateway.translate.gangs.mark_detection import find_marks, has_unserved_marks, mark_kinds, needs_served_kind
 from vkgateway.translate.pod_references import pod_claims
 
 
@@ -36,6 +37,56 @@ class VolumeTerms(Protocol):
 
     def volume_terms(self, pod: Object) -> Sequence[Sequence[Object]]:
         """Return for each volume of a pod the node selector terms of which one must hold."""
+
+
+class OrdinaryPods:
+    """Pods of one tenant without devices whose gang marks have no meaning there: they start like pods without marks.
+
+    The classification holds as long as a pod has the same marks, even if a kind is installed.
+    """
+
+    def __init__(self, admission: TenantAdmission, companions: CompanionObjects) -> None:
+        self._admission = admission
+        self._companions = companions
+        self._marks: dict[str, frozenset[str]] = {}
+        """Marks of each ordinary pod by UID."""
+
+    async def unserved_kinds(self, pod: Object) -> frozenset[Kind]:
+        """Ask the tenant's API server which kinds of a pod's marks it does not serve now."""
+        return await self._companions.find_unserved(mark_kinds(pod))
+
+    def must_query_kinds(self, pod: Object) -> bool:
+        """Return whether the API server must be asked about a kind of the pod's marks."""
+        return not all(map(self._companions.is_watched, mark_kinds(pod)))
+
+    def classify_pod(self, pod: Object, unserved: frozenset[Kind]) -> bool:
+        """Return whether a pod is ordinary, and remember it: the API server does not serve the kinds of its marks.
+
+        Pods with a compute pod keep their classification. The arbiter does not take over a pod that started without it,
+        and keeps one that it placed.
+        """
+        metadata = pod["metadata"]
+        found = needs_served_kind(pod) and not device_requests(pod)
+        if found:
+            key = metadata["namespace"], metadata["name"]
+            placed = self._admission.observer.is_compute_pod_placed(key, metadata["uid"])
+            found = has_unserved_marks(pod, unserved) if placed is None else not placed
+        if found:
+            labels, annotations = metadata.get("labels") or (), metadata.get("annotations") or ()
+            self._marks[metadata["uid"]] = find_marks(labels=labels, annotations=annotations)
+        else:
+            self._marks.pop(metadata["uid"], None)
+        return found
+
+    def is_ordinary(self, view: TenantPodView) -> bool:
+        """Return whether a pod with its current marks was classified as ordinary."""
+        metadata = view.metadata
+        marks = self._marks.get(metadata.uid)
+        return marks is not None and marks == find_marks(labels=metadata.labels, annotations=metadata.annotations)
+
+    def forget_pod(self, uid: str) -> None:
+        """Drop the state of a deleted pod."""
+        self._marks.pop(uid, None)
 
 
 class MemberReader:

@@ -56,8 +56,7 @@ class TenantAdmission:
         scope: TenantScope,
         service: ArbitrationService,
         companions: CompanionObjects,
-        *,
-        completion_store: CompletionStore | None = None,
+        completion_store: CompletionStore,
     ) -> None:
         self._scope = scope
         self._service = service
@@ -71,7 +70,7 @@ class TenantAdmission:
             scope.name, states=observer, terms=service, forecast=self._accounting, completion_store=completion_store
         )
         self.verdicts = TenantVerdicts(scope, gangs, observer, store=store, cycles=service)
-        self.bindings = GangBindings(scope, gangs, observer, store=store, verdicts=self.verdicts)
+        self.bindings = GangBindings(scope, gangs, observer, self.verdicts)
         self.reasons = AdmissionReasons(scope, gangs, store=store, terms=service)
         self.orphans = OrphanedPods(scope, gangs, service)
         self.is_complete = False

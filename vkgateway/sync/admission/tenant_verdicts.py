@@ -40,6 +40,7 @@ class TenantVerdicts:
         self._scope = scope
         self._gangs = gangs
         self._observer = observer
+        self.store = store
         self._verdicts = store.verdicts
         self._cycles = cycles
         self.has_notices = False

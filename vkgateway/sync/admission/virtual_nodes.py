@@ -17,7 +17,7 @@ def shown_nodes(bindings: Mapping[str, VirtualNodeBinding], nodes: Mapping[str, 
 
     `nodes` are those that the tenant's API server has shown; a node that is not shown yet has the gateway's labels.
     """
-    shown = {}
+    shown: dict[str, VirtualNode] = {}
     for name, binding in bindings.items():
         labels, taints = nodes.get(name, ({}, ()))
         shown[name] = {**labels, **binding.pool.virtual_labels()}, taints

@@ -25,8 +25,9 @@ from vkgateway.arbiter.queueing.admission import AdmissionState
 from vkgateway.arbiter.snapshot import Snapshot
 from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.model.objects import Condition, Meta, NodeImage, NodeStatusView, NodeView
-from vkgateway.sync.admission.arbitration import Arbitration, ArbitrationSettings
+from vkgateway.sync.admission.arbitration import Arbitration, ArbitrationSettings, Decide
 from vkgateway.sync.admission.companion_objects import CompanionObjects
+from vkgateway.sync.admission.completion_records import CompletionRecords
 from vkgateway.sync.admission.member import GangMember
 from vkgateway.sync.admission.tenant_admission import TenantAdmission
 from vkgateway.sync.compute.link import ComputeLink
@@ -61,7 +62,7 @@ class FakeTenant:
     def __init__(self, name: str, pods: PodStores, arbitration: Arbitration) -> None:
         scope = tenant_scope(NOBODY, clock=arbitration.clock, links=pods.links, bindings=pods.bindings(), name=name)
         scope.cache = pods.scope.cache
-        self.admission = TenantAdmission(scope, arbitration, CompanionObjects(scope))
+        self.admission = TenantAdmission(scope, arbitration, CompanionObjects(scope), CompletionRecords(scope))
 
     def put_member(self, one: GangMember) -> None:
         self.admission.put_member(one)
@@ -77,7 +78,7 @@ class Harness:
         self.specs = tuple(specs)
         self.links: dict[str, ComputeLink] = {"local": self.pods.link}
         self.answer = Decisions()
-        self.decide = self.record_snapshot
+        self.decide: Decide = self.record_snapshot
         self.asked: list[Snapshot] = []
         self.pods.link.nodes.store["", "host-1"] = make_node()
         complete_lists(self.pods.link)

@@ -49,7 +49,7 @@ class Harness:
         self.looked: list[str] = []
         self.bounds: Callable[[PoolKey | None], EvictionTerms] = lambda _pool: EvictionTerms(20.0, 60.0)
         self.memory = FakeRecords()
-        self.gangs = TenantGangs(TENANT, states=self, terms=self, completion_store=self.memory)
+        self.gangs = TenantGangs(TENANT, states=self, terms=self, forecast=self, completion_store=self.memory)
         for one in members:
             self.gangs.put_member(one)
 
@@ -59,6 +59,9 @@ class Harness:
     def member_state(self, member: GangMember) -> MemberState:
         self.looked.append(member.uid)
         return self.seen.get(member.uid, WAITING)
+
+    def expected_run(self, _member: GangMember) -> float | None:
+        return None
 
     def only_gang(self) -> Gang:
         gangs, holds = self.gangs.build_gangs()

@@ -21,6 +21,7 @@ from vkgateway.kube.resources import EVENTS, PODS
 from vkgateway.model.names import ADMISSION_GATE
 from vkgateway.model.objects import Object
 from vkgateway.sync.admission.companion_objects import CompanionObjects
+from vkgateway.sync.admission.completion_records import CompletionRecords
 from vkgateway.sync.admission.gate_reconciler import GateReconciler
 from vkgateway.sync.admission.member_reader import MemberReader
 from vkgateway.sync.admission.tenant_admission import TenantAdmission
@@ -51,7 +52,9 @@ class Harness:
         self.scope.cache = self.pods.scope.cache
         self.nodes = self.scope.virtual_nodes
         self.companions = CompanionObjects(self.scope)
-        self.admission = TenantAdmission(self.scope, RecordingArbitration(), self.companions)
+        self.admission = TenantAdmission(
+            self.scope, RecordingArbitration(), self.companions, CompletionRecords(self.scope)
+        )
         self.reads = self.admission.reads
         self.members = MemberReader(self.scope, self.admission, self.companions, reader=self, volumes=self)
         self.gates = GateReconciler(self.scope, self.admission, self.members, reader=self, sizes=self)

@@ -17,6 +17,7 @@ from vkgateway.arbiter.decisions import Admit, Evict
 from vkgateway.arbiter.queueing.admission import Admission
 from vkgateway.arbiter.snapshot import PodState, PoolKey
 from vkgateway.sync.admission.companion_objects import CompanionObjects
+from vkgateway.sync.admission.completion_records import CompletionRecords
 from vkgateway.sync.admission.member import GangMember
 from vkgateway.sync.admission.tenant_admission import TenantAdmission
 from vkgateway.sync.runtime.sources import COMPUTE_PODS
@@ -37,7 +38,9 @@ class Harness:
         self.pods.now = BORN_AT + 1000
         self.service = RecordingArbitration()
         self.sent = self.scope.created_until
-        self.admission = TenantAdmission(self.scope, self.service, CompanionObjects(self.scope))
+        self.admission = TenantAdmission(
+            self.scope, self.service, CompanionObjects(self.scope), CompletionRecords(self.scope)
+        )
         watches = self.pods.link.watches.tenants[TENANT] = self.scope.watches
         watches.add(COMPUTE_PODS, self.compute_pod_changed)
         if waits:

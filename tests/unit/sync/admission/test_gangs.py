@@ -362,7 +362,7 @@ def test_restart_cost_is_capped() -> None:
 
 def test_typical_duration_is_used_without_a_declared_limit() -> None:
     harness = Harness()
-    gangs = TenantGangs(TENANT, states=harness, terms=harness, forecast=FakeForecast())
+    gangs = TenantGangs(TENANT, states=harness, terms=harness, forecast=FakeForecast(), completion_store=harness.memory)
     gangs.put_member(make_member("u1"))
     gangs.put_member(make_member("u2", marks=gang_marks(minimum=1, run_limit=9.0)))
     found = {gang.run_limit: gang.expected_run for gang in gangs.build_gangs()[0]}

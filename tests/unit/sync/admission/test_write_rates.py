@@ -110,8 +110,8 @@ async def test_new_member_of_a_reported_gang_gets_the_same_report(
             # When the report is due, on however slow a machine, the reason differs from the first one.
             monkeypatch.setattr(pending_reporter, "_PATIENCE", 20.0)
             create_gated(world, "two", gpus=2, gang=("train", 2))
-            book = sync.reconcilers.admission.tenant_admission.verdict_store
-            await wait_until(lambda: book.pending_messages["alpha/default/gang/train"].code == "WaitingForRoom")
+            reasons = sync.reconcilers.admission.tenant_admission.reasons
+            await wait_until(lambda: reasons.pending_messages["alpha/default/gang/train"].code == "WaitingForRoom")
             await world.wait_settled()
             assert (get_condition(world, ADMITTED, "one") or ("", ""))[1] == "WaitingForMembers"
             assert get_condition(world, ADMITTED, "two") is None
