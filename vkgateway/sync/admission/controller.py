@@ -76,6 +76,7 @@ class AdmissionController:
         registry.runs("admission", self.run)
         self.gate_reconciler.set_up(registry)
         self.event_handler.set_up(registry)
+        self.member_reader.set_up(registry)
 
     async def run(self) -> None:
         """Take part in the arbitration until cancelled."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from vkgateway.arbiter.snapshot import Quota
-from vkgateway.sync.admission.companion_objects import COMPANION_KINDS, COMPANIONS
 from vkgateway.sync.admission.gate_reconciler import GateReconciler
 from vkgateway.sync.admission.member_reader import MemberReader
 from vkgateway.sync.admission.pod_observer import is_gated
@@ -13,11 +12,10 @@ from vkgateway.sync.admission.size_policy import NODE_SIZES, SizePolicy
 from vkgateway.sync.admission.tenant_admission import TenantAdmission
 from vkgateway.sync.runtime.registry import Registry
 from vkgateway.sync.runtime.requests import GATE
-from vkgateway.sync.runtime.sources import COMPUTE_PODS, RESYNC, TENANT_PODS, VOLUME_LOCATIONS
+from vkgateway.sync.runtime.sources import COMPUTE_PODS, RESYNC, TENANT_PODS
 from vkgateway.sync.tenant_scope import TenantScope
 from vkgateway.sync.views.ownership import Key
 from vkgateway.sync.views.pods import TenantPodView
-from vkgateway.translate.gangs import Kind, Reference
 from vkgateway.translate.governed import VirtualNode
 
 
@@ -46,9 +44,6 @@ class GateEventHandler:
             registry.watches(RESYNC, self._pods_listed)
             .watches(TENANT_PODS, self._pod_changed)
             .watches(COMPUTE_PODS, self.compute_pod_changed)
-            .watches(VOLUME_LOCATIONS, self._volumes_changed)
-            .watches(COMPANIONS, self._companion_changed)
-            .watches(COMPANION_KINDS, self._kind_changed)
             .watches(NODE_SIZES, self._node_sizes_changed)
         )
 
@@ -69,8 +64,7 @@ class GateEventHandler:
         for member in self._admission.pod_changed(key):
             self._gates.reporter.forget_pod(member.uid)
             self._members.forget_member(member)
-        if self._members.compute_pod_changed(key):
-            self._enqueue_read(key)
+        self._members.compute_pod_changed(key)
 
     def _pod_changed(self, old: TenantPodView | None, new: TenantPodView | None) -> None:
         view = new or old
@@ -80,7 +74,7 @@ class GateEventHandler:
             self._gates.reporter.forget_pod(view.metadata.uid)
             self._members.ordinary.forget_pod(view.metadata.uid)
         elif self._members.needs_read(new):
-            self._enqueue_read(key)
+            self._members.enqueue_read(key)
         self.compute_pod_changed(key)
 
     def _pods_listed(self) -> None:
@@ -88,15 +82,10 @@ class GateEventHandler:
         self._admission.reads.unread.intersection_update(self._pods.store)
         for key, view in self._pods.store.items():
             if self._members.needs_read(view):
-                self._enqueue_read(key)
+                self._members.enqueue_read(key)
             elif is_gated(view):
                 self._scope.work_queue.enqueue(GATE, key)
         self._admission.pods_listed()
-
-    def _volumes_changed(self) -> None:
-        """Reconcile pods that use volumes: they may fit on other nodes."""
-        for key in self._members.volumes_changed():
-            self._scope.work_queue.enqueue(GATE, key)
 
     def _reachable_nodes_changed(self) -> None:
         self._members.pools_changed()
@@ -109,15 +98,3 @@ class GateEventHandler:
         for key, view in self._pods.store.items():
             if is_gated(view) and not self._admission.is_governed_pod(view.metadata.uid):
                 self._scope.work_queue.enqueue(GATE, key)
-
-    def _enqueue_read(self, key: Key) -> None:
-        self._admission.reads.unread.add(key)
-        self._scope.work_queue.enqueue(GATE, key)
-
-    def _companion_changed(self, reference: Reference) -> None:
-        for key in self._members.companion_changed(reference):
-            self._enqueue_read(key)
-
-    def _kind_changed(self, kind: Kind) -> None:
-        for key in self._members.kind_changed(kind):
-            self._enqueue_read(key)

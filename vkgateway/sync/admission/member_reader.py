@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from vkgateway.kube import errors
 from vkgateway.model.objects import Object
 from vkgateway.model.requests import device_requests
-from vkgateway.sync.admission.companion_objects import CompanionObjects
+from vkgateway.sync.admission.companion_objects import COMPANION_KINDS, COMPANIONS, CompanionObjects
 from vkgateway.sync.admission.member import GangMember, may_be_member, read_member
 from vkgateway.sync.admission.pod_observer import is_gated
 from vkgateway.sync.admission.tenant_admission import TenantAdmission
 from vkgateway.sync.pods.pod_context import decode
-from vkgateway.sync.runtime.requests import POD
+from vkgateway.sync.runtime.registry import Registry
+from vkgateway.sync.runtime.requests import GATE, POD
+from vkgateway.sync.runtime.sources import VOLUME_LOCATIONS
 from vkgateway.sync.tenant_scope import TenantScope
 from vkgateway.sync.views.ownership import Key
 from vkgateway.sync.views.pods import TenantPodView
@@ -109,50 +111,65 @@ class MemberReader:
         self._reader = reader
         self._volumes = volumes
         self.ordinary = OrdinaryPods(admission, companions)
-        self._pods_by_companion: dict[Reference, set[Key]] = {}
+        self.pods_by_companion: dict[Reference, set[Key]] = {}
         """Pods by their companion objects."""
         self._with_volumes: dict[str, Key] = {}
         """Pods with volumes from claims, by UID."""
 
-    def companion_changed(self, reference: Reference) -> list[Key]:
-        """Mark the pods of a changed companion object as outdated; return those that must be read again."""
-        keys = self._pods_by_companion.get(reference, set())
-        for key in keys:
+    def set_up(self, registry: Registry) -> None:
+        """See `Reconciler`."""
+        (
+            registry.watches(VOLUME_LOCATIONS, self.volumes_changed)
+            .watches(COMPANIONS, self.companion_changed)
+            .watches(COMPANION_KINDS, self.kind_changed)
+        )
+
+    def enqueue_read(self, key: Key) -> None:
+        """Request that a pod is read."""
+        self._reads.unread.add(key)
+        self._scope.work_queue.enqueue(GATE, key)
+
+    def companion_changed(self, reference: Reference) -> None:
+        """Read the pods of a changed companion object again."""
+        self._read_users([reference])
+
+    def kind_changed(self, kind: Kind) -> None:
+        """Read the pods of a kind's companion objects again: the API server started or stopped serving it."""
+        self._read_users(reference for reference in self.pods_by_companion if reference.object_kind == kind)
+
+    def _read_users(self, references: Iterable[Reference]) -> None:
+        keys = {key for reference in references for key in self.pods_by_companion.get(reference, ())}
+        for key in sorted(keys):
             self._reads.outdated.update(member.uid for member in self._admission.gangs.members_named(key))
-        return sorted(keys)
+            self.enqueue_read(key)
 
-    def kind_changed(self, kind: Kind) -> list[Key]:
-        """Do the same for all companion objects of a kind, after the API server started or stopped serving it."""
-        references = [reference for reference in self._pods_by_companion if reference.object_kind == kind]
-        return sorted({key for reference in references for key in self.companion_changed(reference)})
-
-    def compute_pod_changed(self, key: Key) -> bool:
-        """Handle a change of the compute pod; return whether the tenant pod must be read again.
-
-        It must if it was judged before its compute pod was seen, which shows whether the arbiter placed it.
-        """
-        view = self._pods.store.get(key)
-        if view is None:
-            return False
-        uid = view.metadata.uid
-        placed = self._admission.observer.is_compute_pod_placed(key, uid)
-        member = self._admission.gangs.find_member(uid)
-        if placed and self.ordinary.is_ordinary(view):
-            self.ordinary.forget_pod(uid)
-            return True
-        if placed is False and member is not None and member.has_only_marks:
-            self._reads.outdated.add(uid)
-            return True
-        return False
+    def volumes_changed(self) -> None:
+        """Read pods with volumes again: volumes became reachable from other nodes."""
+        self._reads.outdated.update(self._with_volumes)
+        for key in self._with_volumes.values():
+            self._scope.work_queue.enqueue(GATE, key)
 
     def pools_changed(self) -> None:
         """Mark pods without a node as outdated, after the tenant's pools or virtual nodes changed."""
         self._reads.outdated.update(member.uid for member in self._admission.gangs if not member.bound)
 
-    def volumes_changed(self) -> list[Key]:
-        """Mark pods with volumes as outdated, after volumes became reachable from other nodes; return those pods."""
-        self._reads.outdated.update(self._with_volumes)
-        return list(self._with_volumes.values())
+    def compute_pod_changed(self, key: Key) -> None:
+        """Read the tenant pod again if it was judged before its compute pod was seen.
+
+        The compute pod shows whether the arbiter placed it.
+        """
+        view = self._pods.store.get(key)
+        if view is None:
+            return
+        uid = view.metadata.uid
+        placed = self._admission.observer.is_compute_pod_placed(key, uid)
+        member = self._admission.gangs.find_member(uid)
+        if placed and self.ordinary.is_ordinary(view):
+            self.ordinary.forget_pod(uid)
+            self.enqueue_read(key)
+        elif placed is False and member is not None and member.has_only_marks:
+            self._reads.outdated.add(uid)
+            self.enqueue_read(key)
 
     def needs_read(self, view: TenantPodView) -> bool:
         """Return whether a pod must be read (again): it may be governed or belong to a gang, and has changed."""
@@ -210,7 +227,7 @@ class MemberReader:
         if member is None:
             if known is not None:
                 self._admission.remove_member(known)
-                self._clear_flags(known)
+                self.forget_member(known)
             return
         self._reads.outdated.discard(member.uid)
         if not member.bound and pod_claims(pod):
@@ -218,22 +235,19 @@ class MemberReader:
         else:
             self._with_volumes.pop(member.uid, None)
         for reference in member.companions:
-            self._pods_by_companion.setdefault(reference, set()).add(member.key)
+            self.pods_by_companion.setdefault(reference, set()).add(member.key)
             self._companions.watch_kind_of(reference)
         self._admission.put_member(member)
 
     def forget_member(self, member: GangMember) -> None:
         """Drop the state of a deleted pod."""
-        self._clear_flags(member)
-        self._drop_companions(member)
-
-    def _clear_flags(self, member: GangMember) -> None:
         self._reads.outdated.discard(member.uid)
         self._with_volumes.pop(member.uid, None)
+        self._drop_companions(member)
 
     def _drop_companions(self, member: GangMember) -> None:
         for reference in member.companions:
-            users = self._pods_by_companion.get(reference, set())
+            users = self.pods_by_companion.get(reference, set())
             users.discard(member.key)
             if not users:
-                self._pods_by_companion.pop(reference, None)
+                self.pods_by_companion.pop(reference, None)

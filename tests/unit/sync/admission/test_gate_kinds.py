@@ -127,12 +127,14 @@ async def test_server_error_does_not_make_a_gang_member_ordinary(harness: Harnes
     assert member.governed
 
     harness.server.heal()
-    assert harness.members.kind_changed(make_reference().object_kind) == [], "it waits for another kind"
-    assert harness.members.kind_changed(GROUP.object_kind) == [KEY]
+    harness.members.kind_changed(make_reference().object_kind)
+    assert harness.reads.unread == set(), "it waits for another kind"
+    harness.members.kind_changed(GROUP.object_kind)
+    assert harness.reads.unread == {KEY}
     await harness.reconcile_pod()
     assert not harness.is_gated()
     assert harness.admission.gangs.find_member(uid) is None
-    assert not harness.members._pods_by_companion
+    assert not harness.members.pods_by_companion
     assert not harness.reads.outdated
 
 
@@ -214,10 +216,12 @@ async def test_ordinary_running_pod_stays_ordinary_after_installation_of_the_kin
     if seen == "later":
         assert harness.admission.gangs.find_member(uid) is not None
         harness.pods.put_compute(runs)
-        assert harness.members.compute_pod_changed(KEY)
+        harness.members.compute_pod_changed(KEY)
+        assert harness.reads.unread == {KEY}
         await harness.reconcile_pod()
     assert harness.admission.gangs.find_member(uid) is None
-    assert not harness.members.compute_pod_changed(KEY)
+    harness.members.compute_pod_changed(KEY)
+    assert harness.reads.unread == set()
 
 
 @pytest.mark.parametrize("seen", ["first", "later"])
@@ -229,9 +233,11 @@ async def test_placed_pod_stays_governed_after_removal_of_the_kind(harness: Harn
     if seen == "later":
         assert harness.admission.gangs.find_member(uid) is None
         harness.pods.put_compute(compute_view(uid, name="web"))
-        assert harness.members.compute_pod_changed(KEY)
+        harness.members.compute_pod_changed(KEY)
+        assert harness.reads.unread == {KEY}
         await harness.reconcile_pod()
     member = harness.admission.gangs.find_member(uid)
     assert member is not None
     assert member.governed
-    assert not harness.members.compute_pod_changed(KEY)
+    harness.members.compute_pod_changed(KEY)
+    assert harness.reads.unread == set()

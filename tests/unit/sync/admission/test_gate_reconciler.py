@@ -217,8 +217,11 @@ async def test_pods_are_read_again_after_their_size_object_changed(harness: Harn
     await harness.reconcile_pod()
     view = harness.show_pod()
     assert not harness.members.needs_read(view)
-    assert harness.members.companion_changed(make_reference("another")) == []
-    assert harness.members.companion_changed(make_reference()) == [KEY]
+    harness.members.companion_changed(make_reference("another"))
+    assert harness.reads.unread == set()
+    harness.members.companion_changed(make_reference())
+    assert harness.reads.unread == {KEY}
+    assert harness.requests.pods() == [KEY]
     assert harness.members.needs_read(view)
 
     await harness.reconcile_pod()
@@ -227,8 +230,10 @@ async def test_pods_are_read_again_after_their_size_object_changed(harness: Harn
     assert member is not None
     harness.members.companion_changed(make_reference())
     harness.members.forget_member(member)
-    assert harness.members.companion_changed(make_reference()) == []
-    assert not harness.members._pods_by_companion
+    harness.requests.added.clear()
+    harness.members.companion_changed(make_reference())
+    assert harness.requests.added == []
+    assert not harness.members.pods_by_companion
     assert not harness.reads.outdated
 
 
