@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING
 import click
 
 from vkgateway.cli.age import format_age
+from vkgateway.cli.description import describe_object, object_lines, resource_list, table_lines
 from vkgateway.cli.options import cluster_options, run_async
 from vkgateway.cli.output import Column, output_option, print_objects
-from vkgateway.cli.sections import condition_lines, event_lines, resource_list, section_lines, table_lines
 
 if TYPE_CHECKING:
-    from vkgateway.cli.cluster import Event
     from vkgateway.model.api import ComputeCluster, Pool
 
 
 def _condition_status(compute: ComputeCluster, kind: str) -> str:
-    return next((one.status for one in compute.status.conditions if one.type == kind), "Unknown")
+    return next((condition.status for condition in compute.status.conditions if condition.type == kind), "Unknown")
 
 
 COLUMNS: tuple[Column[ComputeCluster], ...] = (
@@ -65,18 +64,18 @@ async def describe(*, name: str, output: str, data_dir: Path, kubeconfig: Path |
     """Show compute cluster NAME: conditions, events, and the nodes, capacity and guarantees of each pool."""
     from vkgateway.cli import cluster
 
-    async with cluster.management_cluster(data_dir, kubeconfig) as client:
-        found = await cluster.get_compute_cluster(client, name)
-        events = await cluster.list_events(client, kind="ComputeCluster", name=name) if output == "table" else []
-    if output == "table":
-        for line in description_lines(found, events):
-            click.echo(line)
-    else:
-        print_objects([found], output=output, columns=COLUMNS, name=lambda one: one.metadata.name, single=True)
+    await describe_object(
+        name,
+        output,
+        get=cluster.get_compute_cluster,
+        describe=description_lines,
+        data_dir=data_dir,
+        kubeconfig=kubeconfig,
+    )
 
 
-def description_lines(compute: ComputeCluster, events: list[Event]) -> Iterator[str]:
-    """Yield the lines of the description."""
+def description_lines(compute: ComputeCluster) -> Iterator[str]:
+    """Return the lines of the description without events."""
     secret = compute.spec.connection.kubeconfig_secret
     facts = {
         "Name": compute.metadata.name,
@@ -84,13 +83,8 @@ def description_lines(compute: ComputeCluster, events: list[Event]) -> Iterator[
         "Kubernetes": compute.status.version,
         "Connection": f"Secret {secret.namespace}/{secret.name}" if secret else "the management cluster itself",
     }
-    for title, value in facts.items():
-        yield f"{title + ':':<20}{value or '-'}"
-    yield from section_lines(
-        "Pools", table_lines(_POOL_TITLES, (_pool_row(pool, compute) for pool in compute.spec.pools))
-    )
-    yield from section_lines("Conditions", condition_lines(compute.status.conditions))
-    yield from section_lines("Events", event_lines(events))
+    pools = table_lines(_POOL_TITLES, (_pool_row(pool, compute) for pool in compute.spec.pools))
+    return object_lines(facts, pools=pools, conditions=compute.status.conditions)
 
 
 _POOL_TITLES = (

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 import click
 
 from vkgateway.cli.age import format_age
+from vkgateway.cli.description import describe_object, object_lines, resource_list, table_lines
 from vkgateway.cli.options import cluster_options, run_async
-from vkgateway.cli.output import Column, output_option, print_objects
-from vkgateway.cli.sections import condition_lines, event_lines, resource_list, section_lines, table_lines
+from vkgateway.cli.output import output_option
 
 if TYPE_CHECKING:
-    from vkgateway.cli.cluster import Event
     from vkgateway.model.api import Tenant, TenantPool
 
 
@@ -28,19 +27,13 @@ async def describe(*, name: str, output: str, data_dir: Path, kubeconfig: Path |
     """Show tenant NAME: its conditions, pools, guarantees and events."""
     from vkgateway.cli import cluster
 
-    async with cluster.management_cluster(data_dir, kubeconfig) as client:
-        found = await cluster.get_tenant(client, name)
-        events = await cluster.list_events(client, kind="Tenant", name=name) if output == "table" else []
-    if output == "table":
-        for line in description_lines(found, events):
-            click.echo(line)
-    else:
-        none: tuple[Column[Tenant], ...] = ()
-        print_objects([found], output=output, columns=none, name=lambda one: one.metadata.name, single=True)
+    await describe_object(
+        name, output, get=cluster.get_tenant, describe=description_lines, data_dir=data_dir, kubeconfig=kubeconfig
+    )
 
 
-def description_lines(tenant: Tenant, events: list[Event]) -> Iterator[str]:
-    """Yield the lines of the description."""
+def description_lines(tenant: Tenant) -> Iterator[str]:
+    """Return the lines of the description without events."""
     spec, status = tenant.spec, tenant.status
     policy = spec.policy
     facts = {
@@ -60,11 +53,8 @@ def description_lines(tenant: Tenant, events: list[Event]) -> Iterator[str]:
         "Node ports": policy.node_ports,
         "Preemption": spec.preemption.within_tenant,
     }
-    for title, value in facts.items():
-        yield f"{title + ':':<20}{value or '-'}"
-    yield from section_lines("Pools", table_lines(_POOL_TITLES, (_pool_row(pool, tenant) for pool in spec.pools)))
-    yield from section_lines("Conditions", condition_lines(status.conditions))
-    yield from section_lines("Events", event_lines(events))
+    pools = table_lines(_POOL_TITLES, (_pool_row(pool, tenant) for pool in spec.pools))
+    return object_lines(facts, pools=pools, conditions=status.conditions)
 
 
 def _format_classes(names: Sequence[str], renamed: Mapping[str, str]) -> str:

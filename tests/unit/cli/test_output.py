@@ -8,9 +8,9 @@ import yaml
 
 from tests.fakes.clock import FakeClock
 from vkgateway.cli.age import format_age
+from vkgateway.cli.description import resource_list, section_lines, table_lines
 from vkgateway.cli.output import Column, print_objects
 from vkgateway.cli.progress import Progress
-from vkgateway.cli.sections import resource_list, section_lines, table_lines
 from vkgateway.cli.tenant_progress import Milestones
 from vkgateway.model.api import Tenant, TenantStatus
 from vkgateway.model.objects import Condition, Meta

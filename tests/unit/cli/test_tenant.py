@@ -247,7 +247,7 @@ async def test_compute_clusters_are_shown(cli: Cli) -> None:
     assert "nvidia.com/gpu=32" in cli.out
     pool = Pool(name="a100", notice_seconds=60, brief_run_seconds=120, brief_notice_seconds=5, reserve="5%")
     found = ComputeCluster(metadata=Meta(name="east"), spec=ComputeClusterSpec(pools=(pool,)))
-    shown = "\n".join(compute_lines(found, []))
+    shown = "\n".join(compute_lines(found))
     assert "60s, 5s for runs under 120s" in shown
     assert "  5%  " in shown
 

@@ -1,15 +1,54 @@
-"""Text blocks of the `describe` commands: sections, tables, conditions, events."""
+"""Descriptions of objects by the `describe` commands: facts, pools, conditions, events."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import click
 
 from vkgateway.cli.age import format_age
+from vkgateway.cli.output import print_objects
 
 if TYPE_CHECKING:
     from vkgateway.cli.cluster import Event
+    from vkgateway.kube.client import Client
+    from vkgateway.model.api import ComputeCluster, Tenant
     from vkgateway.model.objects import Condition
+
+T = TypeVar("T", "Tenant", "ComputeCluster")
+
+
+async def describe_object(
+    name: str,
+    output: str,
+    *,
+    get: Callable[[Client, str], Awaitable[T]],
+    describe: Callable[[T], Iterable[str]],
+    data_dir: Path,
+    kubeconfig: Path | None,
+) -> None:
+    """Print the object that `get` returns: the lines of `describe` and its events, or data for programs."""
+    from vkgateway.cli import cluster
+
+    async with cluster.management_cluster(data_dir, kubeconfig) as client:
+        found = await get(client, name)
+        is_table = output == "table"
+        events = await cluster.list_events(client, kind=type(found).__name__, name=name) if is_table else []
+    if is_table:
+        for line in (*describe(found), *section_lines("Events", event_lines(events))):
+            click.echo(line)
+    else:
+        print_objects([found], output=output, columns=(), name=lambda item: item.metadata.name, single=True)
+
+
+def object_lines(facts: Mapping[str, str], *, pools: Iterable[str], conditions: Iterable[Condition]) -> Iterator[str]:
+    """Yield the lines of a description: facts, the table of pools, and conditions."""
+    for title, value in facts.items():
+        yield f"{title + ':':<20}{value or '-'}"
+    yield from section_lines("Pools", pools)
+    yield from section_lines("Conditions", condition_lines(conditions))
 
 
 def section_lines(title: str, body: Iterable[str]) -> Iterator[str]:
@@ -40,8 +79,8 @@ def condition_lines(conditions: Iterable[Condition]) -> Iterator[str]:
     return table_lines(
         ("type", "status", "since", "reason", "message"),
         (
-            (one.type, one.status, format_age(one.last_transition_time) or "-", one.reason or "-", one.message or "-")
-            for one in conditions
+            (c.type, c.status, format_age(c.last_transition_time) or "-", c.reason or "-", c.message or "-")
+            for c in conditions
         ),
     )
 
