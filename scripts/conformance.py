@@ -65,8 +65,8 @@ def main() -> int:
         return code
     how = (*chosen, "--workers", options.workers, "--again", options.again)
     codes = set()
-    for side in (("--straight",), (TENANT, "--often", options.often)):
-        if (code := call("conformance", "run", *side, *how)) not in {0, NOT_ALL_PASSED}:
+    for cluster in (("--straight",), (TENANT, "--often", options.often)):
+        if (code := call("conformance", "run", *cluster, *how)) not in {0, NOT_ALL_PASSED}:
             return code
         codes.add(code)
     codes.add(call("conformance", "report", TENANT, *chosen))
@@ -105,7 +105,7 @@ def write_page() -> int:
     day = datetime.now(UTC).date().isoformat()
     seen = f"Kubernetes {found.kubernetes_version}, {os.cpu_count()} cores, as of {day}:"
     PAGE.write_text(f"{head}{BEGIN}\n{seen}\n\n{render_tables(found)}\n{END}{tail}")
-    results_file.write_results(CASES, found, straight=BASELINE_NAME)
+    results_file.write_results(CASES, found, baseline=BASELINE_NAME)
     return 0
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from vkgateway.cli.conformance_clusters import load_results, load_side, load_suite, provide_images
+from vkgateway.cli.conformance_clusters import load_cluster, load_results, load_suite, provide_images
 from vkgateway.cli.options import cluster_options, run_async
 from vkgateway.cli.output import Column, output_option, print_objects
 from vkgateway.model.errors import InputError, UnavailableError
@@ -28,10 +28,10 @@ CASE_COLUMNS: tuple[Column[Case], ...] = (
 )
 
 REPORT_COLUMNS: tuple[Column[ComparedCase], ...] = (
-    Column("passed by", lambda one: one.verdict),
-    Column("cause", lambda one: one.cause),
-    Column("case", lambda one: one.name),
-    Column("reason", lambda one: one.reason),
+    Column("passed by", lambda case: case.verdict),
+    Column("cause", lambda case: case.cause),
+    Column("case", lambda case: case.name),
+    Column("reason", lambda case: case.reason),
 )
 
 RUN_EPILOG = """\b
@@ -133,7 +133,7 @@ async def prepare(
 
 @conformance.command(epilog=RUN_EPILOG)
 @click.argument("tenant", required=False)
-@click.option("--straight", is_flag=True, help="Run on the compute cluster itself, as the baseline.")
+@click.option("--straight", "on_baseline", is_flag=True, help="Run on the compute cluster itself, as the baseline.")
 @selection_options
 @click.option(
     "--again",
@@ -165,7 +165,7 @@ async def run(
     ctx: click.Context,
     *,
     tenant: str | None,
-    straight: bool,
+    on_baseline: bool,
     focus: tuple[str, ...],
     skip: tuple[str, ...],
     only_subset: bool,
@@ -186,18 +186,18 @@ async def run(
     from vkgateway.conformance import runner
     from vkgateway.conformance.cluster import remove_leftovers
 
-    if (tenant is None) is not straight:
+    if (tenant is None) is not on_baseline:
         raise InputError("give either a tenant or --straight", hint="Example: vkgateway conformance run alpha")
     with Progress() as progress:
-        side = await load_side(tenant, data_dir=data_dir, kubeconfig=kubeconfig)
-        suite = await load_suite(side.kubernetes_version, file=suite_file, progress=progress, arguments=arguments)
+        cluster = await load_cluster(tenant, data_dir=data_dir, kubeconfig=kubeconfig)
+        suite = await load_suite(cluster.kubernetes_version, file=suite_file, progress=progress, arguments=arguments)
         cases = _select_cases(await suite.list_cases(), focus=focus, skip=skip, only_subset=only_subset)
         if make_images:
-            await provide_images(suite, data_dir=data_dir, version=side.kubernetes_version, progress=progress)
-        with runner.run_lock(side):
-            await remove_leftovers(side.kubeconfig)
+            await provide_images(suite, data_dir=data_dir, version=cluster.kubernetes_version, progress=progress)
+        with runner.run_lock(cluster):
+            await remove_leftovers(cluster.kubeconfig)
             record = await runner.run_repeatedly(
-                cases, side, again=again, often=often, suite=suite, workers=workers, report=progress.done
+                cases, cluster, again=again, often=often, suite=suite, workers=workers, report=progress.done
             )
     ctx.exit(_print_summary(record, cases))
 
@@ -235,36 +235,35 @@ async def report(
     """Compare the results of TENANT with those of the compute cluster, with the known reasons of failures."""
     from vkgateway.conformance import comparison
 
-    record, yardstick = load_results(data_dir, tenant), load_results(data_dir, "")
+    record, baseline = load_results(data_dir, tenant), load_results(data_dir, "")
     if record is None:
         raise UnavailableError(
             f"no case was run in tenant {tenant!r} yet", hint=f"Run `vkgateway conformance run {tenant}`."
         )
     suite = await load_suite(record.kubernetes_version, file=suite_file, progress=None)
     cases = _select_cases(await suite.list_cases(), focus=focus, skip=skip, only_subset=only_subset)
-    found = comparison.compare_records(cases, tenant=record, straight=yardstick, known=comparison.load_reasons())
+    found = comparison.compare_records(cases, tenant=record, baseline=baseline, known=comparison.load_reasons())
     if output in {"json", "yaml"}:
         print_objects([found], output=output, columns=(), name=lambda _: tenant, single=True)
         return
-    rows = [one for one in found.cases if everything or one.verdict != "both"]
+    rows = [case for case in found.cases if everything or case.verdict != "both"]
     print_objects(
-        rows, output=output, columns=REPORT_COLUMNS, name=lambda one: one.name, empty="Both passed all cases."
+        rows, output=output, columns=REPORT_COLUMNS, name=lambda case: case.name, empty="Both passed all cases."
     )
     if output == "table":
         click.echo(_comparison_summary(found), err=True)
 
 
 def _comparison_summary(found: Comparison) -> str:
-    both, alone = len(found.cases_with("both")), len(found.cases_with("yardstick"))
+    both = len(found.cases_with("both"))
     others = {
         "only by the tenant": len(found.cases_with("tenant")),
         "by neither": len(found.cases_with("neither")),
         "not run on both": len(found.cases_with("open")),
     }
     rest = ", ".join(f"{count} {words}" for words, count in others.items() if count)
-    share = (
-        f"{found.tenant} passes {both} of the {both + alone} cases that the baseline passes ({found.pass_ratio:.1%})"
-    )
+    total = both + len(found.cases_with("baseline"))
+    share = f"{found.tenant} passes {both} of the {total} cases that the baseline passes ({found.pass_ratio:.1%})"
     return f"{share}; {rest}." if rest else f"{share}."
 
 

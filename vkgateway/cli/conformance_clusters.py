@@ -32,7 +32,7 @@ def load_results(data_dir: Path, tenant: str) -> Record | None:
     return outcomes.load_record(runner.record_file(results_folder(data_dir, tenant)))
 
 
-async def load_side(tenant: str | None, *, data_dir: Path, kubeconfig: Path | None) -> ClusterUnderTest:
+async def load_cluster(tenant: str | None, *, data_dir: Path, kubeconfig: Path | None) -> ClusterUnderTest:
     """Return the tested cluster with an admin kubeconfig."""
     from vkgateway.cli import cluster
     from vkgateway.cli.tenant_kubeconfig import fetch_kubeconfig

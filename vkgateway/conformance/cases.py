@@ -53,7 +53,7 @@ def parse_cases(text: str) -> tuple[Case, ...]:
         listed = msgspec.convert(yaml.safe_load(text), list[_ListedCase])
     except (yaml.YAMLError, msgspec.ValidationError) as error:
         raise InputError(f"the suite's list of conformance cases cannot be read: {error}") from error
-    found = {one.codename: Case(name=one.codename, file=one.file, release=str(one.release)) for one in listed}
+    found = {case.codename: Case(name=case.codename, file=case.file, release=str(case.release)) for case in listed}
     return tuple(found[name] for name in sorted(found))
 
 

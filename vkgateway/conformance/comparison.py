@@ -13,8 +13,10 @@ import yaml
 from vkgateway.conformance.cases import Case
 from vkgateway.conformance.outcomes import Outcome, Record
 
-Verdict = Literal["both", "yardstick", "tenant", "neither", "open"]
-"""Where a case passes: both, only the compute cluster, only the tenant, neither; open: not run on both."""
+Verdict = Literal["both", "baseline", "tenant", "neither", "open"]
+"""Where a case passes: in both clusters, in the compute cluster only (the baseline), in the tenant only, in
+neither. Open: the case was not run in both.
+"""
 
 Cause = Literal["design", "missing", "machine", "unknown"]
 """Why a case fails: by design, not implemented yet, this machine's fault, or unknown."""
@@ -36,18 +38,18 @@ class KnownReason(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ComparedCase(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """One case on both sides."""
+    """One case in both clusters."""
 
     name: str
     verdict: Verdict
     cause: Cause | None = None
     reason: str = ""
     tenant: Outcome | None = None
-    straight: Outcome | None = None
+    baseline: Outcome | None = None
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """All cases on both sides, and totals."""
+    """All cases in both clusters, and totals."""
 
     tenant: str
     kubernetes_version: str
@@ -62,8 +64,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         """Return the share of the compute cluster's passing cases that pass in the tenant: 0 to 1; 1 if none passes
         there.
         """
-        both, alone = len(self.cases_with("both")), len(self.cases_with("yardstick"))
-        return both / (both + alone) if both + alone else 1.0
+        both, baseline_only = len(self.cases_with("both")), len(self.cases_with("baseline"))
+        return both / (both + baseline_only) if both + baseline_only else 1.0
 
 
 def load_reasons() -> tuple[KnownReason, ...]:
@@ -73,14 +75,14 @@ def load_reasons() -> tuple[KnownReason, ...]:
 
 
 def compare_records(
-    cases: Iterable[Case], *, tenant: Record, straight: Record | None, known: Sequence[KnownReason] = ()
+    cases: Iterable[Case], *, tenant: Record, baseline: Record | None, known: Sequence[KnownReason] = ()
 ) -> Comparison:
     """Compare a tenant with the compute cluster."""
     rows = (
         _compare_case(
             case.name,
             tenant.outcomes.get(case.name),
-            straight.outcomes.get(case.name) if straight else None,
+            baseline.outcomes.get(case.name) if baseline else None,
             known=known,
         )
         for case in cases
@@ -89,29 +91,29 @@ def compare_records(
 
 
 def _compare_case(
-    name: str, tenant: Outcome | None, straight: Outcome | None, *, known: Sequence[KnownReason]
+    name: str, tenant: Outcome | None, baseline: Outcome | None, *, known: Sequence[KnownReason]
 ) -> ComparedCase:
-    verdict = _case_verdict(tenant, straight)
-    why = None
-    if verdict in {"yardstick", "neither"}:
-        why = next((reason for reason in known if reason.is_match(name)), None)
+    verdict = _case_verdict(tenant, baseline)
+    known_reason = None
+    if verdict in {"baseline", "neither"}:
+        known_reason = next((reason for reason in known if reason.is_match(name)), None)
     return ComparedCase(
         name=name,
         verdict=verdict,
-        cause=(why.cause if why else "unknown") if verdict in {"yardstick", "neither"} else None,
-        reason=why.text if why else "",
+        cause=(known_reason.cause if known_reason else "unknown") if verdict in {"baseline", "neither"} else None,
+        reason=known_reason.text if known_reason else "",
         tenant=tenant,
-        straight=straight,
+        baseline=baseline,
     )
 
 
-def _case_verdict(tenant: Outcome | None, straight: Outcome | None) -> Verdict:
-    if tenant is None or straight is None:
+def _case_verdict(tenant: Outcome | None, baseline: Outcome | None) -> Verdict:
+    if tenant is None or baseline is None:
         return "open"
-    passed = (tenant.state == "passed", straight.state == "passed")
+    passed = (tenant.state == "passed", baseline.state == "passed")
     verdicts: dict[tuple[bool, bool], Verdict] = {
         (True, True): "both",
-        (False, True): "yardstick",
+        (False, True): "baseline",
         (True, False): "tenant",
         (False, False): "neither",
     }

@@ -117,8 +117,8 @@ def build_images(archive: Path, images: Sequence[str], *, programs: Mapping[str,
     with tempfile.TemporaryDirectory(dir=archive.parent) as name:
         folder = Path(name)
         shared = (Layer.from_file(root), write_layer(folder / "programs.tar", _program_files(programs)))
-        made = [_build_image(image, shared, folder=folder) for image in images]
-        write_archive(archive, made, architecture=image_architecture())
+        built = [_build_image(image, shared, folder=folder) for image in images]
+        write_archive(archive, built, architecture=image_architecture())
 
 
 def _build_image(name: str, shared: Sequence[Layer], *, folder: Path) -> LayeredImage:
@@ -126,8 +126,8 @@ def _build_image(name: str, shared: Sequence[Layer], *, folder: Path) -> Layered
     assert kind is not None, name
     layers = list(shared)
     if kind.files:
-        own = folder / f"{name.replace('/', '-')}.tar"
-        layers.append(write_layer(own, [ImageEntry(path, 0o644, data) for path, data in kind.files.items()]))
+        own_files = folder / f"{name.replace('/', '-')}.tar"
+        layers.append(write_layer(own_files, [ImageEntry(path, 0o644, data) for path, data in kind.files.items()]))
     return LayeredImage(name=name, layers=layers, entrypoint=kind.entrypoint, command=kind.command, user=kind.user)
 
 

@@ -46,7 +46,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """All outcomes of one cluster."""
 
     cluster: str
-    """The tenant's name, or `straight` for the compute cluster."""
+    """The tenant's name, or `straight` for the compute cluster, which is the baseline."""
     kubernetes_version: str
     outcomes: dict[str, Outcome] = {}
 

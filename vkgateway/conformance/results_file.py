@@ -1,4 +1,4 @@
-"""Results of all cases on both sides in one file, from which a run on another machine continues."""
+"""Results of all cases of both clusters in one file, from which a run on another machine continues."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from vkgateway.controlplane.atomic_files import write_file
 from vkgateway.model.errors import InputError
 
 
-def write_results(path: Path, found: Comparison, *, straight: str) -> None:
-    """Write the results of both sides; `straight` is the name of the compute cluster's record."""
-    sides = {
-        straight: {one.name: one.straight for one in found.cases if one.straight},
-        found.tenant: {one.name: one.tenant for one in found.cases if one.tenant},
+def write_results(path: Path, found: Comparison, *, baseline: str) -> None:
+    """Write the results of both clusters; `baseline` is the name of the compute cluster's record."""
+    clusters = {
+        baseline: {case.name: case.baseline for case in found.cases if case.baseline},
+        found.tenant: {case.name: case.tenant for case in found.cases if case.tenant},
     }
-    records = [_to_record(name, cases, found.kubernetes_version) for name, cases in sides.items()]
+    records = [_to_record(name, cases, found.kubernetes_version) for name, cases in clusters.items()]
     write_file(path, msgspec.json.format(msgspec.json.encode(records), indent=1) + b"\n")
 
 
 def _to_record(name: str, cases: Mapping[str, Outcome], version: str) -> Record:
     """Return the record without logs, which exist on this machine only."""
-    sorted_ = {case: msgspec.structs.replace(outcome, log="") for case, outcome in sorted(cases.items())}
-    return Record(cluster=name, kubernetes_version=version, outcomes=sorted_)
+    sorted_cases = {case: msgspec.structs.replace(outcome, log="") for case, outcome in sorted(cases.items())}
+    return Record(cluster=name, kubernetes_version=version, outcomes=sorted_cases)
 
 
 def import_results(path: Path, files: Mapping[str, Path]) -> None:
-    """Import results: write the record of each side into its file.
+    """Import results: write the record of each cluster into its file.
 
     Raises:
-        InputError: there are local results already, or the file is missing, damaged or of other sides.
+        InputError: there are local results already, or the file is missing, damaged or of other clusters.
     """
     if existing := [str(file) for file in files.values() if file.exists()]:
         raise InputError(

@@ -52,36 +52,36 @@ class ClusterUnderTest:
 
 
 def record_file(folder: Path) -> Path:
-    """Return the file of a side's record."""
+    """Return the file of a cluster's record."""
     return folder / "outcomes.json"
 
 
 def remaining_cases(cases: Iterable[Case], record: Record, *, again: RerunMode, often: int = 1) -> tuple[Case, ...]:
     """Return the cases to run until each passing one has `often` runs, those with the fewest runs first."""
-    kept = {"none": ("passed", "skipped", "failed"), "failed": ("passed", "skipped"), "all": ()}[again]
+    skipped_states = {"none": ("passed", "skipped", "failed"), "failed": ("passed", "skipped"), "all": ()}[again]
     known = record.outcomes
     done = {
         name
         for name, outcome in known.items()
-        if outcome.state in kept and (outcome.state != "passed" or outcome.runs >= often)
+        if outcome.state in skipped_states and (outcome.state != "passed" or outcome.runs >= often)
     }
-    rest = (case for case in cases if case.name not in done)
-    return tuple(sorted(rest, key=lambda case: known[case.name].runs if case.name in known else 0))
+    remaining = (case for case in cases if case.name not in done)
+    return tuple(sorted(remaining, key=lambda case: known[case.name].runs if case.name in known else 0))
 
 
-def run_lock(side: ClusterUnderTest) -> AbstractContextManager[None]:
+def run_lock(cluster: ClusterUnderTest) -> AbstractContextManager[None]:
     """Hold the lock of a cluster under test. A second run would delete this one's namespaces as leftovers, and both
     would overwrite each other's results.
 
     Raises:
         ConflictError: another run of this cluster is in progress.
     """
-    return work_lock(side.folder / "lock", command="conformance run", what=f"conformance of {side.name}")
+    return work_lock(cluster.folder / "lock", command="conformance run", what=f"conformance of {cluster.name}")
 
 
 async def run_repeatedly(
     cases: Sequence[Case],
-    side: ClusterUnderTest,
+    cluster: ClusterUnderTest,
     *,
     again: RerunMode,
     often: int,
@@ -95,36 +95,38 @@ async def run_repeatedly(
         SuiteError: the suite ran no case at all; earlier results are kept.
     """
     for number in range(often):
-        todo = remaining_cases(cases, side.load_record(), again="none" if number else again, often=often)
-        report(f"{side.name}: {len(cases)} cases of Kubernetes {side.kubernetes_version}, {len(todo)} to run")
-        if not todo:
+        remaining = remaining_cases(cases, cluster.load_record(), again="none" if number else again, often=often)
+        report(
+            f"{cluster.name}: {len(cases)} cases of Kubernetes {cluster.kubernetes_version}, {len(remaining)} to run"
+        )
+        if not remaining:
             break
-        await run_cases(todo, side, suite=suite, workers=workers, report=report)
-    return side.load_record()
+        await run_cases(remaining, cluster, suite=suite, workers=workers, report=report)
+    return cluster.load_record()
 
 
 async def run_cases(
     cases: Sequence[Case],
-    side: ClusterUnderTest,
+    cluster: ClusterUnderTest,
     *,
     suite: CaseRunner,
     workers: int,
     report: Callable[[str], None],
-    portion: int = BATCH_SIZE,
+    batch_size: int = BATCH_SIZE,
 ) -> Record:
     """Run cases, concurrent ones on `workers` processes, then the serial ones; return the last record.
 
     Raises:
         SuiteError: the suite ran no case at all; earlier results are kept.
     """
-    progress = _RunProgress(side, len(cases), report)
-    together = [case for case in cases if not case.is_serial]
-    alone = [case for case in cases if case.is_serial]
-    for group, hands in ((together, workers), (alone, 1)):
-        waiting = iter(split_batches(group, size=max(1, min(portion, -(-len(group) // hands)))))
+    progress = _RunProgress(cluster, len(cases), report)
+    concurrent = [case for case in cases if not case.is_serial]
+    serial = [case for case in cases if case.is_serial]
+    for group, count in ((concurrent, workers), (serial, 1)):
+        waiting = iter(split_batches(group, size=max(1, min(batch_size, -(-len(group) // count)))))
         try:
             async with asyncio.TaskGroup() as tasks:
-                for number in range(hands):
+                for number in range(count):
                     tasks.create_task(_run_batches(waiting, progress, suite=suite), name=f"conformance-{number}")
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
@@ -132,18 +134,18 @@ async def run_cases(
 
 
 async def _run_batches(waiting: Iterator[tuple[Case, ...]], progress: _RunProgress, *, suite: CaseRunner) -> None:
-    for some in waiting:
-        log = progress.side.folder / "logs" / f"{_log_name(some[0])}.log"
+    for batch in waiting:
+        log = progress.cluster.folder / "logs" / f"{_log_name(batch[0])}.log"
         log.unlink(missing_ok=True)
-        progress.add_outcomes(some, await suite.run(some, kubeconfig=progress.side.kubeconfig, log=log))
+        progress.add_outcomes(batch, await suite.run(batch, kubeconfig=progress.cluster.kubeconfig, log=log))
 
 
 class _RunProgress:
     """Saves the record and reports progress."""
 
-    def __init__(self, side: ClusterUnderTest, total: int, report: Callable[[str], None]) -> None:
-        self.side = side
-        self.record = side.load_record()
+    def __init__(self, cluster: ClusterUnderTest, total: int, report: Callable[[str], None]) -> None:
+        self.cluster = cluster
+        self.record = cluster.load_record()
         self._total = total
         self._done = 0
         self._failed = 0
@@ -151,14 +153,14 @@ class _RunProgress:
 
     def add_outcomes(self, cases: Sequence[Case], found: dict[str, Outcome]) -> None:
         self.record = self.record.with_outcomes(found)
-        outcomes.save_record(self.side.record_file, self.record)
+        outcomes.save_record(self.cluster.record_file, self.record)
         self._done += len(cases)
         for case in cases:
             outcome = found.get(case.name)
             if outcome is None or outcome.state == "failed":
                 self._failed += 1
-                self._report(f"{self.side.name}: {'failed' if outcome else 'not run'}: {case.name}")
-        self._report(f"{self.side.name}: {self._done} of {self._total} cases, {self._failed} failed")
+                self._report(f"{self.cluster.name}: {'failed' if outcome else 'not run'}: {case.name}")
+        self._report(f"{self.cluster.name}: {self._done} of {self._total} cases, {self._failed} failed")
 
 
 def _log_name(case: Case) -> str:

@@ -16,22 +16,22 @@ def record(**outcomes: Outcome) -> Record:
 def test_every_pair_of_outcomes_has_its_verdict() -> None:
     cases = [Case(name=name) for name in "abcdef"]
     tenant = record(a=PASSED, b=FAILED, c=PASSED, d=FAILED, e=SKIPPED)
-    straight = record(a=PASSED, b=PASSED, c=FAILED, d=FAILED, e=PASSED, f=PASSED)
-    found = compare_records(cases, tenant=tenant, straight=straight)
-    assert [(one.name, one.verdict) for one in found.cases] == [
+    baseline = record(a=PASSED, b=PASSED, c=FAILED, d=FAILED, e=PASSED, f=PASSED)
+    found = compare_records(cases, tenant=tenant, baseline=baseline)
+    assert [(case.name, case.verdict) for case in found.cases] == [
         ("a", "both"),
-        ("b", "yardstick"),
+        ("b", "baseline"),
         ("c", "tenant"),
         ("d", "neither"),
-        ("e", "yardstick"),
+        ("e", "baseline"),
         ("f", "open"),
     ]
     assert found.pass_ratio == 1 / 3
 
 
 def test_all_cases_are_open_without_results_of_the_compute_cluster() -> None:
-    found = compare_records([Case(name="a")], tenant=record(a=PASSED), straight=None)
-    assert [one.verdict for one in found.cases] == ["open"]
+    found = compare_records([Case(name="a")], tenant=record(a=PASSED), baseline=None)
+    assert [case.verdict for case in found.cases] == ["open"]
     assert found.pass_ratio == 1.0
 
 
@@ -43,9 +43,9 @@ def test_first_matching_reason_of_a_failure_counts() -> None:
     cases = [Case(name=name) for name in ("[sig-node] first", "[sig-node] second", "other", "[sig-node] passes")]
     tenant = Record(cluster="a", kubernetes_version="1.36.3", outcomes={case.name: FAILED for case in cases[:3]})
     tenant = tenant.with_outcomes({"[sig-node] passes": PASSED})
-    straight = Record(cluster="s", kubernetes_version="1.36.3", outcomes={case.name: PASSED for case in cases})
-    found = compare_records(cases, tenant=tenant, straight=straight, known=known)
-    assert [(one.cause, one.reason) for one in found.cases] == [
+    baseline = Record(cluster="s", kubernetes_version="1.36.3", outcomes={case.name: PASSED for case in cases})
+    found = compare_records(cases, tenant=tenant, baseline=baseline, known=known)
+    assert [(case.cause, case.reason) for case in found.cases] == [
         ("design", "One first."),
         ("machine", "Then the rest."),
         ("unknown", ""),

@@ -11,21 +11,21 @@ PASSED, FAILED = Outcome(state="passed"), Outcome(state="failed", failures=1)
 KNOWN = (KnownReason(cause="design", text="So wanted.", cases=("node port",)),)
 
 
-def shown(tenant: dict[str, Outcome], straight: dict[str, Outcome], *, more: tuple[str, ...] = ()) -> str:
-    names = sorted({*tenant, *straight, *more})
-    sides = [Record(cluster=name, kubernetes_version="1.36.3", outcomes=one) for name, one in _sides(tenant, straight)]
-    found = compare_records([Case(name=name) for name in names], tenant=sides[0], straight=sides[1], known=KNOWN)
+def render_records(tenant: dict[str, Outcome], baseline: dict[str, Outcome], *, more: tuple[str, ...] = ()) -> str:
+    names = sorted({*tenant, *baseline, *more})
+    found = compare_records(
+        [Case(name=name) for name in names],
+        tenant=Record(cluster="alpha", kubernetes_version="1.36.3", outcomes=tenant),
+        baseline=Record(cluster="straight", kubernetes_version="1.36.3", outcomes=baseline),
+        known=KNOWN,
+    )
     return render_tables(found)
-
-
-def _sides(tenant: dict[str, Outcome], straight: dict[str, Outcome]) -> list[tuple[str, dict[str, Outcome]]]:
-    return [("alpha", tenant), ("straight", straight)]
 
 
 def test_tables_show_totals_areas_and_failures() -> None:
     tenant = {"[sig-node] a": PASSED, "[sig-network] node port": FAILED, "[sig-node] c": FAILED, "[sig-node] d": PASSED}
-    straight = {"[sig-node] a": PASSED, "[sig-network] node port": PASSED, "[sig-node] c": FAILED}
-    assert shown(tenant, straight, more=("[sig-node] e",)).splitlines() == [
+    baseline = {"[sig-node] a": PASSED, "[sig-network] node port": PASSED, "[sig-node] c": FAILED}
+    assert render_records(tenant, baseline, more=("[sig-node] e",)).splitlines() == [
         "|  | run | passed | failed |",
         "| --- | --- | --- | --- |",
         "| in the tenant | 4 | 2 | 2 |",
@@ -33,7 +33,7 @@ def test_tables_show_totals_areas_and_failures() -> None:
         "| on both | 3 | 1 by both | 1 by both, 1 in the tenant only, 0 in the compute cluster only |",
         "",
         "The tenant passes 1 of the 2 cases that pass in the compute cluster (50.0 %); "
-        "2 of the suite's 5 cases were not run on both sides.",
+        "2 of the suite's 5 cases were not run in both clusters.",
         "",
         "| area | cases | run in the tenant | passed |",
         "| --- | --- | --- | --- |",
@@ -51,7 +51,7 @@ def test_tables_show_totals_areas_and_failures() -> None:
 
 def test_flaky_cases_are_named() -> None:
     tenant = {"a": Outcome(state="passed", runs=3, failures=1), "b": Outcome(state="passed", runs=2)}
-    assert shown(tenant, {"a": PASSED, "b": PASSED}).splitlines()[-3:] == [
+    assert render_records(tenant, {"a": PASSED, "b": PASSED}).splitlines()[-3:] == [
         "Of the 2 cases that pass in the tenant, 1 were run three times or more, 1 were run twice; "
         "1 of them failed in a run that was counted:",
         "",

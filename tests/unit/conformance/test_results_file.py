@@ -23,9 +23,9 @@ def record(name: str, **cases: Outcome) -> Record:
 @pytest.fixture
 def written(tmp_path: Path) -> Path:
     tenant = record("alpha", b=Outcome(state="passed", runs=3, failures=1, log="b.log"), a=Outcome(state="failed"))
-    straight = record("straight", a=Outcome(state="passed", seconds=2.5))
+    baseline = record("straight", a=Outcome(state="passed", seconds=2.5))
     path = tmp_path / "known.json"
-    results_file.write_results(path, compare_records(CASES, tenant=tenant, straight=straight), straight="straight")
+    results_file.write_results(path, compare_records(CASES, tenant=tenant, baseline=baseline), baseline="straight")
     return path
 
 
@@ -37,18 +37,18 @@ def test_results_are_imported_on_another_machine(written: Path, tmp_path: Path) 
     results_file.import_results(written, files(tmp_path))
     alpha = outcomes.load_record(files(tmp_path)["alpha"])
     assert alpha == record("alpha", a=Outcome(state="failed"), b=Outcome(state="passed", runs=3, failures=1))
-    straight = outcomes.load_record(files(tmp_path)["straight"])
-    assert straight == record("straight", a=Outcome(state="passed", seconds=2.5))
+    baseline = outcomes.load_record(files(tmp_path)["straight"])
+    assert baseline == record("straight", a=Outcome(state="passed", seconds=2.5))
 
 
 def test_import_does_not_overwrite_local_results(written: Path, tmp_path: Path) -> None:
-    here = files(tmp_path)["alpha"]
-    outcomes.save_record(here, record("alpha"))
-    with pytest.raises(InputError, match="results of an earlier run") as told:
+    existing = files(tmp_path)["alpha"]
+    outcomes.save_record(existing, record("alpha"))
+    with pytest.raises(InputError, match="results of an earlier run") as caught:
         results_file.import_results(written, files(tmp_path))
-    assert told.value.hint is not None
-    assert str(here) in told.value.hint
-    assert outcomes.load_record(here) == record("alpha")
+    assert caught.value.hint is not None
+    assert str(existing) in caught.value.hint
+    assert outcomes.load_record(existing) == record("alpha")
     assert not files(tmp_path)["straight"].exists()
 
 
