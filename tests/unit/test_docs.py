@@ -80,8 +80,8 @@ def test_make_targets_that_are_named_exist() -> None:
 
 def test_make_help_lists_every_target() -> None:
     """Those of a pattern (bench-%) have lines of their own."""
-    told = subprocess.run(["make", "-s", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    listed = re.findall(r"^  make (\S+) +\S", told, re.MULTILINE)
+    help_text = subprocess.run(["make", "-s", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    listed = re.findall(r"^  make (\S+) +\S", help_text, re.MULTILINE)
     targets = re.findall(r"^([^\s:.]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert sorted(listed) == sorted(target.replace("%", "NAME") for target in targets)
 

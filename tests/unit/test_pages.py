@@ -38,7 +38,7 @@ def test_blocks_are_commands_with_what_they_show() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "shown", "same"),
+    ("output", "shown", "same"),
     [
         ("a  b\n", "a b", True),
         ("a\nb\nc\n", "a\n...\nc", True),
@@ -48,8 +48,8 @@ def test_blocks_are_commands_with_what_they_show() -> None:
         ("a.b\n", "a-b", False),
     ],
 )
-def test_what_is_said_agrees_with_what_is_shown(said: str, shown: str, *, same: bool) -> None:
-    assert agrees(said, shown) is same
+def test_what_is_said_agrees_with_what_is_shown(output: str, shown: str, *, same: bool) -> None:
+    assert agrees(output, shown) is same
 
 
 def test_a_page_is_followed_in_one_shell(tmp_path: Path) -> None:

@@ -48,8 +48,11 @@ def test_systemd_knows_every_line(tmp_path: Path) -> None:
     if analyze is None:
         pytest.skip("no systemd-analyze on this machine")
     command = [analyze, "verify", "--man=no", *(str(tmp_path / unit) for unit in UNITS)]
-    told = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert (told.returncode, [line for line in told.stderr.splitlines() if str(tmp_path) in line]) == (0, []), told
+    completed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (completed.returncode, [line for line in completed.stderr.splitlines() if str(tmp_path) in line]) == (
+        0,
+        [],
+    ), completed
 
 
 @pytest.mark.parametrize("unit", UNITS)

@@ -21,7 +21,7 @@ OLDER_WORDS = "round_trippers.go:553] GET https://x/pods?resourceVersion=1&watch
 STAYS = "exec sleep 60"
 
 
-def told(change: str, name: str, phase: str = "", namespace: str = "default") -> str:
+def watch_line(change: str, name: str, phase: str = "", namespace: str = "default") -> str:
     document = {"metadata": {"name": name, "namespace": namespace}, "status": {"phase": phase}}
     return json.dumps({"type": change, "object": document})
 
@@ -84,15 +84,17 @@ def phases(cluster: Cluster) -> dict[str, str]:
 
 
 def test_changes_come_from_the_one_kubectl_that_told_what_there_was(kubectl: Kubectl, later: IO[str]) -> None:
-    kubectl.will_tell(told("ADDED", "b", "Pending"), told("ADDED", "a", "Pending"), then=tell_later(kubectl))
+    kubectl.will_tell(
+        watch_line("ADDED", "b", "Pending"), watch_line("ADDED", "a", "Pending"), then=tell_later(kubectl)
+    )
     seen: list[dict[str, str]] = []
 
     def look() -> bool:
         seen.append(phases(kubectl.cluster))
         if len(seen) == 1:
-            later.write(told("MODIFIED", "a", "Running") + "\n")
+            later.write(watch_line("MODIFIED", "a", "Running") + "\n")
         elif len(seen) == 2:
-            later.write(told("DELETED", "b") + "\n" + told("ADDED", "c", "Pending") + "\n")
+            later.write(watch_line("DELETED", "b") + "\n" + watch_line("ADDED", "c", "Pending") + "\n")
         return "b" not in seen[-1]
 
     eventually(look, seconds=20)
@@ -109,7 +111,7 @@ def test_a_change_ends_the_pause(kubectl: Kubectl, later: IO[str]) -> None:
     kubectl.will_tell(then=tell_later(kubectl))
     with watching() as seen:
         assert names(kubectl.cluster.get("pods")) == []
-        later.write(told("ADDED", "a") + "\n")
+        later.write(watch_line("ADDED", "a") + "\n")
         began = time.monotonic()
         seen.pause(20)
         assert time.monotonic() - began < 10
@@ -118,20 +120,20 @@ def test_a_change_ends_the_pause(kubectl: Kubectl, later: IO[str]) -> None:
 
 @pytest.mark.parametrize("mark", [CHANGES_FOLLOW, OLDER_WORDS])
 def test_nothing_is_looked_at_before_all_that_there_is_was_told(kubectl: Kubectl, mark: str) -> None:
-    kubectl.will_tell(told("ADDED", "a"), "sleep 0.3", told("ADDED", "b"), mark=mark)
+    kubectl.will_tell(watch_line("ADDED", "a"), "sleep 0.3", watch_line("ADDED", "b"), mark=mark)
     with watching():
         assert names(kubectl.cluster.get("pods")) == ["a", "b"]
 
 
 def test_a_line_that_is_told_in_two_parts_is_one(kubectl: Kubectl) -> None:
-    event = told("ADDED", "a")
+    event = watch_line("ADDED", "a")
     kubectl.will_tell(f"printf %s '{event[:20]}'", "sleep 0.2", f"echo '{event[20:]}'")
     with watching():
         assert names(kubectl.cluster.get("pods")) == ["a"]
 
 
 def test_more_than_a_pipe_holds_is_taken_in(kubectl: Kubectl) -> None:
-    kubectl.will_tell(*(told("ADDED", f"{number:04}", "x" * 1000) for number in range(200)))
+    kubectl.will_tell(*(watch_line("ADDED", f"{number:04}", "x" * 1000) for number in range(200)))
     with watching():
         assert len(kubectl.cluster.get("pods")["items"]) == 200
 
@@ -142,7 +144,7 @@ def test_who_is_asked_for_by_name_is_selected(kubectl: Kubectl, later: IO[str]) 
         assert kubectl.cluster.phase("a") == ""
         with pytest.raises(AssertionError, match="get pod a: not found"):
             kubectl.cluster.get("pod", "a")
-        later.write(told("ADDED", "a", "Pending") + "\n")
+        later.write(watch_line("ADDED", "a", "Pending") + "\n")
         seen.pause(20)
         assert kubectl.cluster.phase("a") == "Pending"
         assert kubectl.cluster.get("pod", "a")["metadata"]["name"] == "a"
@@ -152,8 +154,8 @@ def test_who_is_asked_for_by_name_is_selected(kubectl: Kubectl, later: IO[str]) 
 
 
 def test_each_thing_that_is_asked_for_has_a_watch(kubectl: Kubectl) -> None:
-    kubectl.will_tell(told("ADDED", "a"))
-    kubectl.will_tell(told("ADDED", "b"))
+    kubectl.will_tell(watch_line("ADDED", "a"))
+    kubectl.will_tell(watch_line("ADDED", "b"))
     with watching():
         for _ in range(2):
             assert names(kubectl.cluster.get("pods", "-n", "one")) == ["a"]
@@ -162,16 +164,16 @@ def test_each_thing_that_is_asked_for_has_a_watch(kubectl: Kubectl) -> None:
 
 
 def test_a_watch_that_ends_is_begun_again_and_knows_nothing_of_before(kubectl: Kubectl) -> None:
-    kubectl.will_tell(told("ADDED", "gone"), told("ADDED", "stays"), then="exit 0")
-    kubectl.will_tell(told("ADDED", "stays"), told("ADDED", "new"))
+    kubectl.will_tell(watch_line("ADDED", "gone"), watch_line("ADDED", "stays"), then="exit 0")
+    kubectl.will_tell(watch_line("ADDED", "stays"), watch_line("ADDED", "new"))
     assert eventually(lambda: (found := names(kubectl.cluster.get("pods"))) == ["new", "stays"] and found, seconds=20)
     assert len(kubectl.calls) == 2
 
 
 def test_a_watch_that_tells_of_an_error_is_begun_again(kubectl: Kubectl) -> None:
     expired = json.dumps({"type": "ERROR", "object": {"kind": "Status", "metadata": {}, "code": 410}})
-    kubectl.will_tell(told("ADDED", "a"), then=f"echo '{expired}'; {STAYS}")
-    kubectl.will_tell(told("ADDED", "b"))
+    kubectl.will_tell(watch_line("ADDED", "a"), then=f"echo '{expired}'; {STAYS}")
+    kubectl.will_tell(watch_line("ADDED", "b"))
     assert eventually(lambda: names(kubectl.cluster.get("pods")) == ["b"], seconds=20)
 
 
@@ -183,19 +185,19 @@ def test_a_refusal_is_told_as_by_any_kubectl(kubectl: Kubectl) -> None:
 
 def test_who_tells_nothing_is_given_up(kubectl: Kubectl, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_PATIENCE", 0.3)
-    kubectl.will(told("ADDED", "a"), STAYS)
+    kubectl.will(watch_line("ADDED", "a"), STAYS)
     with pytest.raises(AssertionError, match="get pods"):
         eventually(lambda: kubectl.cluster.get("pods"), seconds=20)
 
 
 def test_what_never_comes_is_told(kubectl: Kubectl) -> None:
-    kubectl.will_tell(told("ADDED", "a", "Pending"))
+    kubectl.will_tell(watch_line("ADDED", "a", "Pending"))
     with pytest.raises(AssertionError, match="not seen within 0 s: a running pod"):
         eventually(lambda: kubectl.cluster.phase("a") == "Running", seconds=0.3, what="a running pod")
 
 
 def test_outside_of_a_wait_each_question_is_asked(kubectl: Kubectl) -> None:
-    kubectl.will_tell(told("ADDED", "a"))
+    kubectl.will_tell(watch_line("ADDED", "a"))
     one = {"metadata": {"name": "a"}}
     kubectl.will(json.dumps({"items": [one]}))
     kubectl.will("true")
@@ -219,8 +221,8 @@ def test_several_kinds_or_names_are_asked_for_each_time(kubectl: Kubectl, args: 
 
 
 def test_a_wait_within_a_wait_has_its_own_watches(kubectl: Kubectl) -> None:
-    kubectl.will_tell(told("ADDED", "before"))
-    kubectl.will_tell(told("ADDED", "after"))
+    kubectl.will_tell(watch_line("ADDED", "before"))
+    kubectl.will_tell(watch_line("ADDED", "after"))
     with watching():
         assert names(kubectl.cluster.get("pods")) == ["before"]
         assert eventually(lambda: names(kubectl.cluster.get("pods")) == ["after"])
@@ -228,7 +230,7 @@ def test_a_wait_within_a_wait_has_its_own_watches(kubectl: Kubectl) -> None:
 
 
 def test_a_wait_that_fails_leaves_nothing_running(kubectl: Kubectl) -> None:
-    kubectl.will_tell(told("ADDED", "a"))
+    kubectl.will_tell(watch_line("ADDED", "a"))
 
     def look() -> bool:
         assert kubectl.cluster.get("pods")

@@ -219,8 +219,8 @@ class ChangingCluster(CheckedCluster):
             going = [known[uid] for uid in evict.pods]
             notice = notice_seconds(self.gangs[evict.gang], [pod for _, pod in going], self.now)
             for each, pod in going:
-                told = pod.deadline if pod.state is PodState.NOTIFIED else self.now + notice
-                assert evict.deadline >= told, f"{pod.uid} has less notice than it was promised"
+                notified_deadline = pod.deadline if pod.state is PodState.NOTIFIED else self.now + notice
+                assert evict.deadline >= notified_deadline, f"{pod.uid} has less notice than it was promised"
                 outranked = self.outranks(self.gangs[evict.makes_room_for], each)
                 no_cells = decisions.losses or self._has_no_cells(each.tenant, pod)
                 assert pod.borrowed or outranked or no_cells, "evicted inside"

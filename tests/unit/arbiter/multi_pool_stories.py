@@ -130,8 +130,8 @@ class MultiPoolCluster(CheckedCluster):
         plans = {f"{name} {number}": plan for name, number, plan in _each_plan(decisions)}
         leaving = {pod.uid for each in self.gangs.values() for pod in each.pods if self.is_soon_terminated(pod)}
         for evict in decisions.evicts:
-            told = any(pod.state is PodState.NOTIFIED for pod in known[evict.gang].pods)
-            if told or not has_pod_pools(known[evict.gang]):
+            is_notified = any(pod.state is PodState.NOTIFIED for pod in known[evict.gang].pods)
+            if is_notified or not has_pod_pools(known[evict.gang]):
                 continue
             left = tuple(leaving - set(evict.pods))
             short = [

@@ -49,8 +49,8 @@ def test_cache_and_gang_order_do_not_change_decisions(chunk: int) -> None:
     each = settings().max_examples // 10
     for seed in range(chunk * each, (chunk + 1) * each):
         random = Random(seed)
-        told = random_story(random, StoryMix(downs=random.random() < 0.3, forgets=random.random() < 0.3, tail=3))
-        CachedAndUncached.from_story(told).play_story(told)
+        story = random_story(random, StoryMix(downs=random.random() < 0.3, forgets=random.random() < 0.3, tail=3))
+        CachedAndUncached.from_story(story).play_story(story)
 
 
 def test_cache_updates_only_changed_gangs() -> None:

@@ -11,7 +11,10 @@ from vkgateway.arbiter.snapshot import Gang, PodState, Shape
 
 
 def candidates_in_pool(gang: Gang) -> list[tuple[list[str], EvictionStage, bool]]:
-    return [([pod.uid for pod in lot.pods], lot.stage, lot.whole) for lot in candidates_of(gang, KEY)]
+    return [
+        ([pod.uid for pod in candidate.pods], candidate.stage, candidate.whole)
+        for candidate in candidates_of(gang, KEY)
+    ]
 
 
 def test_gang_is_one_candidate() -> None:
@@ -37,8 +40,8 @@ def test_pods_in_cells_are_no_candidates() -> None:
 
 def test_borrowing_min_members_are_evicted_without_pods_in_cells() -> None:
     gang = with_changed_pod(running_gang("g", ["a", "b", "c"]), 0, borrowed=False)
-    [lot] = candidates_of(gang, KEY)
-    assert [pod.uid for pod in lot.evicted_pods] == ["g-1", "g-2"]
+    [candidate] = candidates_of(gang, KEY)
+    assert [pod.uid for pod in candidate.evicted_pods] == ["g-1", "g-2"]
     elastic = replace(gang, elastic=True, minimum=2)
     assert candidates_in_pool(elastic) == [(["g-2"], EvictionStage.SURPLUS, False), (["g-1"], EvictionStage.WORK, True)]
 
@@ -118,11 +121,11 @@ def test_removed_candidates_are_compacted() -> None:
             candidates.remove_gang(f"g{number}")
     assert len(candidates) == 2
     assert len(candidates.as_table().alive) < 2500
-    one, two = (lot for lot in candidates.candidates if lot is not None)
+    one, two = (candidate for candidate in candidates.candidates if candidate is not None)
     assert (one.candidate_id, two.candidate_id) == ("last/last-1", "last")
     numbers = candidates.numbers_of_gang("last")
     assert [candidates.candidates[number] for number in numbers] == [one, two]
     assert candidates.dependents == {numbers[1]: (numbers[0],)}
     table = candidates.as_table()
-    kept = [lot in numbers for lot in table.row_candidate.tolist()]
+    kept = [number in numbers for number in table.row_candidate.tolist()]
     assert table.row_freed[candidates.resource_columns()[GPU]][kept].tolist() == [4000, 4000]

@@ -36,9 +36,9 @@ class WithoutForecasts(CheckedCluster):
 def test_decisions_and_reasons_do_not_depend_on_forecasts() -> None:
     foreseen = 0
     for seed in range(300):
-        told = random_story(Random(seed), StoryMix(fields={"run_limit": 40.0} if seed % 2 else {}))
-        cluster = WithoutForecasts.from_story(told)
+        story = random_story(Random(seed), StoryMix(fields={"run_limit": 40.0} if seed % 2 else {}))
+        cluster = WithoutForecasts.from_story(story)
         assert isinstance(cluster, WithoutForecasts)
-        cluster.play_story(told)
+        cluster.play_story(story)
         foreseen += cluster.foreseen
     assert foreseen > 100

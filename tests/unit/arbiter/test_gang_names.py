@@ -8,16 +8,17 @@ NAMES = {"u1": ("ns", "big-0")}
 
 
 def test_message_names_pod_or_gang_ahead() -> None:
-    said = "capacity is free, but reserved for ns/pod/u1, which is ahead"
+    message = "capacity is free, but reserved for ns/pod/u1, which is ahead"
     assert (
-        name_gang_ahead(said, "a/ns/pod/u1", NAMES) == "capacity is free, but reserved for pod ns/big-0, which is ahead"
+        name_gang_ahead(message, "a/ns/pod/u1", NAMES)
+        == "capacity is free, but reserved for pod ns/big-0, which is ahead"
     )
-    assert "for a pod of namespace ns, " in name_gang_ahead(said, "a/ns/pod/u1", {})
+    assert "for a pod of namespace ns, " in name_gang_ahead(message, "a/ns/pod/u1", {})
     assert name_gang_ahead("kept for ns/gang/x", "a/ns/gang/x", {}) == "kept for gang ns/x"
 
 
 def test_message_without_gang_ahead_is_unchanged() -> None:
-    said = "capacity is free, but reserved for another tenant's gang"
-    assert name_gang_ahead(said, "b/ns/pod/u1", NAMES) == said
-    assert name_gang_ahead(said, "", NAMES) == said
+    message = "capacity is free, but reserved for another tenant's gang"
+    assert name_gang_ahead(message, "b/ns/pod/u1", NAMES) == message
+    assert name_gang_ahead(message, "", NAMES) == message
     assert name_gang_ahead("kept for wide", "a/wide", NAMES) == "kept for wide"

@@ -45,8 +45,8 @@ def low_gang(*since: float, **fields: object) -> Gang:
 def test_young_pods_get_brief_notice(fields: dict[str, float], since: list[float], notice: float) -> None:
     one = low_gang(*since, **fields)
     assert notice_seconds(one, one.pods, 1000.0) == notice
-    told = [replace(pod, deadline=1000.0 + notice) for pod in one.pods]
-    assert notice_start(one, told) == 1000.0
+    notified_pods = [replace(pod, deadline=1000.0 + notice) for pod in one.pods]
+    assert notice_start(one, notified_pods) == 1000.0
 
 
 @pytest.mark.parametrize(("since", "notice"), [(990.0, 2.0), (500.0, 10.0)])

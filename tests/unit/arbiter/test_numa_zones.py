@@ -116,13 +116,13 @@ def test_no_further_eviction_until_node_publishes_zones() -> None:
     cluster = Cluster([zoned_node("n0", 4, 4)], [make_quota("a", 8), make_quota("b")], recreate=False)
     cluster.add(make_gang("b/one", "b", [1], band=LOW), make_gang("b/three", "b", [3], band=LOW))
     cluster.run_for(2)
-    told = published_node("n0", [4, 4], [3, 1], counted=frozenset({"b/one-0", "b/three-0"}))
-    cluster.pool = replace(cluster.pool, nodes=(told,))
+    node = published_node("n0", [4, 4], [3, 1], counted=frozenset({"b/one-0", "b/three-0"}))
+    cluster.pool = replace(cluster.pool, nodes=(node,))
     cluster.add(make_gang("a/x", "a", [3, 3]))
     assert [evict.gang for evict in cluster.cycle().evicts] == ["b/three"]
     del cluster.gangs["b/three"]
-    assert told.topology is not None
-    went = replace(told, topology=replace(told.topology, gone={"b/three-0": gpu_shape(3)}))
+    assert node.topology is not None
+    went = replace(node, topology=replace(node.topology, gone={"b/three-0": gpu_shape(3)}))
     cluster.pool = replace(cluster.pool, nodes=(went,))
     assert cluster.cycle().evicts == ()
     assert sorted(cluster.placed_nodes("a/x").values()) == ["n0", "n0"]

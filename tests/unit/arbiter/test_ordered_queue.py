@@ -46,31 +46,34 @@ class RandomQueue:
             )
             for number in range(random.randrange(1, 120))
         ]
-        self.asks = sorted((ask for ask in found if isinstance(ask, PendingGang)), key=lambda ask: ask.gang.id)
-        self._fate = {ask.gang.id: random.choice(("booked", "failed", "failed", "kept")) for ask in self.asks}
-        self._clears = {ask.gang.id for ask in self.asks if random.random() < 0.1}
-        self._part = {ask.gang.id: random.choice((0.0, 0.5, 1.0)) for ask in self.asks}
+        self.gangs = sorted(
+            (pending for pending in found if isinstance(pending, PendingGang)),
+            key=lambda pending_gang: pending_gang.gang.id,
+        )
+        self._fate = {pending.gang.id: random.choice(("booked", "failed", "failed", "kept")) for pending in self.gangs}
+        self._clears = {pending.gang.id for pending in self.gangs if random.random() < 0.1}
+        self._part = {pending.gang.id: random.choice((0.0, 0.5, 1.0)) for pending in self.gangs}
         """Return the part of a tenant's share that counts for aged gangs."""
         self._grows = random.choice((0.0, 0.25, 0.01))
         self.shares: dict[tuple[str, PoolKey], float] = {}
         self.looked: list[str] = []
         self.booked = 0
 
-    def share_of(self, ask: PendingGang) -> float:
-        share = self.shares.get((ask.tenant, ask.allowed_pools[0]), 0.0)
-        return share * self._part[ask.gang.id] if NOW - ask.gang.created >= POLICY.age_cap else share
+    def share_of(self, pending: PendingGang) -> float:
+        share = self.shares.get((pending.tenant, pending.allowed_pools[0]), 0.0)
+        return share * self._part[pending.gang.id] if NOW - pending.gang.created >= POLICY.age_cap else share
 
     def shares_of(self, at: IntArray) -> FloatArray:
-        return np.array([self.share_of(self.asks[index]) for index in at.tolist()])
+        return np.array([self.share_of(self.gangs[index]) for index in at.tolist()])
 
-    def look(self, ask: PendingGang, *, give_up: Callable[[], None], hope_again: Callable[[], None]) -> None:
-        self.looked.append(ask.gang.id)
-        fate = self._fate[ask.gang.id]
+    def look(self, pending: PendingGang, *, give_up: Callable[[], None], hope_again: Callable[[], None]) -> None:
+        self.looked.append(pending.gang.id)
+        fate = self._fate[pending.gang.id]
         if fate == "booked":
             self.booked += 1
-            for pool in ask.allowed_pools[:1]:
-                self.shares[ask.tenant, pool] = self.shares.get((ask.tenant, pool), 0.0) + self._grows
-            if ask.gang.id in self._clears:
+            for pool in pending.allowed_pools[:1]:
+                self.shares[pending.tenant, pool] = self.shares.get((pending.tenant, pool), 0.0) + self._grows
+            if pending.gang.id in self._clears:
                 hope_again()
         elif fate == "failed":
             give_up()
@@ -80,20 +83,20 @@ def stepwise_order(line: RandomQueue) -> list[str]:
     """Return the order that considers each gang in turn."""
     order: list[str] = []
     hopeless: set[object] = set()
-    for ask in queue_order(line.asks, line.share_of, POLICY, NOW):
-        order.append(ask.gang.id)
-        alike = ask.tenant, ask.equivalence_class, NOW - ask.gang.created >= POLICY.age_cap
+    for pending in queue_order(line.gangs, line.share_of, POLICY, NOW):
+        order.append(pending.gang.id)
+        alike = pending.tenant, pending.equivalence_class, NOW - pending.gang.created >= POLICY.age_cap
         if alike not in hopeless:
-            line.look(ask, give_up=lambda alike=alike: hopeless.add(alike), hope_again=hopeless.clear)  # type: ignore[misc]
+            line.look(pending, give_up=lambda alike=alike: hopeless.add(alike), hope_again=hopeless.clear)  # type: ignore[misc]
     return order
 
 
 def vectorized_order(line: RandomQueue) -> list[str]:
-    waiting = PendingTable(line.asks)
+    waiting = PendingTable(line.gangs)
     turn, booked = QueueOrder(waiting, np.arange(len(waiting)), line, POLICY, NOW), line.booked
-    while (ask := turn.next_gang(booked=line.booked != booked)) is not None:
+    while (pending := turn.next_gang(booked=line.booked != booked)) is not None:
         booked = line.booked
-        line.look(ask, give_up=turn.skip_class, hope_again=turn.reset_skipped)
+        line.look(pending, give_up=turn.skip_class, hope_again=turn.reset_skipped)
     return [waiting.names[index] for index in turn.full_order().tolist()]
 
 
@@ -115,18 +118,18 @@ def test_empty_queue() -> None:
 def test_pending_gangs_are_sorted_by_name() -> None:
     random = Random(1)
     for seed in range(50):
-        expected = {ask.gang.id: ask for ask in RandomQueue(seed).asks}
+        expected = {pending.gang.id: pending for pending in RandomQueue(seed).gangs}
         waiting = PendingTable(expected.values())
         for _ in range(4):
             changed: dict[str, PendingGang | None] = {name: None for name in expected if random.random() < 0.3}
-            for name, ask in expected.items():
+            for name, pending in expected.items():
                 if random.random() < 0.3:
-                    changed[name] = replace(ask, gang=replace(ask.gang, priority=random.randrange(9)))
-            for ask in RandomQueue(random.randrange(1000)).asks[:5]:
-                changed[ask.gang.id] = ask
+                    changed[name] = replace(pending, gang=replace(pending.gang, priority=random.randrange(9)))
+            for pending in RandomQueue(random.randrange(1000)).gangs[:5]:
+                changed[pending.gang.id] = pending
             changed["never there"] = None
             waiting.apply_changes(changed)
-            expected = {name: ask for name, ask in {**expected, **changed}.items() if ask is not None}
+            expected = {name: pending for name, pending in {**expected, **changed}.items() if pending is not None}
             _check_table(waiting, expected)
 
 
@@ -135,8 +138,8 @@ def test_numbers_of_removed_classes_are_reused(monkeypatch: pytest.MonkeyPatch) 
     waiting = PendingTable()
     for seed in range(60):
         expected = {
-            ask.gang.id: replace(ask, equivalence_class=100 * seed + ask.equivalence_class)
-            for ask in RandomQueue(seed).asks
+            pending.gang.id: replace(pending, equivalence_class=100 * seed + pending.equivalence_class)
+            for pending in RandomQueue(seed).gangs
         }
         waiting.apply_changes({**dict.fromkeys(waiting.names), **expected})
         _check_table(waiting, expected)
@@ -144,19 +147,19 @@ def test_numbers_of_removed_classes_are_reused(monkeypatch: pytest.MonkeyPatch) 
 
 
 def _check_table(waiting: PendingTable, expected: dict[str, PendingGang]) -> None:
-    asks = [expected[name] for name in sorted(expected)]
-    assert (waiting.pending_gangs, waiting.names) == (asks, sorted(expected))
-    assert waiting.base_priorities.tolist() == [ask.gang.priority for ask in asks]
-    assert waiting.created_times.tolist() == [ask.gang.created for ask in asks]
-    assert waiting.equivalence_classes.tolist() == [ask.equivalence_class for ask in asks]
-    assert waiting.is_low.tolist() == [ask.gang.band is Band.LOW for ask in asks]
+    gangs = [expected[name] for name in sorted(expected)]
+    assert (waiting.pending_gangs, waiting.names) == (gangs, sorted(expected))
+    assert waiting.base_priorities.tolist() == [gang.gang.priority for gang in gangs]
+    assert waiting.created_times.tolist() == [gang.gang.created for gang in gangs]
+    assert waiting.equivalence_classes.tolist() == [gang.equivalence_class for gang in gangs]
+    assert waiting.is_low.tolist() == [gang.gang.band is Band.LOW for gang in gangs]
     names = {number: name for name, number in waiting.tenants.items()}
-    assert [names[number] for number in waiting.tenant_numbers.tolist()] == [ask.tenant for ask in asks]
-    by_pools = {(number, ask.allowed_pools) for number, ask in zip(waiting.pool_numbers.tolist(), asks, strict=True)}
+    assert [names[number] for number in waiting.tenant_numbers.tolist()] == [gang.tenant for gang in gangs]
+    by_pools = {(number, gang.allowed_pools) for number, gang in zip(waiting.pool_numbers.tolist(), gangs, strict=True)}
     assert len(by_pools) == len({number for number, _ in by_pools}) == len({pools for _, pools in by_pools})
     alike = {
-        (number, ask.tenant, ask.equivalence_class)
-        for number, ask in zip(waiting.alike_numbers.tolist(), asks, strict=True)
+        (number, gang.tenant, gang.equivalence_class)
+        for number, gang in zip(waiting.alike_numbers.tolist(), gangs, strict=True)
     }
     assert len(alike) == len({number for number, _, _ in alike}) == len({(name, kind) for _, name, kind in alike})
     assert max(waiting.alike_numbers.tolist(), default=-1) < waiting.alike_count

@@ -82,9 +82,11 @@ def test_each_gang_reports_how_many_pods_fit_now() -> None:
 
     reports = reports_by_gang(cluster.cycle())
 
-    told = {name: (report.code, report.numbers["needed"], report.numbers["fit"]) for name, report in reports.items()}
+    summaries = {
+        name: (report.code, report.numbers["needed"], report.numbers["fit"]) for name, report in reports.items()
+    }
     fits = {"threes": (3, 2), "more threes": (4, 2), "fours": (3, 0), "mixed": (3, 1), "four": (1, 0)}
-    assert told == {f"{name} of {tenant}": (PendingReason.ROOM, *fits[name]) for name in fits for tenant in "ab"}
+    assert summaries == {f"{name} of {tenant}": (PendingReason.ROOM, *fits[name]) for name in fits for tenant in "ab"}
 
 
 def test_incomplete_gang_waits_for_members() -> None:
@@ -139,9 +141,9 @@ def test_message_stays_the_same_for_a_while() -> None:
     cluster.add(make_gang("runs", "a", [8], run_limit=1200.0))
     cluster.cycle()
     cluster.add(make_gang("wide", "a", [8, 8], created=1.0), make_gang("long", "a", [8], created=2.0, run_limit=5000.0))
-    said = set()
+    messages = set()
     for _ in range(25):
-        said.add(reports_by_gang(cluster.cycle())["long"].message)
+        messages.add(reports_by_gang(cluster.cycle())["long"].message)
         cluster.advance(14)
 
-    assert len(said) == 2, said
+    assert len(messages) == 2, messages

@@ -15,11 +15,11 @@ NOW = 10_000.0
 
 def pending_gangs_of(*gangs: Gang) -> list[PendingGang]:
     found = [read_pending_gang(each) for each in gangs]
-    return [ask for ask in found if isinstance(ask, PendingGang)]
+    return [gang for gang in found if isinstance(gang, PendingGang)]
 
 
 def ordered_ids(*gangs: Gang) -> list[str]:
-    return [ask.gang.id for ask in queue_order(pending_gangs_of(*gangs), lambda _: 0.0, POLICY, NOW)]
+    return [pending.gang.id for pending in queue_order(pending_gangs_of(*gangs), lambda _: 0.0, POLICY, NOW)]
 
 
 def test_band_precedes_priority() -> None:
@@ -45,8 +45,8 @@ def test_tenant_with_new_usage_moves_back() -> None:
         every = pending_gangs_of(
             *(make_gang(f"{tenant}{index}", tenant, [1], created=1.0) for tenant in "ab" for index in range(3))
         )
-        for ask in queue_order(every, lambda ask: shares[ask.tenant], POLICY, NOW):
-            yield ask.gang.id
-            shares[ask.tenant] += 0.3
+        for pending_gang in queue_order(every, lambda pending: shares[pending.tenant], POLICY, NOW):
+            yield pending_gang.gang.id
+            shares[pending_gang.tenant] += 0.3
 
     assert list(turns()) == ["a0", "a1", "b0", "a2", "b1", "b2"]

@@ -35,15 +35,17 @@ def test_refusal_names_largest_guarantee() -> None:
 
 
 def test_earlier_grant_takes_precedence() -> None:
-    said = find_refusals(make_pool(1), [make_quota("late", 8000, granted=2.0), make_quota("early", 8000, granted=1.0)])
+    refusals = find_refusals(
+        make_pool(1), [make_quota("late", 8000, granted=2.0), make_quota("early", 8000, granted=1.0)]
+    )
 
-    assert [sentence.split()[1] for sentence in said] == ["late"]
+    assert [sentence.split()[1] for sentence in refusals] == ["late"]
 
 
 def test_refused_quota_takes_nothing_from_others() -> None:
-    said = find_refusals(make_pool(1), [make_quota("a", 16_000, granted=1.0), make_quota("b", 8000, granted=2.0)])
+    refusals = find_refusals(make_pool(1), [make_quota("a", 16_000, granted=1.0), make_quota("b", 8000, granted=2.0)])
 
-    assert [sentence.split()[1] for sentence in said] == ["a"]
+    assert [sentence.split()[1] for sentence in refusals] == ["a"]
 
 
 def test_sums_of_other_resources_must_fit() -> None:

@@ -40,9 +40,9 @@ async def run(monkeypatch: pytest.MonkeyPatch) -> Session:
 
 
 async def test_median_turn_is_reported(run: Session) -> None:
-    told = run.median_turn("gateway", CASE)
-    assert told is not None
-    assert told.ready_span == 5.0
+    turn = run.median_turn("gateway", CASE)
+    assert turn is not None
+    assert turn.ready_span == 5.0
     assert run.median_turn("gateway", Case(CASE.pods, token=True)) is None
 
 

@@ -15,36 +15,36 @@ def runs(*makespans: float | None) -> list[RunSummary]:
     return [RunSummary(completed=5 if span else 0, makespan=span, held=2.0, idle=span or 99.0) for span in makespans]
 
 
-def tell(ours: list[RunSummary], theirs: list[RunSummary]) -> Outcome:
+def build_outcome(vkgateway_runs: list[RunSummary], volcano_runs: list[RunSummary]) -> Outcome:
     one = [RunSummary(completed=1, makespan=6.0, held=0.0, idle=0.0)]
     tallies: gang.Tallies = {("vkgateway", 1): one, ("vkgateway", 2): one}
-    tallies |= {("kube-scheduler", 5): runs(None, 30.0), ("vkgateway", 5): ours}
-    return gang.build_outcome(tallies | ({("Volcano", 5): theirs} if theirs else {}), notes=[])
+    tallies |= {("kube-scheduler", 5): runs(None, 30.0), ("vkgateway", 5): vkgateway_runs}
+    return gang.build_outcome(tallies | ({("Volcano", 5): volcano_runs} if volcano_runs else {}), notes=[])
 
 
 def test_median_makespans_are_compared() -> None:
-    told = tell(runs(18.0, 17.0, 30.0), runs(20.0, 21.0, 19.0))
-    rows = {(row[0], row[2]): row for row in told.rows}
+    outcome = build_outcome(runs(18.0, 17.0, 30.0), runs(20.0, 21.0, 19.0))
+    rows = {(row[0], row[2]): row for row in outcome.rows}
     assert rows[5, "vkgateway"][3:6] == [5, 18.0, 0.9]
     assert rows[5, "kube-scheduler"][3:6] == [0, None, None], "the worst run counts, and one without an end has none"
-    assert [target.is_met for target in told.targets] == [True, True]
+    assert [target.is_met for target in outcome.targets] == [True, True]
 
 
 def test_incomplete_run_misses_the_target() -> None:
-    told = tell(runs(18.0, None), runs(20.0))
-    assert [(target.seen, target.is_met) for target in told.targets] == [(0, False)]
+    outcome = build_outcome(runs(18.0, None), runs(20.0))
+    assert [(target.seen, target.is_met) for target in outcome.targets] == [(0, False)]
 
 
 def test_without_volcano_there_is_no_ratio() -> None:
-    told = tell(runs(18.0), [])
-    assert [row[2] for row in told.rows if row[0] == 5] == ["kube-scheduler", "vkgateway"]
-    assert told.rows[-1][5] is None
-    assert len(told.targets) == 1
+    outcome = build_outcome(runs(18.0), [])
+    assert [row[2] for row in outcome.rows if row[0] == 5] == ["kube-scheduler", "vkgateway"]
+    assert outcome.rows[-1][5] is None
+    assert len(outcome.targets) == 1
 
 
 def test_slower_than_volcano_misses() -> None:
-    told = tell(runs(21.0), runs(20.0))
-    assert [target.is_met for target in told.targets] == [True, False]
+    outcome = build_outcome(runs(21.0), runs(20.0))
+    assert [target.is_met for target in outcome.targets] == [True, False]
 
 
 def test_worst_round_of_reclaim_counts() -> None:
@@ -52,10 +52,10 @@ def test_worst_round_of_reclaim_counts() -> None:
         Round(empty=0.5, full=6.0, evicted=Loss(64, 700.0), least=Loss(64, 650.0), terms={"grace": 0.25}),
         Round(empty=0.5, full=7.5, evicted=Loss(80, 700.0), least=Loss(64, 650.0)),
     ]
-    told = reclaim.build_outcome(rounds, notice=5.0)
-    assert [(target.seen, target.is_met) for target in told.targets] == [(2.5, False), (1.25, False)]
-    assert told.notes[-1].endswith(": from its end until the victims had terminated 0.25 s.")
-    assert told.rows[0] == [1, 0.5, 6.0, 1.0, 64, 64, 700, 650]
+    outcome = reclaim.build_outcome(rounds, notice=5.0)
+    assert [(target.seen, target.is_met) for target in outcome.targets] == [(2.5, False), (1.25, False)]
+    assert outcome.notes[-1].endswith(": from its end until the victims had terminated 0.25 s.")
+    assert outcome.rows[0] == [1, 0.5, 6.0, 1.0, 64, 64, 700, 650]
     assert all(target.is_met for target in reclaim.build_outcome(rounds[:1], notice=5.0).targets)
 
 

@@ -13,8 +13,8 @@ def test_mean_terms_between_two_readings() -> None:
     before = parse_terms(generate_latest().decode())
     observe_start("grace", 1.0)
     observe_start("grace", 2.0)
-    told = mean_terms(before, parse_terms(generate_latest().decode()))
-    assert told == {"grace": 1.5}
+    means = mean_terms(before, parse_terms(generate_latest().decode()))
+    assert means == {"grace": 1.5}
 
 
 def test_empty_page_has_no_terms() -> None:

@@ -99,9 +99,9 @@ async def test_queue_is_listed_in_queue_order(cli: Cli) -> None:
         assert "at about 12:30 UTC" in first
         assert ROOM in first
         assert await cli("queue", "--tenant", "beta", "-o", "json") == 0
-        (told,) = json.loads(cli.out)
-        assert (told["behind"], told["asks"], told["pods"]) == ("alpha/ns/gang/first", f"{GPU} 16", 2)
-        assert (told["since"], told["running"]) == ("2026-11-21T11:55:00Z", 0)
+        (gang,) = json.loads(cli.out)
+        assert (gang["behind"], gang["asks"], gang["pods"]) == ("alpha/ns/gang/first", f"{GPU} 16", 2)
+        assert (gang["since"], gang["running"]) == ("2026-11-21T11:55:00Z", 0)
 
 
 async def test_partly_running_gang_is_distinguished_from_waiting_gang(cli: Cli) -> None:
@@ -114,9 +114,9 @@ async def test_partly_running_gang_is_distinguished_from_waiting_gang(cli: Cli) 
         assert [line[:where].split()[-2:] for line in (second, grows)] == [["2", "-"], ["2", "3"]]
         assert "runs with 3 of 5 pods" in grows
         assert await cli("queue", "--tenant", "beta", "-o", "json") == 0
-        *_, told = json.loads(cli.out)
-        assert (told["pods"], told["running"], told["asks"]) == (2, 3, f"{GPU} 16")
-        assert (told["pool"], told["place"], told["since"]) == ("a100.local", 0, "")
+        *_, gang = json.loads(cli.out)
+        assert (gang["pods"], gang["running"], gang["asks"]) == (2, 3, f"{GPU} 16")
+        assert (gang["pool"], gang["place"], gang["since"]) == ("a100.local", 0, "")
 
 
 @pytest.mark.parametrize(
@@ -167,10 +167,10 @@ async def test_tenant_sees_its_queue(cli: Cli, server: FakeApiServer) -> None:
 
 async def test_tenant_sees_waiting_pods_of_running_gang(cli: Cli, server: FakeApiServer) -> None:
     let_go: dict[str, Any] = {"schedulingGates": [], "nodeName": "a100.local"}
-    said = "runs with 2 of 3 pods; no capacity is free for more"
+    message = "runs with 2 of 3 pods; no capacity is free for more"
     put(server, pod("grow-0", gang_name="grows", spec=let_go, status={"phase": "Running"}))
     put(server, pod("grow-1", gang_name="grows", spec=let_go))
-    put(server, pod("grow-2", gang_name="grows", status=waits(message=said)))
+    put(server, pod("grow-2", gang_name="grows", status=waits(message=message)))
     put(server, pod("grow-3", gang_name="grows", spec=let_go, status={"phase": "Succeeded"}))
     put(server, pod("helper", gpus=0, gang_name="new", spec={"schedulingGates": []}, status={"phase": "Running"}))
     put(server, pod("new-0", gang_name="new", status=waits()))
@@ -181,7 +181,7 @@ async def test_tenant_sees_waiting_pods_of_running_gang(cli: Cli, server: FakeAp
     new, grows = json.loads(cli.out)
     assert (new["name"], new["pods"], new["running"]) == ("new", 1, 1), "pods of a gang count without devices, too"
     assert (grows["name"], grows["pods"], grows["running"], grows["pool"]) == ("grows", 1, 2, "a100.local")
-    assert (grows["place"], grows["message"], grows["asks"]) == (0, said, f"{GPU} 8")
+    assert (grows["place"], grows["message"], grows["asks"]) == (0, message, f"{GPU} 8")
 
 
 async def test_running_pods_are_read_only_in_namespaces_with_waiting_gangs(cli: Cli, server: FakeApiServer) -> None:
@@ -218,14 +218,14 @@ async def test_pod_with_unserved_mark_is_ungoverned(cli: Cli, server: FakeApiSer
     put(server, pod("web", gpus=0, metadata={"labels": labels}, spec={"schedulingGates": []}))
     line = ("explain", "web", "-n", "ns", "--kubeconfig", str(cli.kubeconfig(server.url)), "-o", "json")
     assert await cli(*line) == 0, cli.err
-    told = json.loads(cli.out)
-    assert (told["state"], told["band"], told["gang"]) == ("ungoverned", "", None)
-    assert "the gang mark of a kind that this cluster does not serve" in told["summary"]
+    explanation = json.loads(cli.out)
+    assert (explanation["state"], explanation["band"], explanation["gang"]) == ("ungoverned", "", None)
+    assert "the gang mark of a kind that this cluster does not serve" in explanation["summary"]
 
     server.register(Resource("apis/scheduling.x-k8s.io/v1alpha1", "podgroups", "PodGroup"))
     assert await cli(*line) == 0, cli.err
-    told = json.loads(cli.out)
-    assert (told["state"], told["gang"]["way"]) == ("starting", "coscheduling PodGroup")
+    explanation = json.loads(cli.out)
+    assert (explanation["state"], explanation["gang"]["way"]) == ("starting", "coscheduling PodGroup")
 
 
 async def test_hidden_discovery_does_not_fail_explain(cli: Cli, server: FakeApiServer) -> None:
@@ -245,16 +245,16 @@ async def test_waiting_pod_is_explained(cli: Cli, server: FakeApiServer) -> None
 
     assert await cli("explain", "train-0", "-n", "ns", "--kubeconfig", file) == 0, cli.err
 
-    told = dict(line.split(":", 1) for line in cli.out.splitlines() if ":" in line)
-    assert told["State"].strip() == "waiting"
-    assert told["Requests"].strip() == f"{GPU} 8"
-    assert told["Reason"].strip() == "WaitingForRoom"
-    assert told["Message"].strip() == ROOM
-    assert told["Queue position"].strip() == "2 in a100.local"
-    assert told["Expected start"].strip() == "between 13:00 and 13:40 UTC"
-    assert "3 pods, 2 waiting, 1 running, at least 2 start together" in told["Gang"]
-    assert told["What helps"].strip() == HELP_BY_REASON[PendingReason.ROOM]
-    assert "Pool" not in told
+    facts = dict(line.split(":", 1) for line in cli.out.splitlines() if ":" in line)
+    assert facts["State"].strip() == "waiting"
+    assert facts["Requests"].strip() == f"{GPU} 8"
+    assert facts["Reason"].strip() == "WaitingForRoom"
+    assert facts["Message"].strip() == ROOM
+    assert facts["Queue position"].strip() == "2 in a100.local"
+    assert facts["Expected start"].strip() == "between 13:00 and 13:40 UTC"
+    assert "3 pods, 2 waiting, 1 running, at least 2 start together" in facts["Gang"]
+    assert facts["What helps"].strip() == HELP_BY_REASON[PendingReason.ROOM]
+    assert "Pool" not in facts
 
 
 async def test_admitted_unbound_pod_waits_for_scheduler(cli: Cli, server: FakeApiServer) -> None:
@@ -342,9 +342,9 @@ async def test_every_state_is_explained(
     put(server, made)
     file = str(cli.kubeconfig(server.url))
     assert await cli("explain", "p", "-n", "ns", "--kubeconfig", file, "-o", "json") == 0, cli.err
-    told = json.loads(cli.out)
-    assert told["state"] == state
-    assert words in told["summary"]
+    explanation = json.loads(cli.out)
+    assert explanation["state"] == state
+    assert words in explanation["summary"]
 
 
 async def test_eviction_is_explained_with_deadline_and_afterwards(cli: Cli, server: FakeApiServer) -> None:

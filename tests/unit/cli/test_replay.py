@@ -44,9 +44,9 @@ async def test_replay_has_same_decisions(cli: Cli) -> None:
     assert len(cli.out.splitlines()) == count + 1
     assert f"All {count} cycles have the same decisions" in cli.err
     assert await cli("replay", "-o", "json") == 0
-    told = json.loads(cli.out)
-    assert sum(one["evicts"] for one in told) == 1
-    assert all(one["same"] for one in told)
+    cycles = json.loads(cli.out)
+    assert sum(one["evicts"] for one in cycles) == 1
+    assert all(one["same"] for one in cycles)
 
 
 async def test_different_decisions_are_reported(cli: Cli) -> None:

@@ -49,9 +49,9 @@ def test_reduced_guarantee_shows_cells() -> None:
 async def test_json_leaves_out_gangs(cli: Cli) -> None:
     async with cli.gateway(STATE):
         assert await cli("top", "-o", "json") == 0
-    told = json.loads(cli.out)
-    assert told.keys() == {"time", "pools", "tenants"}
-    assert told["pools"][0]["usableNodes"] == 3
+    state = json.loads(cli.out)
+    assert state.keys() == {"time", "pools", "tenants"}
+    assert state["pools"][0]["usableNodes"] == 3
 
 
 async def test_watch_without_terminal_prints_repeatedly(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,13 +98,13 @@ async def test_gateway_option_selects_gateway(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(
-    ("token", "code", "said"), [("operator", 0, ""), ("prometheus", 5, "state-reader"), ("", 5, "Unauthorized")]
+    ("token", "code", "message"), [("operator", 0, ""), ("prometheus", 5, "state-reader"), ("", 5, "Unauthorized")]
 )
-async def test_https_requires_token(cli: Cli, token: str, code: int, said: str) -> None:
+async def test_https_requires_token(cli: Cli, token: str, code: int, message: str) -> None:
     authority = Authority.create("test")
     (cli.folder / "ca.crt").write_bytes(authority.cert_pem)
     (cli.folder / "token").write_text(f"{token}\n")
     async with over_tls(Management(), authority, state=STATE) as url:
         line = ("--gateway", url, "--gateway-ca", f"{cli.folder}/ca.crt", "--gateway-token-file", f"{cli.folder}/token")
         assert await cli("top", *line, "-o", "json") == code
-        assert said in cli.err
+        assert message in cli.err

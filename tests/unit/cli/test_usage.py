@@ -75,10 +75,10 @@ async def test_csv_and_json_have_full_numbers(cli: Cli) -> None:
     ]
     assert [float(row["hours"]) for row in rows] == pytest.approx([24, 1, 400])
     assert await cli("usage", "--by", "band", "-o", "json") == 0
-    told = json.loads(cli.out)
-    assert [one["by"]["band"] for one in told] == ["guaranteed", "guaranteed", "low"]
-    assert told[2]["lostHours"] == pytest.approx(2)
-    assert told[2]["borrowedHours"] == pytest.approx(8)
+    rows_by_band = json.loads(cli.out)
+    assert [one["by"]["band"] for one in rows_by_band] == ["guaranteed", "guaranteed", "low"]
+    assert rows_by_band[2]["lostHours"] == pytest.approx(2)
+    assert rows_by_band[2]["borrowedHours"] == pytest.approx(8)
 
 
 async def test_log_option_selects_log(cli: Cli, tmp_path: Path) -> None:

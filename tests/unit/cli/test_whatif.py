@@ -53,15 +53,15 @@ async def test_gang_answer_uses_facts_of_explain(cli: Cli) -> None:
     async with gateway(cli, lent()):
         assert await cli("whatif", "gang", "--tenant", "a", "--request", f"{GPU}=8") == 0, cli.err
     facts = dict(line.split(":", 1) for line in cli.out.partition("\n\n")[0].splitlines())
-    told = {title: value.strip() for title, value in facts.items()}
-    assert told["Question"] == f"tenant a submits a pod with {GPU} 8, guaranteed band"
-    assert told["Answer"] == "It starts, inside the tenant's guarantee, once the arbiter has evicted 1 pod."
-    assert told["State"] == "waiting"
-    assert told["Capacity"] == "all inside the tenant's guarantee"
-    assert told["Reason"] == "WaitingForEviction"
-    assert told["Expected start"] == "within a minute"
-    assert told["Pool"].startswith(f"pool.compute: 16 {GPU}, 0 used inside guarantees, 16 borrowed, 0 free")
-    assert "What helps" not in told, "nothing was asked for yet, and no eviction has begun"
+    values = {title: value.strip() for title, value in facts.items()}
+    assert values["Question"] == f"tenant a submits a pod with {GPU} 8, guaranteed band"
+    assert values["Answer"] == "It starts, inside the tenant's guarantee, once the arbiter has evicted 1 pod."
+    assert values["State"] == "waiting"
+    assert values["Capacity"] == "all inside the tenant's guarantee"
+    assert values["Reason"] == "WaitingForEviction"
+    assert values["Expected start"] == "within a minute"
+    assert values["Pool"].startswith(f"pool.compute: 16 {GPU}, 0 used inside guarantees, 16 borrowed, 0 free")
+    assert "What helps" not in values, "nothing was asked for yet, and no eviction has begun"
     _, titles, row = cli.out.split("\n\n")[1].splitlines()
     assert titles.split() == [
         "TENANT",
@@ -86,8 +86,8 @@ async def test_json_has_complete_answer(cli: Cli, output: str, read: Any) -> Non
     async with gateway(cli, there):
         line = ("whatif", "gang", "--tenant", "a", "--pods", "2", "--min", "1", "--request", f"{GPU}=4,cpu=1")
         assert await cli(*line, "--run-limit", "90m", "-o", output) == 0, cli.err
-    told = read(cli.out)
-    assert told["question"] == {
+    answer = read(cli.out)
+    assert answer["question"] == {
         "kind": "gang",
         "tenant": "a",
         "pods": 2,
@@ -99,8 +99,8 @@ async def test_json_has_complete_answer(cli: Cli, output: str, read: Any) -> Non
         "runLimit": 5400.0,
         "within": "",
     }
-    assert (told["verdict"], told["time"] - told["seen"]) == ("StartsAfterEviction", 3.0)
-    [outcome], [evicted] = told["gangs"], told["evictions"]
+    assert (answer["verdict"], answer["time"] - answer["seen"]) == ("StartsAfterEviction", 3.0)
+    [outcome], [evicted] = answer["gangs"], answer["evictions"]
     assert outcome["placements"][0]["node"] in evicted["nodes"]
     assert {"notice", "grace", "lost", "deadline", "makesRoomFor"} <= evicted.keys()
 
@@ -117,7 +117,7 @@ async def test_waiting_gang_has_reason_and_help(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "code", "said", "remedy"),
+    ("line", "code", "message", "remedy"),
     [
         (("--tenant", "c", "--request", f"{GPU}=8"), 3, "tenant 'c' does not exist", "Available tenants: a, b."),
         (("--tenant", "a", "--request", f"{GPU}=8", "--pool", "x"), 3, "pool 'x' does not exist", "pool.compute"),
@@ -134,11 +134,11 @@ async def test_waiting_gang_has_reason_and_help(cli: Cli) -> None:
     ],
 )
 async def test_invalid_questions_are_refused_with_way_out(
-    cli: Cli, line: tuple[str, ...], code: int, said: str, remedy: str
+    cli: Cli, line: tuple[str, ...], code: int, message: str, remedy: str
 ) -> None:
     async with gateway(cli, lent()):
         assert await cli("whatif", "gang", *line) == code
-    assert said in cli.err
+    assert message in cli.err
     assert remedy in cli.err
     assert cli.out == ""
 
@@ -153,9 +153,9 @@ async def test_guarantee_answer_lists_cells(cli: Cli) -> None:
         assert [row.split()[:2] for row in cells.splitlines()[2:]] == [["4", "lent"], ["4", "lent"]]
         assert evicted.startswith("Evicted if the guarantee is used at once:\n")
         assert await cli(*line, f"pool.compute:guarantee={GPU}=16", "-o", "json") == 0, "an answer is no failure"
-        told = json.loads(cli.out)
-        assert (told["verdict"], told["cells"]) == ("Refused", [])
-        assert told["question"]["limit"] is None, "limits that are not given stay"
+        answer = json.loads(cli.out)
+        assert (answer["verdict"], answer["cells"]) == ("Refused", [])
+        assert answer["question"]["limit"] is None, "limits that are not given stay"
         assert await cli(*line, f"pool.compute:guarantee={GPU}=8,limit={GPU}=8,weight=2", "-o", "json") == 0
         question = json.loads(cli.out)["question"]
         assert (question["limit"], question["weight"]) == ({GPU: "8"}, 2.0)

@@ -56,10 +56,10 @@ def test_template_overrides_the_default_timer_slack(tmp_path: Path) -> None:
     plane = dataclasses.replace(
         tenant_plane(), tuning={"apiserver": Tuning(timer_slack=0.005), "controller-manager": Tuning(timer_slack=0)}
     )
-    said = {name: component(name, plane=plane, files=write(tmp_path, plane)) for name in COMPONENTS}
+    tuned = {name: component(name, plane=plane, files=write(tmp_path, plane)) for name in COMPONENTS}
     assert [usual[name].timer_slack for name in COMPONENTS] == [0, 0.02, 0]
     assert all(usual[name].batch for name in COMPONENTS)
-    assert [said[name].timer_slack for name in COMPONENTS] == [0.005, 0, 0]
+    assert [tuned[name].timer_slack for name in COMPONENTS] == [0.005, 0, 0]
 
 
 @pytest.mark.parametrize(

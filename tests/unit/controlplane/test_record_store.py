@@ -88,17 +88,17 @@ async def test_missing_system_namespace_is_created(server: FakeApiServer, store:
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "told"),
+    ("key", "value", "message"),
     [("ca.key", None, "lacks the key 'ca.key'"), ("sa.key", "bm8=", "unreadable"), ("port", "eA==", "unreadable")],
 )
 async def test_error_names_a_broken_secret_but_not_its_content(
-    server: FakeApiServer, store: SecretStore, key: str, value: str | None, told: str
+    server: FakeApiServer, store: SecretStore, key: str, value: str | None, message: str
 ) -> None:
     saved = record()
     await store.save("alpha", saved)
     async with server.client() as client:
         await client.patch(SECRETS, "tenant-alpha", {"data": {key: value}}, namespace=NAMESPACE)
-    with pytest.raises(BrokenCredentials, match=told) as caught:
+    with pytest.raises(BrokenCredentials, match=message) as caught:
         await store.load("alpha")
     assert "vkgateway-system/tenant-alpha" in str(caught.value)
     assert base64.b64encode(saved.credentials.ca.key_pem).decode() not in str(caught.value)

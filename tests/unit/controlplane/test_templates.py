@@ -45,9 +45,9 @@ def test_initial_objects_include_priority_classes_and_api_server_endpoints() -> 
 def test_initial_objects_include_the_ca_of_the_kubelet_endpoint() -> None:
     facts = replace(FACTS, webhooks_ca=base64.b64encode(b"-----BEGIN\nQ0E=\n").decode())
     objects = Templates().load_template("default").render_objects(facts)
-    (told,) = [found for found in objects if found["metadata"]["name"] == "vkgateway-kubelet-ca"]
-    assert told["data"] == {"ca.crt": "-----BEGIN\nQ0E=\n"}
-    assert kept_objects([told]) == [told]
+    (config_map,) = [found for found in objects if found["metadata"]["name"] == "vkgateway-kubelet-ca"]
+    assert config_map["data"] == {"ca.crt": "-----BEGIN\nQ0E=\n"}
+    assert kept_objects([config_map]) == [config_map]
 
 
 def metrics(**facts: Any) -> dict[str, dict[str, Any]]:

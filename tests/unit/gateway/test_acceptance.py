@@ -84,33 +84,33 @@ def test_invalid_specs_are_refused_with_reason_and_way_out(asked: Tenant, reason
 def test_control_plane_is_not_downgraded_to_older_minor_version() -> None:
     runs = ApiServerStatus(url="https://10.0.0.1:20000", port=20000, version="1.35.4")
 
-    def told(version: str, *, runs: ApiServerStatus | None = runs, had: str = "1.36.3") -> list[str]:
+    def objections(version: str, *, runs: ApiServerStatus | None = runs, had: str = "1.36.3") -> list[str]:
         asked = tenant(version=version)
         asked.status = TenantStatus(api_server=runs)
         accepted = TenantSpec(kubernetes_version=had)
         return [one.reason for one in find_objections(asked, offers=OFFERS, templates=TEMPLATES, previous=accepted)]
 
-    assert told("1.34.9") == ["VersionGoesBack"]
-    assert told("1.35.1") == told("1.36.0") == []
-    assert told("1.35.4", had="1.63.3") == []  # accepted, but never provisioned
-    assert told("1.34.9", runs=None) == []  # never provisioned
-    assert told("1.35.4", runs=ApiServerStatus(url="https://10.0.0.1:20000", port=20000)) == ["VersionGoesBack"]
+    assert objections("1.34.9") == ["VersionGoesBack"]
+    assert objections("1.35.1") == objections("1.36.0") == []
+    assert objections("1.35.4", had="1.63.3") == []  # accepted, but never provisioned
+    assert objections("1.34.9", runs=None) == []  # never provisioned
+    assert objections("1.35.4", runs=ApiServerStatus(url="https://10.0.0.1:20000", port=20000)) == ["VersionGoesBack"]
 
 
 def test_control_plane_is_upgraded_one_minor_version_at_a_time() -> None:
-    def told(version: str, *, runs: str) -> list[str]:
+    def objections(version: str, *, runs: str) -> list[str]:
         asked = tenant(version=version)
         asked.status = TenantStatus(api_server=ApiServerStatus(url="https://a:1", port=1, version=runs))
         return [f"{one.reason}: {one.message}" for one in find_objections(asked, offers=OFFERS, templates=TEMPLATES)]
 
-    (skips,) = told("1.36.3", runs="1.33.13")
+    (skips,) = objections("1.36.3", runs="1.33.13")
     assert skips == (
         "VersionSkips: the control plane runs 1.33.13, and Kubernetes is upgraded one minor version at a time; "
         "upgrade to 1.34, then 1.35, then 1.36.3"
     )
-    (skips,) = told("1.35.0", runs="1.33.13")
+    (skips,) = objections("1.35.0", runs="1.33.13")
     assert skips.endswith("upgrade to 1.34, then 1.35.0")
-    assert told("1.34.9", runs="1.33.13") == told("1.33.14", runs="1.33.13") == []
+    assert objections("1.34.9", runs="1.33.13") == objections("1.33.14", runs="1.33.13") == []
 
 
 @pytest.mark.parametrize(
@@ -282,8 +282,8 @@ def test_guarantee_waits_until_nodes_are_known() -> None:
 
 
 def test_guarantee_waits_for_guaranteed_pods_in_place_of_its_cells() -> None:
-    standing = [("a", "n2", 8000), ("a", "n0", 4000), ("b", "n1", 4000)]
-    ledger = AcceptedSpecs(nodes_of(8, 8, 8), lambda key: standing if key == ("local", "a100") else [])
+    running_pods = [("a", "n2", 8000), ("a", "n0", 4000), ("b", "n1", 4000)]
+    ledger = AcceptedSpecs(nodes_of(8, 8, 8), lambda key: running_pods if key == ("local", "a100") else [])
     for name, amount in (("a", 12), ("b", 4)):
         assert ledger.decide_acceptance(
             tenant(name, guarantee(amount)), computes=[cluster()], templates=TEMPLATES
@@ -293,7 +293,7 @@ def test_guarantee_waits_for_guaranteed_pods_in_place_of_its_cells() -> None:
     assert (verdict.reason, verdict.is_true) == ("GuaranteeBeyondPool", False)
     assert "guaranteed pods run where its cells would be" in verdict.message
     assert "it is accepted when enough of them have ended" in verdict.message
-    standing.pop()
+    running_pods.pop()
     assert ledger.decide_acceptance(tenant("c", guarantee(8)), computes=[cluster()], templates=TEMPLATES).is_true
 
 

@@ -85,9 +85,9 @@ async def test_invalid_pool_settings_are_reported(server: FakeApiServer, client:
     add_compute_cluster(server, pools=[pool])
     async with controller(server, client):
         await wait_until(lambda: condition(server, "Ready", "local", tenant=False).get("reason") == "InvalidPool")
-        told = condition(server, "Ready", "local", tenant=False)
-        assert told["status"] == "False"
-        assert told["message"] == (
+        ready = condition(server, "Ready", "local", tenant=False)
+        assert ready["status"] == "False"
+        assert ready["message"] == (
             "pool 'a100': reserve '101%' is more than the pool has; the most is '100%'; pool 'a100': "
             "briefNoticeSeconds is missing; give both of briefRunSeconds and briefNoticeSeconds, or neither. "
             "The setting has no effect."
@@ -142,9 +142,9 @@ async def test_shared_nodes_are_reported_while_pools_overlap(server: FakeApiServ
     add_compute_cluster(server, pools=pools)
     async with controller(server, client):
         await wait_until(lambda: condition(server, "PoolsApart", "local", tenant=False).get("status") == "False")
-        told = condition(server, "PoolsApart", "local", tenant=False)
-        assert told["reason"] == "NodesShared"
-        assert told["message"].startswith("pools a100 and all share local-0, local-1: ")
+        pools_apart = condition(server, "PoolsApart", "local", tenant=False)
+        assert pools_apart["reason"] == "NodesShared"
+        assert pools_apart["message"].startswith("pools a100 and all share local-0, local-1: ")
         assert is_ready(server), "what runs there goes on"
         await wait_until(lambda: any(event["reason"] == "NodesShared" for event in server.store.all(EVENTS)))
         apart = [pools[0], {"name": "all", "nodeSelector": {"pool": "h100"}}]

@@ -199,7 +199,7 @@ def test_decisions_without_snapshot_are_logged(tmp_path: Path) -> None:
     }
 
 
-def told(file: Path) -> list[tuple[bool, bool]]:
+def line_kinds(file: Path) -> list[tuple[bool, bool]]:
     """Return for each line whether it has a full snapshot, and whether it has changes."""
     lines = [msgspec.json.decode(line) for line in file.read_bytes().splitlines()]
     return [("snapshot" in line, "changes" in line) for line in lines]
@@ -230,14 +230,14 @@ def cycles(log: DecisionLog, count: int, *, there: Cluster | None = None) -> lis
 def test_log_starts_with_full_snapshot_followed_by_changes(tmp_path: Path) -> None:
     file = tmp_path / "decisions.jsonl"
     written = cycles(DecisionLog(file), 6)
-    assert told(file) == [(True, False)] + [(False, True)] * 5
+    assert line_kinds(file) == [(True, False)] + [(False, True)] * 5
     assert list(read_entries(file)) == written
 
 
 def test_large_changes_trigger_full_snapshot(tmp_path: Path) -> None:
     file = tmp_path / "decisions.jsonl"
     written = cycles(DecisionLog(file), 60)
-    assert 2 <= sum(whole for whole, _ in told(file)) < 20
+    assert 2 <= sum(whole for whole, _ in line_kinds(file)) < 20
     assert list(read_entries(file)) == written
 
 
@@ -262,7 +262,7 @@ def test_full_snapshot_follows_restart_and_failed_write(tmp_path: Path) -> None:
     (tmp_path / "aside").rename(file)
     again = cycles(log, 2, there=there)
     restarted = cycles(DecisionLog(file), 2, there=there)
-    assert told(file) == [(True, False), (False, True)] * 3
+    assert line_kinds(file) == [(True, False), (False, True)] * 3
     assert list(read_entries(file)) == first + again + restarted
 
 

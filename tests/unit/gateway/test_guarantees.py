@@ -37,10 +37,10 @@ def test_reduced_guarantee_is_reported_until_node_returns() -> None:
     cordon(there, "n1")
     heard(there, guarantees)
     heard(there, guarantees)
-    told = guarantees.verdict_for("a")
-    assert told is not None
-    assert (told.status, told.reason) == ("False", "NodesMissing")
-    assert told.message == f"pool.compute: {GPU} 16 -> 8, cells 2x8 -> 8; 2 of 3 nodes usable"
+    verdict = guarantees.verdict_for("a")
+    assert verdict is not None
+    assert (verdict.status, verdict.reason) == ("False", "NodesMissing")
+    assert verdict.message == f"pool.compute: {GPU} 16 -> 8, cells 2x8 -> 8; 2 of 3 nodes usable"
     assert (guarantees.verdict_for("b"), woken) == (GUARANTEE_SATISFIED, ["a", "b", "a"])
 
     cordon(there)
@@ -65,6 +65,6 @@ def test_verdict_is_kept_while_cluster_is_unreachable() -> None:
 def test_unmanaged_pods_are_named_as_reason() -> None:
     there, guarantees = Cluster([replace(make_node("n0"), used={GPU: 4000})], [make_quota("a", 8)]), GuaranteeMonitor()
     heard(there, guarantees)
-    told = guarantees.verdict_for("a")
-    assert told is not None
-    assert told.message.endswith("8 -> 4, cells 8 -> 4; 1 of 1 nodes usable, partly used by unmanaged pods")
+    verdict = guarantees.verdict_for("a")
+    assert verdict is not None
+    assert verdict.message.endswith("8 -> 4, cells 8 -> 4; 1 of 1 nodes usable, partly used by unmanaged pods")

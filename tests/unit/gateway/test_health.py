@@ -117,13 +117,13 @@ async def test_concurrent_readers_see_complete_metrics(tmp_path: Path) -> None:
     path = tmp_path / "socket"
     async with asked(server(path, refresh=measure), path) as session:
 
-        async def ask() -> str:
+        async def fetch_metrics() -> str:
             async with session.get("/metrics") as answer:
                 return await answer.text()
 
         try:
-            for told in await asyncio.gather(ask(), ask()):
-                assert 'vkgateway_test_figure{part="a"} 1.0' in told
+            for page in await asyncio.gather(fetch_metrics(), fetch_metrics()):
+                assert 'vkgateway_test_figure{part="a"} 1.0' in page
         finally:
             REGISTRY.unregister(figure)
 
@@ -157,13 +157,13 @@ async def test_questions_are_answered_one_at_a_time(tmp_path: Path) -> None:
     path = tmp_path / "socket"
     async with asked(server(path, state=lambda: b"{}", what_if=what_if), path) as session:
 
-        async def ask(question: str) -> tuple[int, str]:
+        async def ask_what_if(question: str) -> tuple[int, str]:
             async with session.get("/arbiter/what-if", params={"question": question}) as answer:
                 return answer.status, await answer.text()
 
-        first = asyncio.create_task(ask('{"a": 1}'))
+        first = asyncio.create_task(ask_what_if('{"a": 1}'))
         await asyncio.to_thread(begun.acquire)
-        second = asyncio.create_task(ask("b&c"))
+        second = asyncio.create_task(ask_what_if("b&c"))
         async with session.get("/healthz") as answer:
             assert answer.status == 200
         assert thinking == [b'{"a": 1}']

@@ -26,8 +26,8 @@ print(gc.isenabled())
 
 
 def test_startup_imports_nothing_for_new_tenants() -> None:
-    told = subprocess.run([sys.executable, "-c", _PROGRAM], check=True, capture_output=True, text=True)
-    assert told.stdout.split("\n") == ["", "True", ""]
+    completed = subprocess.run([sys.executable, "-c", _PROGRAM], check=True, capture_output=True, text=True)
+    assert completed.stdout.split("\n") == ["", "True", ""]
 
 
 def test_invalid_etcd_endpoint_fails_at_startup() -> None:

@@ -26,39 +26,39 @@ READY = TenantFacts(
 )
 
 
-def told(facts: TenantFacts, old: TenantStatus | None = None, *, now: datetime = NOW) -> TenantStatus:
+def build_status(facts: TenantFacts, old: TenantStatus | None = None, *, now: datetime = NOW) -> TenantStatus:
     return tenant_status(facts, old=old or TenantStatus(), generation=3, now=now)
 
 
 def test_phases_follow_conditions() -> None:
-    assert told(TenantFacts()).phase == "Pending"
-    assert told(TenantFacts(accepted=true_verdict("Accepted"))).phase == "Provisioning"
-    ready = told(READY)
+    assert build_status(TenantFacts()).phase == "Pending"
+    assert build_status(TenantFacts(accepted=true_verdict("Accepted"))).phase == "Provisioning"
+    ready = build_status(READY)
     assert ready.phase == "Ready"
     broken = TenantFacts(
         accepted=true_verdict("A"), control_plane=false_verdict("Unreachable"), virtual_nodes=true_verdict("R")
     )
-    degraded = told(broken, ready)
+    degraded = build_status(broken, ready)
     assert degraded.phase == "Degraded"
-    assert told(READY, degraded).phase == "Ready"
-    assert told(TenantFacts(deleting=Verdict("False", "Deleting")), ready).phase == "Deleting"
+    assert build_status(READY, degraded).phase == "Ready"
+    assert build_status(TenantFacts(deleting=Verdict("False", "Deleting")), ready).phase == "Deleting"
 
 
 def test_ready_reports_first_missing_condition() -> None:
     facts = TenantFacts(accepted=true_verdict("Accepted"), control_plane=unknown_verdict("Starting", "it starts"))
-    ready = find_condition(told(facts).conditions, "Ready")
+    ready = find_condition(build_status(facts).conditions, "Ready")
     assert ready is not None
     assert (ready.status, ready.reason, ready.message) == ("False", "Starting", "it starts")
 
 
 def test_status_patch_is_empty_without_changes() -> None:
-    first = told(READY)
-    assert status_patch(first, told(READY, first, now=LATER)) == {}
+    first = build_status(READY)
+    assert status_patch(first, build_status(READY, first, now=LATER)) == {}
 
 
 def test_status_patch_has_only_changed_fields() -> None:
-    first = told(READY)
-    second = told(TenantFacts(accepted=true_verdict("Accepted")), first, now=LATER)
+    first = build_status(READY)
+    second = build_status(TenantFacts(accepted=true_verdict("Accepted")), first, now=LATER)
     assert set(status_patch(first, second)) == {"phase", "conditions"}
     assert [one.type for one in changed_conditions(first.conditions, second.conditions)] == [
         "ControlPlaneReady",
@@ -72,10 +72,10 @@ def test_guarantee_does_not_affect_ready_and_emits_events_on_change() -> None:
         replace(READY, guarantee=false_verdict("NodesMissing", "16 -> 8")),
     )
     less = replace(READY, guarantee=false_verdict("NodesMissing", "16 -> 0"))
-    statuses = [told(READY)]
+    statuses = [build_status(READY)]
     events = []
     for facts in (kept, short, short, less, kept):
-        statuses.append(told(facts, statuses[-1], now=LATER))
+        statuses.append(build_status(facts, statuses[-1], now=LATER))
         events.append([one.message for one in changed_conditions(statuses[-2].conditions, statuses[-1].conditions)])
     assert events == [[], ["16 -> 8"], [], ["16 -> 0"], [""]]
     assert {status.phase for status in statuses} == {"Ready"}
@@ -84,9 +84,9 @@ def test_guarantee_does_not_affect_ready_and_emits_events_on_change() -> None:
 
 
 def test_transition_time_changes_only_with_status() -> None:
-    first = told(TenantFacts(accepted=unknown_verdict("A", "one")))
-    second = told(TenantFacts(accepted=unknown_verdict("B", "two")), first, now=LATER)
-    third = told(TenantFacts(accepted=true_verdict("C")), second, now=LATER)
+    first = build_status(TenantFacts(accepted=unknown_verdict("A", "one")))
+    second = build_status(TenantFacts(accepted=unknown_verdict("B", "two")), first, now=LATER)
+    third = build_status(TenantFacts(accepted=true_verdict("C")), second, now=LATER)
     times = [find_condition(one.conditions, "Accepted") for one in (first, second, third)]
     assert [one.last_transition_time for one in times if one] == [
         "2026-01-01T00:00:00Z",

@@ -220,32 +220,32 @@ def reasons(world: World) -> set[str]:
 
 
 async def test_reduced_guarantee_is_reported_until_restored(world: World) -> None:
-    def told() -> tuple[str, str, int]:
+    def guarantee_condition() -> tuple[str, str, int]:
         found = condition(world.server, "GuaranteeKept", "alpha")
         return found.get("status", ""), found.get("reason", ""), found.get("observedGeneration", 0)
 
     world.create("alpha", pools=[pool(16)])
     world.guarantees["alpha"] = true_verdict("Kept")
     async with world.gateway() as tenants:
-        await wait_until(lambda: told() == ("True", "Kept", 1))
+        await wait_until(lambda: guarantee_condition() == ("True", "Kept", 1))
         world.guarantees["alpha"] = false_verdict("NodesMissing", "a100.local: nvidia.com/gpu 16 -> 8, cells 2x8 -> 8")
         tenants.enqueue("alpha")
-        await wait_until(lambda: told() == ("False", "NodesMissing", 1))
+        await wait_until(lambda: guarantee_condition() == ("False", "NodesMissing", 1))
         await wait_until(lambda: "NodesMissing" in reasons(world))
         assert world.phase("alpha") == "Ready"
     del world.guarantees["alpha"]
     async with world.gateway() as tenants:
         await wait_until(lambda: world.runtimes.served["alpha"] > 2)
         await looked_at(world, tenants)
-        assert told() == ("False", "NodesMissing", 1)  # stays while unknown
+        assert guarantee_condition() == ("False", "NodesMissing", 1)  # stays while unknown
         world.guarantees["alpha"] = true_verdict("Kept")
         tenants.enqueue("alpha")
-        await wait_until(lambda: told() == ("True", "Kept", 1))
+        await wait_until(lambda: guarantee_condition() == ("True", "Kept", 1))
         await wait_until(lambda: "Kept" in reasons(world))
 
 
 async def test_blocked_datastore_is_reported_until_unblocked(world: World) -> None:
-    def told() -> tuple[str, str]:
+    def writable_condition() -> tuple[str, str]:
         found = condition(world.server, "DatastoreWritable", "alpha")
         return found.get("status", ""), found.get("reason", "")
 
@@ -253,10 +253,10 @@ async def test_blocked_datastore_is_reported_until_unblocked(world: World) -> No
     world.writable["alpha"] = true_verdict("Writable")
     async with world.gateway() as tenants:
         await wait_until(lambda: world.phase("alpha") == "Ready")
-        assert told() == ("", "")  # no condition for a tenant that was never blocked
+        assert writable_condition() == ("", "")  # no condition for a tenant that was never blocked
         world.writable["alpha"] = false_verdict("DatastoreFull", "6.0 GiB of 8.0 GiB are in use")
         tenants.enqueue("alpha")
-        await wait_until(lambda: told() == ("False", "DatastoreFull"))
+        await wait_until(lambda: writable_condition() == ("False", "DatastoreFull"))
         await wait_until(lambda: "DatastoreFull" in reasons(world))
         assert world.phase("alpha") == "Ready"
     # A virtual node that registers again cannot be updated.
@@ -266,7 +266,7 @@ async def test_blocked_datastore_is_reported_until_unblocked(world: World) -> No
         world.runtimes.nodes = true_verdict("Ready", "1 virtual node is ready")
         world.writable["alpha"] = true_verdict("Writable")
         tenants.enqueue("alpha")
-        await wait_until(lambda: told() == ("True", "Writable"))
+        await wait_until(lambda: writable_condition() == ("True", "Writable"))
         await wait_until(lambda: world.phase("alpha") == "Ready")
 
 
@@ -376,9 +376,11 @@ async def test_lasting_certificate_failure_is_reported(world: World) -> None:
             await looked_at(world, tenants)  # the first one may have started before
             await looked_at(world, tenants)
         await wait_until(lambda: world.phase("alpha") == "Degraded")
-        (told,) = (one for one in world.get("alpha")["status"]["conditions"] if one["type"] == "ControlPlaneReady")
-        assert told["reason"] == "NotRenewed"
-        assert "template 'default' does not exist" in told["message"]
+        (ready_condition,) = (
+            one for one in world.get("alpha")["status"]["conditions"] if one["type"] == "ControlPlaneReady"
+        )
+        assert ready_condition["reason"] == "NotRenewed"
+        assert "template 'default' does not exist" in ready_condition["message"]
         version = world.get("alpha")["metadata"]["resourceVersion"]
         await looked_at(world, tenants)
         assert world.get("alpha")["metadata"]["resourceVersion"] == version
@@ -578,7 +580,7 @@ async def test_forced_deletion_is_cleaned_up(world: World) -> None:
         assert world.server.store.find(NAMESPACES, "alpha--default") is None
 
 
-def told_of(world: World, name: str, generation: int) -> list[dict[str, str]]:
+def written_conditions(world: World, name: str, generation: int) -> list[dict[str, str]]:
     """Return the conditions by type of every status that was written for a generation of a Tenant."""
     changes = [one.new for one in world.server.store.history if one.resource is TENANTS and one.new is not None]
     statuses = [one.get("status") or {} for one in changes if one["metadata"]["name"] == name]
@@ -597,11 +599,11 @@ async def test_changed_tenant_is_ready_only_after_reconciliation(world: World) -
         document = world.get("alpha")
         document["spec"]["kubernetesVersion"] = "1.36.4"
         world.server.store.update(TENANTS, document, name="alpha")
-        await wait_until(lambda: told_of(world, "alpha", 2))
-        assert not any(told["Ready"] == "True" for told in told_of(world, "alpha", 2))
+        await wait_until(lambda: written_conditions(world, "alpha", 2))
+        assert not any(conditions["Ready"] == "True" for conditions in written_conditions(world, "alpha", 2))
         world.planes.held.pop("alpha").set()
         await wait_until(lambda: world.phase("alpha") == "Ready")
-        assert told_of(world, "alpha", 2)[-1]["Ready"] == "True"
+        assert written_conditions(world, "alpha", 2)[-1]["Ready"] == "True"
 
 
 async def test_failure_of_old_spec_does_not_affect_new_spec(world: World) -> None:
@@ -616,8 +618,8 @@ async def test_failure_of_old_spec_does_not_affect_new_spec(world: World) -> Non
         world.server.store.update(TENANTS, document, name="alpha")
         await wait_until(lambda: tenants.tenants.store["", "alpha"].metadata.generation == 2)
         world.planes.held["alpha"].set()
-        await wait_until(lambda: told_of(world, "alpha", 2))
-        assert {told["Accepted"] for told in told_of(world, "alpha", 2)} == {"False"}
+        await wait_until(lambda: written_conditions(world, "alpha", 2))
+        assert {conditions["Accepted"] for conditions in written_conditions(world, "alpha", 2)} == {"False"}
 
 
 async def test_removed_finalizer_is_added_again(world: World) -> None:

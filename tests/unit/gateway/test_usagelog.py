@@ -122,14 +122,14 @@ def test_pod_with_several_records_counts_once() -> None:
 
 
 def test_overlapping_records_count_once() -> None:
-    told = [
+    records = [
         usage(end=HOUR, borrowed=True),
         usage(end=2 * HOUR),
         usage(end=2 * HOUR),
         usage(end=3 * HOUR, lost=2 * HOUR, why="PreemptionByVkgateway"),
         usage(end=1.5 * HOUR, resource="example.org/nic", units=1.0),
     ]
-    (found,) = sum_usage(told, since=0.0, until=9 * HOUR, by=[])
+    (found,) = sum_usage(records, since=0.0, until=9 * HOUR, by=[])
     assert (found.hours, found.borrowed_hours, found.lost_hours) == (8 * 3 + 1.5, 8.0, 16.0)
-    (late,) = sum_usage(told[:4], since=2.5 * HOUR, until=9 * HOUR, by=[])
+    (late,) = sum_usage(records[:4], since=2.5 * HOUR, until=9 * HOUR, by=[])
     assert (late.hours, late.lost_hours, late.pods) == (4.0, 4.0, 1)

@@ -66,7 +66,7 @@ async def test_triggers_during_run_cause_one_more_run() -> None:
 
 
 async def test_failed_object_is_retried_without_affecting_others() -> None:
-    told: list[str] = []
+    reports: list[str] = []
     tries = 0
     healed, other = asyncio.Event(), asyncio.Event()
 
@@ -82,7 +82,7 @@ async def test_failed_object_is_retried_without_affecting_others() -> None:
         return None
 
     async def on_error(name: str, error: Exception) -> None:
-        told.append(f"{name}: {error}")
+        reports.append(f"{name}: {error}")
         raise RuntimeError("telling fails too")
 
     fleet = WorkQueue("x", look, on_error=on_error, backoff=SOON)
@@ -91,7 +91,7 @@ async def test_failed_object_is_retried_without_affecting_others() -> None:
         fleet.enqueue("good")
         await healed.wait()
         await other.wait()
-    assert told == ["bad: broken", "bad: broken"]
+    assert reports == ["bad: broken", "bad: broken"]
 
 
 async def test_finished_worker_is_removed_unless_triggered() -> None:

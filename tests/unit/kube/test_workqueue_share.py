@@ -16,7 +16,7 @@ class Server:
         self.waiting: list[asyncio.Future[None]] = []
         self.answers = False
 
-    async def ask(self, _tenant: str, _key: str) -> None:
+    async def handle(self, _tenant: str, _key: str) -> None:
         if self.answers:
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -44,7 +44,7 @@ async def _turns() -> None:
 async def test_unresponsive_server_occupies_fewer_workers_until_it_answers() -> None:
     queue: FairQueue[str] = FairQueue(per_tenant=4, backoff=Backoff(base=1000.0, cap=1000.0))
     server = Server()
-    workers = asyncio.create_task(run_workers(queue, server.ask, concurrency=8))
+    workers = asyncio.create_task(run_workers(queue, server.handle, concurrency=8))
     for number in range(20):
         queue.add("alpha", f"pod-{number}")
     held = []

@@ -29,7 +29,7 @@ class Caller:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
-    async def ask(self, method: str, target: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
+    async def request(self, method: str, target: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
         """Send a request without a body. Return status, headers and the body if its length is known."""
         return await self.send(method, target, b"", **headers)
 
@@ -43,9 +43,9 @@ class Caller:
 
     async def answer(self) -> tuple[int, dict[str, str], bytes]:
         head = (await self.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
-        told = {line.split(": ")[0].lower(): line.split(": ", 1)[1] for line in head[1:] if line}
-        body = await self.reader.readexactly(int(told.get("content-length", "0")))
-        return int(head[0].split(" ")[1]), told, body
+        response_headers = {line.split(": ")[0].lower(): line.split(": ", 1)[1] for line in head[1:] if line}
+        body = await self.reader.readexactly(int(response_headers.get("content-length", "0")))
+        return int(head[0].split(" ")[1]), response_headers, body
 
 
 @dataclass

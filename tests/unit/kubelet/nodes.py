@@ -37,7 +37,9 @@ def below(cluster: NodeProxy, tenant: str, name: str, *, node: str = "gpu-host-7
     return replace(pod, **changes)
 
 
-def told(pod: PlacedPod, *, nanoseconds: int = 5_000_000_000, memory: int = 1000, more: Object | None = None) -> Object:
+def pod_stats(
+    pod: PlacedPod, *, nanoseconds: int = 5_000_000_000, memory: int = 1000, more: Object | None = None
+) -> Object:
     """Return a kubelet's `PodStats`."""
     cpu = {"time": TIME, "usageNanoCores": 7, "usageCoreNanoSeconds": nanoseconds}
     ram = {"time": TIME, "usageBytes": memory + 1, "workingSetBytes": memory, "rssBytes": 10}

@@ -117,8 +117,8 @@ def test_container_that_never_started_has_no_log() -> None:
 
 def test_previous_log_exists_only_after_restart() -> None:
     once = absent(phase="Failed", containerStatuses=[container(ended("now"))], conditions=[PREEMPTED])
-    told = 'previous terminated container "main" in pod "default/web" not found'
-    assert once.log_replacement("main", previous=True) == (False, told)
+    message = 'previous terminated container "main" in pod "default/web" not found'
+    assert once.log_replacement("main", previous=True) == (False, message)
     twice = absent(phase="Failed", containerStatuses=[container(ended("now"), lastState=ended("before"))])
     has_run, text = twice.log_replacement("main", previous=True)
     assert has_run

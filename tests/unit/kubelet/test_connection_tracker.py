@@ -42,7 +42,7 @@ async def test_pending_handshakes_do_not_exclude_clients(make: Make, monkeypatch
     endpoint = await make()
     idlers = [await asyncio.open_connection("127.0.0.1", endpoint.server.port) for _ in range(8)]
     async with asyncio.timeout(10):
-        assert (await (await endpoint.call()).ask("GET", "/healthz"))[0] == 200
+        assert (await (await endpoint.call()).request("GET", "/healthz"))[0] == 200
         for reader, _ in idlers[:5]:
             with contextlib.suppress(ConnectionResetError):
                 assert await reader.read() == b""
@@ -57,10 +57,10 @@ async def test_unauthenticated_connections_do_not_exclude_clients(make: Make, mo
     context = client_context(ca=endpoint.authority.cert_pem)
     first = await endpoint.connect(context)
     second = await endpoint.connect(context)
-    assert (await second.ask("GET", "/healthz"))[0] == 401
+    assert (await second.request("GET", "/healthz"))[0] == 401
     with contextlib.suppress(ConnectionResetError):
         assert await first.reader.read() == b""
-    assert (await (await endpoint.call()).ask("GET", "/healthz"))[0] == 200
+    assert (await (await endpoint.call()).request("GET", "/healthz"))[0] == 200
 
 
 def test_oldest_connection_of_busiest_address_is_closed() -> None:
@@ -114,7 +114,7 @@ async def test_closed_connection_is_freed_without_garbage_collector(endpoint: En
     gc.disable()
     try:
         if certificate:
-            assert (await (await endpoint.call()).ask("GET", "/healthz"))[0] == 200
+            assert (await (await endpoint.call()).request("GET", "/healthz"))[0] == 200
         else:
             _, writer = await asyncio.open_connection("127.0.0.1", endpoint.server.port)
             await _until(lambda: list(endpoint.server._connections) != [])
@@ -135,13 +135,13 @@ async def test_connections_are_limited_per_tenant(make: Make, monkeypatch: pytes
     endpoint.server.admit_tenant("beta")
     kept = [await endpoint.call() for _ in range(2)]
     for caller in kept:
-        assert (await caller.ask("GET", "/healthz"))[0] == 200
-    status, headers, body = await (await endpoint.call()).ask("GET", "/healthz")
+        assert (await caller.request("GET", "/healthz"))[0] == 200
+    status, headers, body = await (await endpoint.call()).request("GET", "/healthz")
     assert (status, headers["connection"], b"too many connections" in body) == (429, "close", True)
-    assert (await (await endpoint.call("beta")).ask("GET", "/healthz"))[0] == 200
+    assert (await (await endpoint.call("beta")).request("GET", "/healthz"))[0] == 200
     kept[0].writer.transport.abort()
     async with asyncio.timeout(10):
-        while (await (await endpoint.call()).ask("GET", "/healthz"))[0] == 429:
+        while (await (await endpoint.call()).request("GET", "/healthz"))[0] == 429:
             pass
 
 
@@ -180,7 +180,7 @@ async def test_one_tenant_leaves_streams_for_others(make: Make) -> None:
     endpoint.compute.script = _silent
     for _ in range(2):
         assert await _follow(await endpoint.call()) == 200
-    status, _, body = await (await endpoint.call()).ask("GET", LOG)
+    status, _, body = await (await endpoint.call()).request("GET", LOG)
     assert (status, b"2 logs, exec, attach and port-forward streams are open already" in body) == (429, True)
     assert b"left for all others" in body
     assert await _follow(await endpoint.call("beta")) == 200

@@ -62,7 +62,7 @@ def test_request_without_streams_is_refused() -> None:
 async def test_exec_is_tunnelled(endpoint: Endpoint, handshake: dict[str, str]) -> None:
     endpoint.compute.script = _echo
     caller = await endpoint.call()
-    status, headers, _ = await caller.ask("POST", EXEC, Authorization="Bearer stolen", **handshake)
+    status, headers, _ = await caller.request("POST", EXEC, Authorization="Bearer stolen", **handshake)
     assert (status, headers["upgrade"]) == (101, handshake["Upgrade"])
     assert headers["x-stream-protocol-version"] == "v4.channel.k8s.io"
     assert "set-cookie" not in headers
@@ -102,7 +102,7 @@ async def test_attach_and_port_forward_are_tunnelled(
 ) -> None:
     endpoint.compute.script = _echo
     caller = await endpoint.call()
-    assert (await caller.ask("POST", target, **SPDY))[0] == 101
+    assert (await caller.request("POST", target, **SPDY))[0] == 101
     asked = endpoint.compute.asked[0]
     assert asked.path == f"/api/v1/namespaces/alpha--default/pods/web/{path}"
     assert asked.query == query
@@ -120,15 +120,15 @@ async def test_refusal_is_translated(endpoint: Endpoint, message: str, status: i
     body = json.dumps({"kind": "Status", "message": message}).encode()
     endpoint.compute.script = answer(500, body)
     caller = await endpoint.call()
-    found, headers, told = await caller.ask("POST", EXEC, **SPDY)
+    found, headers, body_text = await caller.request("POST", EXEC, **SPDY)
     assert (found, headers["connection"]) == (status, "close")
-    assert told.decode().startswith(text)
+    assert body_text.decode().startswith(text)
 
 
 @pytest.mark.parametrize("missing", ["command=a&", "output=1&"])
 async def test_missing_parameter_is_refused(endpoint: Endpoint, missing: str) -> None:
     target = "/exec/default/web/main?command=a&output=1&".replace(missing, "")
-    status, _, body = await (await endpoint.call()).ask("POST", target, **SPDY)
+    status, _, body = await (await endpoint.call()).request("POST", target, **SPDY)
     assert status == 400
     assert b"you must specify at least 1" in body
     assert endpoint.compute.asked == []
@@ -136,14 +136,14 @@ async def test_missing_parameter_is_refused(endpoint: Endpoint, missing: str) ->
 
 async def test_pod_without_compute_pod_is_explained(endpoint: Endpoint) -> None:
     target = EXEC.replace("web", "held")
-    status, _, body = await (await endpoint.call()).ask("POST", target, **SPDY)
+    status, _, body = await (await endpoint.call()).request("POST", target, **SPDY)
     assert (status, body) == (404, b'pod "held" is waiting to be admitted\n')
 
 
 async def test_disconnecting_client_ends_exec(endpoint: Endpoint) -> None:
     endpoint.compute.script = _echo
     caller = await endpoint.call()
-    await caller.ask("POST", EXEC, **SPDY)
+    await caller.request("POST", EXEC, **SPDY)
     caller.writer.transport.abort()
     await endpoint.compute.ended.wait()
 
@@ -151,7 +151,7 @@ async def test_disconnecting_client_ends_exec(endpoint: Endpoint) -> None:
 async def test_revocation_aborts_exec(endpoint: Endpoint) -> None:
     endpoint.compute.script = _echo
     caller = await endpoint.call()
-    await caller.ask("POST", EXEC, **SPDY)
+    await caller.request("POST", EXEC, **SPDY)
     endpoint.server.revoke_tenant("alpha")
     await _end(caller)
     await endpoint.compute.ended.wait()
@@ -161,7 +161,7 @@ async def test_idle_exec_is_ended(make: Make) -> None:
     endpoint = await make(idle_timeout=0.05)
     endpoint.compute.script = _echo
     caller = await endpoint.call()
-    assert (await caller.ask("POST", EXEC, **SPDY))[0] == 101
+    assert (await caller.request("POST", EXEC, **SPDY))[0] == 101
     assert await caller.reader.read() == b"early"
     await endpoint.compute.ended.wait()
 
@@ -171,7 +171,7 @@ async def test_idle_exec_is_ended(make: Make) -> None:
 )
 async def test_pod_may_be_selected_by_uid(endpoint: Endpoint, target: str) -> None:
     endpoint.compute.script = _echo
-    assert (await (await endpoint.call()).ask("POST", target, **SPDY))[0] == 101
+    assert (await (await endpoint.call()).request("POST", target, **SPDY))[0] == 101
     assert ("container", "main") in endpoint.compute.asked[0].query
 
 
@@ -185,7 +185,7 @@ async def test_pod_may_be_selected_by_uid(endpoint: Endpoint, target: str) -> No
     ],
 )
 async def test_pod_with_another_uid_is_not_found(endpoint: Endpoint, target: str) -> None:
-    status, _, body = await (await endpoint.call()).ask("POST", target, **SPDY)
+    status, _, body = await (await endpoint.call()).request("POST", target, **SPDY)
     assert (status, b"another UID" in body) == (404, True)
     assert endpoint.compute.asked == []
 
@@ -194,7 +194,7 @@ async def test_port_forward_over_websocket(endpoint: Endpoint) -> None:
     endpoint.compute.script = _echo
     handshake = WEBSOCKET | {"Sec_WebSocket_Protocol": "SPDY/3.1+portforward.k8s.io"}
     caller = await endpoint.call()
-    assert (await caller.ask("GET", "/portForward/default/web", **handshake))[0] == 101
+    assert (await caller.request("GET", "/portForward/default/web", **handshake))[0] == 101
     assert endpoint.compute.asked[0].headers["sec-websocket-protocol"] == "SPDY/3.1+portforward.k8s.io"
 
 
@@ -202,10 +202,10 @@ async def test_stream_ends_with_its_pod(endpoint: Endpoint, monkeypatch: pytest.
     monkeypatch.setattr(interactive, "QUIET_SECONDS", 0.05)
     endpoint.compute.script = _echo
     caller = await endpoint.call()
-    await caller.ask("POST", "/portForward/default/web", **SPDY)
+    await caller.request("POST", "/portForward/default/web", **SPDY)
     assert await caller.reader.readexactly(5) == b"early"
     other = await endpoint.call()
-    await other.ask("POST", "/portForward/default/other", **SPDY)
+    await other.request("POST", "/portForward/default/other", **SPDY)
     endpoint.ended.add("web")
     assert await caller.reader.read() == b""
     other.writer.write(b"still there")
@@ -225,7 +225,7 @@ async def test_slow_reader_gets_all_output_of_command(endpoint: Endpoint) -> Non
 
     endpoint.compute.script = script
     caller = await endpoint.call()
-    assert (await caller.ask("POST", EXEC, **SPDY))[0] == 101
+    assert (await caller.request("POST", EXEC, **SPDY))[0] == 101
     before = -1
     while before != written:
         before = written

@@ -136,7 +136,7 @@ async def test_slow_reader_gets_whole_log(endpoint: Endpoint) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "message", "told", "text"),
+    ("status", "message", "expected_status", "text"),
     [
         (400, 'container "main" in pod "web" is waiting to start: PodInitializing', 400, "waiting to start"),
         (404, 'pods "web" not found', 400, 'pods "web" not found'),
@@ -149,27 +149,27 @@ async def test_slow_reader_gets_whole_log(endpoint: Endpoint) -> None:
     ],
 )
 async def test_refusal_hides_machine_details(
-    endpoint: Endpoint, status: int, message: str, told: int, text: str
+    endpoint: Endpoint, status: int, message: str, expected_status: int, text: str
 ) -> None:
     endpoint.compute.script = answer(status, _status(status, message))
     caller = await endpoint.call()
-    found, _, body = await caller.ask("GET", URL)
-    assert (found, text in body.decode()) == (told, True), body
+    found, _, body = await caller.request("GET", URL)
+    assert (found, text in body.decode()) == (expected_status, True), body
     for secret in (b"alpha--", b"gpu-host", b"10.9.8.7", b"/var/", b"vkgateway"):
         assert secret not in body
-    assert (await caller.ask("GET", "/healthz"))[0] == 200
+    assert (await caller.request("GET", "/healthz"))[0] == 200
 
 
 async def test_a_pod_without_one_below_is_explained(endpoint: Endpoint) -> None:
     caller = await endpoint.call()
-    status, _, body = await caller.ask("GET", "/containerLogs/default/held/main")
+    status, _, body = await caller.request("GET", "/containerLogs/default/held/main")
     assert (status, body) == (400, b'pod "held" is waiting to be admitted\n')
 
 
 async def test_unreachable_compute_cluster_hides_address(endpoint: Endpoint) -> None:
     endpoint.compute.server = "http://127.0.0.1:1"
     caller = await endpoint.call()
-    status, _, body = await caller.ask("GET", URL)
+    status, _, body = await caller.request("GET", URL)
     assert (status, body) == (500, b"logs of pod default/web cannot be reached at the moment, try again\n")
 
 
@@ -180,7 +180,7 @@ async def test_streams_are_limited_per_tenant(make: Make) -> None:
     first = await endpoint.call()
     await _ask(first)
     await _read_head(first)
-    status, _, body = await (await endpoint.call()).ask("GET", URL)
+    status, _, body = await (await endpoint.call()).request("GET", URL)
     assert status == 429
     assert b"1 logs, exec, attach and port-forward streams are open already" in body
     other = await endpoint.call("beta")
@@ -207,16 +207,16 @@ def _nothing_below(_tenant: str, _namespace: str, pod: str) -> PodTarget:
 
 async def test_log_of_evicted_pod_explains_eviction(make: Make) -> None:
     caller = await (await make(pod_locator=_nothing_below)).call()
-    status, _, body = await caller.ask("GET", "/containerLogs/default/evicted/main?follow=true")
+    status, _, body = await caller.request("GET", "/containerLogs/default/evicted/main?follow=true")
     assert (status, body.decode().splitlines()[-1]) == (200, "step 42")
     assert b"ran and was evicted at 2026-01-02T03:04:05Z" in body
-    status, _, body = await caller.ask("GET", "/containerLogs/default/evicted/main?previous=true")
+    status, _, body = await caller.request("GET", "/containerLogs/default/evicted/main?previous=true")
     assert (status, body) == (400, b'previous terminated container "main" in pod "default/evicted" not found\n')
 
 
 async def test_log_of_waiting_pod_explains_reason(make: Make) -> None:
     caller = await (await make(pod_locator=_nothing_below)).call()
-    status, _, body = await caller.ask("GET", "/containerLogs/default/waiting/main")
+    status, _, body = await caller.request("GET", "/containerLogs/default/waiting/main")
     assert (status, body) == (400, b"container main of pod default/waiting has not been started yet\n")
 
 
@@ -225,7 +225,7 @@ async def test_stream_to_evicted_pod_is_refused_with_reason(make: Make, what: st
     caller = await (await make(pod_locator=_nothing_below)).call()
     target = f"/{what}/default/evicted" + ("" if what == "portForward" else "/main?command=true&cmd=true&output=1")
     upgrade = {"Connection": "Upgrade", "Upgrade": "SPDY/3.1"}
-    status, _, body = await caller.ask("POST", target, **upgrade)
+    status, _, body = await caller.request("POST", target, **upgrade)
     assert (status, body.decode()) == (
         404,
         "pod default/evicted ran and was evicted at 2026-01-02T03:04:05Z (PreemptionByVkgateway: m)\n",

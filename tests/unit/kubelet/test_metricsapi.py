@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.unit.kubelet.conftest import Endpoint
-from tests.unit.kubelet.nodes import Nodes, below, told
+from tests.unit.kubelet.nodes import Nodes, below, pod_stats
 from vkgateway.controlplane.pki import Authority
 from vkgateway.kube.client import Client
 from vkgateway.kube.tls import client_context
@@ -31,18 +31,18 @@ class World:
     nodes: Nodes
     authorities: Mapping[str, Authority]
 
-    async def ask(self, path: str, tenant: str = "alpha", **headers: str) -> tuple[int, Any]:
+    async def request(self, path: str, tenant: str = "alpha", **headers: str) -> tuple[int, Any]:
         """Ask as a tenant's API server does for an aggregated API."""
-        return await self.ask_as(self.authorities[tenant], path, **headers)
+        return await self.request_as(self.authorities[tenant], path, **headers)
 
-    async def ask_as(self, authority: Authority, path: str, **headers: str) -> tuple[int, Any]:
+    async def request_as(self, authority: Authority, path: str, **headers: str) -> tuple[int, Any]:
         keys = authority.issue("front-proxy-client", client=True)
         context = client_context(ca=self.endpoint.authority.cert_pem, cert=keys.cert_pem, key=keys.key_pem)
-        status, told_headers, body = await (await self.endpoint.connect(context)).ask("GET", path, **headers)
+        status, told_headers, body = await (await self.endpoint.connect(context)).request("GET", path, **headers)
         return status, json.loads(body) if told_headers["content-type"] == "application/json" else body.decode()
 
     async def names(self, path: str, tenant: str = "alpha") -> list[str]:
-        status, found = await self.ask(path, tenant)
+        status, found = await self.request(path, tenant)
         assert status == 200, found
         return [item["metadata"]["name"] for item in found["items"]]
 
@@ -65,19 +65,19 @@ async def world(make: Callable[..., Awaitable[Endpoint]]) -> AsyncIterator[World
         web = below(client, "alpha", "web", labels={"app": "web"})
         other = below(client, "alpha", "db", labels={"app": "db"}, tenant_namespace="data")
         pods["alpha"], pods["beta"] = [web, other], [below(client, "beta", "web")]
-        nodes.summary("gpu-host-7", [told(pod, memory=4096) for pod in (web, other, pods["beta"][0])])
+        nodes.summary("gpu-host-7", [pod_stats(pod, memory=4096) for pod in (web, other, pods["beta"][0])])
         yield World(endpoint, nodes, authorities)
 
 
 async def test_pod_metrics_have_container_usage_and_labels(world: World) -> None:
-    status, found = await world.ask(f"{BASE}/namespaces/default/pods/web")
+    status, found = await world.request(f"{BASE}/namespaces/default/pods/web")
     assert (status, found["kind"], found["metadata"]["labels"]) == (200, "PodMetrics", {"app": "web"})
     assert found["containers"] == [{"name": "main", "usage": {"cpu": "7n", "memory": "4Ki"}}]
     assert (found["timestamp"], found["window"]) == ("2026-01-02T03:04:05Z", "10s")
 
 
 async def test_node_metrics_are_sums_over_pods(world: World) -> None:
-    status, found = await world.ask(f"{BASE}/nodes/a100.local")
+    status, found = await world.request(f"{BASE}/nodes/a100.local")
     assert (status, found["kind"], found["metadata"]["labels"]) == (200, "NodeMetrics", LABELS)
     assert found["usage"] == {"cpu": "14n", "memory": "8Ki"}
 
@@ -101,13 +101,13 @@ async def test_lists_are_filtered_by_namespace_and_selectors(world: World, path:
 
 async def test_tenant_sees_only_its_pods(world: World) -> None:
     assert await world.names(f"{BASE}/pods", "beta") == ["web"]
-    status, found = await world.ask(f"{BASE}/namespaces/data/pods/db", "beta")
+    status, found = await world.request(f"{BASE}/namespaces/data/pods/db", "beta")
     assert (status, found["reason"]) == (404, "NotFound")
 
 
 async def test_kubectl_get_gets_table(world: World) -> None:
     accept = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
-    _, found = await world.ask(f"{BASE}/pods", Accept=accept)
+    _, found = await world.request(f"{BASE}/pods", Accept=accept)
     assert found["kind"] == "Table"
     assert [row["cells"] for row in found["rows"]] == [["web", "7n", "4Ki", "10s"], ["db", "7n", "4Ki", "10s"]]
 
@@ -115,14 +115,14 @@ async def test_kubectl_get_gets_table(world: World) -> None:
 async def test_pod_measured_once_has_no_metrics(world: World) -> None:
     figures = world.endpoint.server.stats_provider
     pod = figures.placed_pods("alpha", "a100.local")[1][0]
-    stats = told(pod)
+    stats = pod_stats(pod)
     del stats["containers"][0]["cpu"]
     world.nodes.summary("gpu-host-7", [stats | {"containers": [{"name": "main", "cpu": {}, "memory": {}}]}])
     assert await world.names(f"{BASE}/namespaces/default/pods") == []
 
 
 async def test_discovery_lists_both_resources(world: World) -> None:
-    status, found = await world.ask(BASE)
+    status, found = await world.request(BASE)
     assert (status, found["groupVersion"]) == (200, "metrics.k8s.io/v1beta1")
     assert {entry["name"]: entry["kind"] for entry in found["resources"]} == {
         "nodes": "NodeMetrics",
@@ -143,7 +143,7 @@ async def test_discovery_lists_both_resources(world: World) -> None:
     ],
 )
 async def test_unknown_path_is_refused(world: World, path: str, status: int) -> None:
-    assert (await world.ask(path))[0] == status
+    assert (await world.request(path))[0] == status
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ async def test_unknown_path_is_refused(world: World, path: str, status: int) -> 
 )
 async def test_front_proxy_cannot_use_kubelet_api(world: World, path: str) -> None:
     """The API server uses this certificate for all paths of an APIService."""
-    assert (await world.ask(path))[0] == 404
+    assert (await world.request(path))[0] == 404
 
 
 async def test_front_proxy_cannot_use_path_of_another_tenant(world: World) -> None:
@@ -159,19 +159,19 @@ async def test_front_proxy_cannot_use_path_of_another_tenant(world: World) -> No
 
 
 async def test_kubelet_client_cannot_use_aggregated_apis(world: World) -> None:
-    status, _, body = await (await world.endpoint.call("alpha")).ask("GET", f"{BASE}/pods")
+    status, _, body = await (await world.endpoint.call("alpha")).request("GET", f"{BASE}/pods")
     assert (status, b"front proxy" in body) == (403, True)
 
 
 async def test_other_authority_of_same_name_is_refused(world: World) -> None:
     forged = Authority.create("alpha front proxy ca")
     with pytest.raises((OSError, EOFError)):
-        await world.ask_as(forged, f"{BASE}/pods")
+        await world.request_as(forged, f"{BASE}/pods")
 
 
 async def test_front_proxy_of_revoked_tenant_is_refused(world: World) -> None:
     world.endpoint.server.revoke_tenant("alpha")
-    assert (await world.ask(f"{BASE}/pods"))[0] == 403
+    assert (await world.request(f"{BASE}/pods"))[0] == 403
 
 
 async def test_requests_are_limited_per_tenant(world: World) -> None:
@@ -180,7 +180,7 @@ async def test_requests_are_limited_per_tenant(world: World) -> None:
     for one in held:
         one.__enter__()
     try:
-        assert (await world.ask(f"{BASE}/pods"))[0] == 429
+        assert (await world.request(f"{BASE}/pods"))[0] == 429
     finally:
         for one in held:
             one.__exit__(None, None, None)

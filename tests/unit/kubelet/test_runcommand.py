@@ -40,7 +40,7 @@ async def test_output_is_the_reply(endpoint: Endpoint) -> None:
     long = b"\x01" + b"x" * 500
     endpoint.compute.script = saying(frame(b"\x01out "), frame(b"\x02err"), frame(b"", 0x89), frame(long), frame(DONE))
     caller = await endpoint.call()
-    status, headers, body = await caller.ask("POST", URL)
+    status, headers, body = await caller.request("POST", URL)
     assert (status, headers["content-type"], body) == (200, "application/json", b"out " + long[1:] + b"err")
     asked = endpoint.compute.asked[0]
     assert (asked.method, asked.path) == ("GET", "/api/v1/namespaces/alpha--default/pods/web/exec")
@@ -54,12 +54,12 @@ async def test_output_is_the_reply(endpoint: Endpoint) -> None:
         ("command", "b"),
     ]
     assert asked.headers["sec-websocket-protocol"] == "v4.channel.k8s.io"
-    assert (await caller.ask("GET", "/healthz"))[0] == 200
+    assert (await caller.request("GET", "/healthz"))[0] == 200
     assert endpoint.server.stream_limiter.total_count() == 0
 
 
 @pytest.mark.parametrize(
-    ("said", "text"),
+    ("frames", "text"),
     [
         ([frame(b"\x01x"), frame(failure("command terminated with exit code 7"))], b"exit code 7"),
         ([frame(failure("no such thing in alpha--default"))], b"no such thing in default"),
@@ -69,24 +69,24 @@ async def test_output_is_the_reply(endpoint: Endpoint) -> None:
         ([bytes((0x82, 127)) + (2**40).to_bytes(8)], b"cannot be reached"),
     ],
 )
-async def test_failure_is_translated(endpoint: Endpoint, said: list[bytes], text: bytes) -> None:
-    endpoint.compute.script = saying(*said)
-    status, _, body = await (await endpoint.call()).ask("POST", URL)
+async def test_failure_is_translated(endpoint: Endpoint, frames: list[bytes], text: bytes) -> None:
+    endpoint.compute.script = saying(*frames)
+    status, _, body = await (await endpoint.call()).request("POST", URL)
     assert (status, text in body) == (500, True), body
 
 
 async def test_command_with_too_much_output_is_ended(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runcommand, "MAX_OUTPUT_BYTES", 1000)
     endpoint.compute.script = saying(*(frame(b"\x01" + b"x" * 400) for _ in range(4)), frame(DONE))
-    status, _, body = await (await endpoint.call()).ask("POST", URL)
+    status, _, body = await (await endpoint.call()).request("POST", URL)
     assert (status, b"exceeds 1000 bytes" in body) == (500, True)
 
 
 async def test_output_in_memory_is_limited_per_tenant(make: Callable[..., Awaitable[Endpoint]]) -> None:
-    said = frame(b"\x01" + b"x" * 599)
+    output = frame(b"\x01" + b"x" * 599)
 
     async def unfinished(_: Asked, reader: Reader, writer: Writer) -> None:
-        writer.write(b"HTTP/1.1 101 Switching\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n" + said)
+        writer.write(b"HTTP/1.1 101 Switching\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n" + output)
         await reader.read()
 
     endpoint = await make(memory_max=1000)
@@ -97,10 +97,10 @@ async def test_output_in_memory_is_limited_per_tenant(make: Callable[..., Awaita
     async with asyncio.timeout(10):
         while endpoint.server._memory_limiter.total_bytes() < 600:
             await endpoint.call()
-    endpoint.compute.script = saying(said, frame(DONE))
-    status, _, body = await (await endpoint.call()).ask("POST", URL)
+    endpoint.compute.script = saying(output, frame(DONE))
+    status, _, body = await (await endpoint.call()).request("POST", URL)
     assert (status, b"in memory" in body) == (429, True)
-    assert (await (await endpoint.call("beta")).ask("POST", URL))[0] == 200
+    assert (await (await endpoint.call("beta")).request("POST", URL))[0] == 200
 
 
 async def test_command_that_never_ends_times_out(make: Callable[..., Awaitable[Endpoint]]) -> None:
@@ -110,7 +110,7 @@ async def test_command_that_never_ends_times_out(make: Callable[..., Awaitable[E
 
     endpoint = await make(idle_timeout=0.1)
     endpoint.compute.script = script
-    assert (await (await endpoint.call()).ask("POST", URL))[0] == 500
+    assert (await (await endpoint.call()).request("POST", URL))[0] == 500
     await endpoint.compute.ended.wait()
 
 
@@ -126,11 +126,11 @@ async def test_command_that_never_ends_times_out(make: Callable[..., Awaitable[E
     ],
 )
 async def test_invalid_request_is_not_forwarded(endpoint: Endpoint, method: str, target: str, status: int) -> None:
-    assert (await (await endpoint.call()).ask(method, target))[0] == status
+    assert (await (await endpoint.call()).request(method, target))[0] == status
     assert endpoint.compute.asked == []
 
 
 async def test_missing_container_is_not_found(endpoint: Endpoint) -> None:
     body = json.dumps({"kind": "Status", "message": 'container not found ("main")'}).encode()
     endpoint.compute.script = answer(500, body)
-    assert (await (await endpoint.call()).ask("POST", URL))[::2] == (404, b'container not found ("main")\n')
+    assert (await (await endpoint.call()).request("POST", URL))[::2] == (404, b'container not found ("main")\n')

@@ -24,47 +24,47 @@ Make = Callable[..., Awaitable[Endpoint]]
 async def test_healthz_on_kept_alive_connection(endpoint: Endpoint) -> None:
     caller = await endpoint.call()
     for _ in range(3):
-        status, headers, body = await caller.ask("GET", "/healthz")
+        status, headers, body = await caller.request("GET", "/healthz")
         assert (status, body) == (200, b"ok")
         assert "connection" not in headers
 
 
 async def test_client_without_certificate_is_refused(endpoint: Endpoint) -> None:
-    async def ask() -> int:
+    async def get_health() -> int:
         caller = await endpoint.connect(client_context(ca=endpoint.authority.cert_pem))
-        return (await caller.ask("GET", "/healthz"))[0]
+        return (await caller.request("GET", "/healthz"))[0]
 
-    assert await ask() == 401
+    assert await get_health() == 401
 
 
 async def test_certificate_of_another_authority_is_refused(endpoint: Endpoint) -> None:
     keys = Authority.create("another").issue(f"{CN_PREFIX}alpha", client=True)
     caller = await endpoint.call(keys=keys)
     with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
-        await caller.ask("GET", "/healthz")
+        await caller.request("GET", "/healthz")
 
 
 @pytest.mark.parametrize("cn", ["alpha", "vkgateway:tenant:", "vkgateway:tenant:../alpha", "vkgateway:tenant:A"])
 async def test_certificate_without_tenant_is_refused(endpoint: Endpoint, cn: str) -> None:
     caller = await endpoint.call(keys=endpoint.issue(cn))
-    status, headers, body = await caller.ask("GET", "/healthz")
+    status, headers, body = await caller.request("GET", "/healthz")
     assert (status, body) == (403, b"the client certificate names no tenant\n")
     assert headers["connection"] == "close"
 
 
 async def test_tenant_not_admitted_is_refused(endpoint: Endpoint) -> None:
     caller = await endpoint.call("beta")
-    status, _, body = await caller.ask("GET", "/healthz")
+    status, _, body = await caller.request("GET", "/healthz")
     assert (status, body) == (403, b"tenant beta is not served here\n")
 
 
 async def test_revocation_closes_and_refuses_connections(endpoint: Endpoint) -> None:
     caller = await endpoint.call()
-    await caller.ask("GET", "/healthz")
+    await caller.request("GET", "/healthz")
     endpoint.server.revoke_tenant("alpha")
     assert await caller.reader.read() == b""
     again = await endpoint.call()
-    assert (await again.ask("GET", "/healthz"))[0] == 403
+    assert (await again.request("GET", "/healthz"))[0] == 403
 
 
 async def test_tenant_revoked_before_first_request_is_refused(endpoint: Endpoint) -> None:
@@ -80,8 +80,8 @@ async def test_only_admitted_certificates_are_accepted(endpoint: Endpoint) -> No
     endpoint.server.admit_tenant(
         "alpha", fingerprints=[certificate_fingerprint(ssl.PEM_cert_to_DER_cert(new.cert_pem.decode()))]
     )
-    assert (await (await endpoint.call(keys=new)).ask("GET", "/healthz"))[0] == 200
-    status, _, body = await (await endpoint.call(keys=old)).ask("GET", "/healthz")
+    assert (await (await endpoint.call(keys=new)).request("GET", "/healthz"))[0] == 200
+    status, _, body = await (await endpoint.call(keys=old)).request("GET", "/healthz")
     assert (status, body) == (403, b"the client certificate of tenant alpha was replaced\n")
 
 
@@ -105,7 +105,7 @@ async def test_only_admitted_certificates_are_accepted(endpoint: Endpoint) -> No
 )
 async def test_unknown_path_is_refused(endpoint: Endpoint, method: str, target: str, status: int, says: bytes) -> None:
     caller = await endpoint.call()
-    found, _, body = await caller.ask(method, target)
+    found, _, body = await caller.request(method, target)
     assert (found, says in body) == (status, True), body
     assert endpoint.compute.asked == []
 
@@ -128,9 +128,9 @@ async def test_too_long_head_is_refused(endpoint: Endpoint) -> None:
 
 async def test_name_length_is_limited(endpoint: Endpoint) -> None:
     caller = await endpoint.call()
-    assert (await caller.ask("GET", f"/containerLogs/default/{'a' * 253}/main"))[0] != 400
+    assert (await caller.request("GET", f"/containerLogs/default/{'a' * 253}/main"))[0] != 400
     assert endpoint.compute.asked[0].path.endswith(f"/pods/{'a' * 253}/log")
-    status, _, body = await (await endpoint.call()).ask("GET", f"/containerLogs/default/{'a' * 254}/main")
+    status, _, body = await (await endpoint.call()).request("GET", f"/containerLogs/default/{'a' * 254}/main")
     assert (status, b"is not a valid name of a pod" in body) == (400, True)
 
 
@@ -142,10 +142,10 @@ async def test_pods_are_those_of_the_tenant(make: Make) -> None:
 
     endpoint = await make(pod_lister=pods)
     caller = await endpoint.call()
-    _, headers, body = await caller.ask("GET", "/pods")
+    _, headers, body = await caller.request("GET", "/pods")
     assert headers["content-type"] == "application/json"
     assert [pod["metadata"]["name"] for pod in json.loads(body)["items"]] == ["alpha-Running", "alpha-Pending"]
-    _, _, body = await caller.ask("GET", "/runningpods/")
+    _, _, body = await caller.request("GET", "/runningpods/")
     assert [pod["metadata"]["name"] for pod in json.loads(body)["items"]] == ["alpha-Running"]
 
 
@@ -160,20 +160,20 @@ async def test_unread_replies_are_limited_per_tenant(make: Make) -> None:
     slow, next_one, other = await endpoint.call(), await endpoint.call(), await endpoint.call("beta")
     slow.writer.write(b"GET /pods HTTP/1.1\r\nHost: node\r\n\r\n")
     assert (await slow.reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
-    status, _, body = await next_one.ask("GET", "/pods")
+    status, _, body = await next_one.request("GET", "/pods")
     assert (status, b"read the replies" in body) == (429, True)
-    assert (await other.ask("GET", "/pods"))[0] == 200
+    assert (await other.request("GET", "/pods"))[0] == 200
 
     slow.writer.transport.abort()
     again = await endpoint.call()
     async with asyncio.timeout(20):
-        while (await again.ask("GET", "/pods"))[0] == 429:
+        while (await again.request("GET", "/pods"))[0] == 429:
             again = await endpoint.call()
 
 
 async def test_configz_contains_idle_timeout(make: Make) -> None:
     caller = await (await make(idle_timeout=60)).call()
-    _, _, body = await caller.ask("GET", "/configz")
+    _, _, body = await caller.request("GET", "/configz")
     assert json.loads(body)["kubeletconfig"]["streamingConnectionIdleTimeout"] == "60s"
 
 
@@ -182,10 +182,10 @@ async def test_defect_in_one_request_does_not_affect_others(make: Make) -> None:
         raise RuntimeError("secret detail")
 
     caller = await (await make(pod_lister=pods)).call()
-    status, _, body = await caller.ask("GET", "/pods")
+    status, _, body = await caller.request("GET", "/pods")
     assert status == 500
     assert b"secret" not in body
-    assert (await caller.ask("GET", "/healthz"))[0] == 200
+    assert (await caller.request("GET", "/healthz"))[0] == 200
 
 
 async def test_unavailable_pod_list_is_an_error(make: Make) -> None:
@@ -193,7 +193,7 @@ async def test_unavailable_pod_list_is_an_error(make: Make) -> None:
         raise UnavailableError("the API server does not answer")
 
     caller = await (await make(pod_lister=pods)).call()
-    status, _, body = await caller.ask("GET", "/pods")
+    status, _, body = await caller.request("GET", "/pods")
     assert (status, b"does not answer" in body) == (503, True)
 
 

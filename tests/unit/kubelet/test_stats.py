@@ -14,7 +14,7 @@ import structlog
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.unit.kubelet.conftest import Endpoint
-from tests.unit.kubelet.nodes import TIME, Nodes, below, told, uid
+from tests.unit.kubelet.nodes import TIME, Nodes, below, pod_stats, uid
 from vkgateway.kube.client import Client
 from vkgateway.kubelet.node_stats_reader import NodeStatsReader
 from vkgateway.kubelet.simulation import read_simulation
@@ -37,7 +37,7 @@ class World:
     pods: dict[str, list[PlacedPod]] = field(default_factory=dict)
 
     async def get(self, path: str, tenant: str = "alpha", **headers: str) -> tuple[int, dict[str, str], bytes]:
-        return await (await self.endpoint.call(tenant)).ask("GET", path, **headers)
+        return await (await self.endpoint.call(tenant)).request("GET", path, **headers)
 
     async def samples(self, path: str, tenant: str = "alpha") -> list[Any]:
         status, headers, body = await self.get(f"{NODE}{path}", tenant)
@@ -69,8 +69,10 @@ async def world(make: Callable[..., Awaitable[Endpoint]]) -> AsyncIterator[World
         pods["alpha"] = [below(client, "alpha", "web"), below(client, "alpha", "db", node="gpu-host-8")]
         pods["beta"] = [below(client, "beta", "web")]
         web, db, other = pods["alpha"][0], pods["alpha"][1], pods["beta"][0]
-        nodes.summary("gpu-host-7", [told(web), told(other, nanoseconds=10**12), told(below(client, "x", "y"))])
-        nodes.summary("gpu-host-8", [told(db, nanoseconds=2_000_000_000, memory=500)])
+        nodes.summary(
+            "gpu-host-7", [pod_stats(web), pod_stats(other, nanoseconds=10**12), pod_stats(below(client, "x", "y"))]
+        )
+        nodes.summary("gpu-host-8", [pod_stats(db, nanoseconds=2_000_000_000, memory=500)])
         nodes.says["gpu-host-7"] |= {"metrics/cadvisor": CADVISOR.encode(), "metrics/probes": PROBES.encode()}
         yield World(endpoint, nodes, client, pods)
 
@@ -115,15 +117,15 @@ probe_type="Readiness",result="failed"}} 6
 async def test_summary_contains_tenant_pods_with_tenant_names(world: World) -> None:
     status, headers, body = await world.get(f"{NODE}/stats/summary")
     assert (status, headers["content-type"]) == (200, "application/json")
-    told = json.loads(body)
-    assert [pod["podRef"] for pod in told["pods"]] == [
+    summary = json.loads(body)
+    assert [pod["podRef"] for pod in summary["pods"]] == [
         {"name": "web", "namespace": "default", "uid": "above-alpha-web"},
         {"name": "db", "namespace": "default", "uid": "above-alpha-db"},
     ]
-    assert told["pods"][0]["volume"] == [
+    assert summary["pods"][0]["volume"] == [
         {"name": "data", "usedBytes": 5, "capacityBytes": 9, "pvcRef": {"name": "c", "namespace": "default"}}
     ]
-    assert set(told["pods"][0]["containers"][0]) == {"name", "startTime", "cpu", "memory", "swap"}
+    assert set(summary["pods"][0]["containers"][0]) == {"name", "startTime", "cpu", "memory", "swap"}
 
 
 async def test_node_statistics_are_sums_over_pods(world: World) -> None:
@@ -169,8 +171,8 @@ async def test_resource_metrics_have_kubelet_format(world: World) -> None:
 
 @pytest.mark.parametrize("value", ["NaN", "+Inf", "many", "1_0x"])
 async def test_invalid_sample_is_skipped(world: World, value: str) -> None:
-    said = world.nodes.says["gpu-host-7"]["metrics/resource"]
-    world.nodes.says["gpu-host-7"]["metrics/resource"] = said.replace(b"} 5.0 ", f"}} {value} ".encode())
+    metrics = world.nodes.says["gpu-host-7"]["metrics/resource"]
+    world.nodes.says["gpu-host-7"]["metrics/resource"] = metrics.replace(b"} 5.0 ", f"}} {value} ".encode())
     body = (await world.get(f"{NODE}/metrics/resource"))[2]
     assert b"\nnode_cpu_usage_seconds_total 2.0 1767323045123\n" in body
 
@@ -184,11 +186,11 @@ async def test_cpu_time_of_node_never_decreases(world: World) -> None:
     path, name = "/metrics/resource", "node_cpu_usage_seconds_total"
     assert await world.value(path, name) == 7
     web, db = world.pods["alpha"]
-    world.nodes.summary("gpu-host-7", [told(web, nanoseconds=6_000_000_000)])
+    world.nodes.summary("gpu-host-7", [pod_stats(web, nanoseconds=6_000_000_000)])
     assert await world.value(path, name) == 8
     world.pods["alpha"] = [web]
     assert await world.value(path, name) == 8, "what a pod used that has gone is not taken back"
-    world.nodes.summary("gpu-host-7", [told(web, nanoseconds=5_500_000_000)])
+    world.nodes.summary("gpu-host-7", [pod_stats(web, nanoseconds=5_500_000_000)])
     assert await world.value(path, name) == 8, "an older answer"
     world.pods["alpha"] = [web, db]
     assert await world.value(path, name) == 10, "after a new lookup, it is another pod"
@@ -272,11 +274,11 @@ def played(world: World, **annotations: str) -> PlacedPod:
 
 async def test_pod_on_simulated_node_reports_zero_usage(world: World) -> None:
     world.pods["alpha"] = [played(world)]
-    told = json.loads((await world.get(f"{NODE}/stats/summary"))[2])
-    (pod,) = told["pods"]
+    summary = json.loads((await world.get(f"{NODE}/stats/summary"))[2])
+    (pod,) = summary["pods"]
     assert pod["podRef"] == {"name": "hollow", "namespace": "default", "uid": "above-alpha-hollow"}
     assert [(one["name"], one["cpu"]["usageNanoCores"]) for one in pod["containers"]] == [("a", 0), ("b", 0)]
-    assert told["node"]["memory"]["workingSetBytes"] == 0
+    assert summary["node"]["memory"]["workingSetBytes"] == 0
     lines = (await world.get(f"{NODE}/metrics/resource"))[2].decode().splitlines()
     labels = 'namespace="default",pod="hollow"'
     for start in (f"pod_cpu_usage_seconds_total{{{labels}}} 0 ", f"container_memory_working_set_bytes{{{labels},"):
@@ -286,11 +288,11 @@ async def test_pod_on_simulated_node_reports_zero_usage(world: World) -> None:
 
 async def test_pod_on_simulated_node_reports_annotated_usage(world: World) -> None:
     world.pods["alpha"] = [played(world, cpu="250m", memory="1Mi"), below(world.client, "alpha", "web")]
-    told = json.loads((await world.get(f"{NODE}/stats/summary"))[2])
-    pods = {pod["podRef"]["name"]: pod for pod in told["pods"]}
+    summary = json.loads((await world.get(f"{NODE}/stats/summary"))[2])
+    pods = {pod["podRef"]["name"]: pod for pod in summary["pods"]}
     assert pods["hollow"]["cpu"]["usageNanoCores"] == 500_000_000
     assert [one["memory"]["workingSetBytes"] for one in pods["hollow"]["containers"]] == [1 << 20, 1 << 20]
-    assert told["node"]["memory"]["workingSetBytes"] == (2 << 20) + 1000
+    assert summary["node"]["memory"]["workingSetBytes"] == (2 << 20) + 1000
 
 
 @pytest.mark.parametrize("amount", ["-1", "many", ""])

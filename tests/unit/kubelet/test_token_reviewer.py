@@ -54,11 +54,11 @@ class World:
     beta: Reviewer
     clock: FakeClock
 
-    async def ask(self, path: str, token: str = "", method: str = "GET", **headers: str) -> tuple[int, bytes]:
+    async def request(self, path: str, token: str = "", method: str = "GET", **headers: str) -> tuple[int, bytes]:
         context = client_context(ca=self.endpoint.authority.cert_pem)
         caller = await self.endpoint.connect(context)
-        told = headers | ({"Authorization": f"Bearer {token}"} if token else {})
-        status, _, body = await caller.ask(method, path, **told)
+        all_headers = headers | ({"Authorization": f"Bearer {token}"} if token else {})
+        status, _, body = await caller.request(method, path, **all_headers)
         return status, body
 
 
@@ -84,7 +84,7 @@ async def world(make: Callable[..., Awaitable[Endpoint]]) -> AsyncIterator[World
 
 
 async def test_metrics_server_reads_metrics_with_service_account(world: World) -> None:
-    status, body = await world.ask(METRICS, "good")
+    status, body = await world.request(METRICS, "good")
     assert (status, b"node_memory_working_set_bytes" in body) == (200, True)
     token, access = world.alpha.seen
     assert (token["apiVersion"], token["spec"]) == ("authentication.k8s.io/v1", {"token": "good"})
@@ -105,16 +105,16 @@ async def test_metrics_server_reads_metrics_with_service_account(world: World) -
 
 
 async def test_review_results_are_cached(world: World) -> None:
-    await world.ask(METRICS, "good")
-    await world.ask(METRICS, "good")
+    await world.request(METRICS, "good")
+    await world.request(METRICS, "good")
     assert len(world.alpha.seen) == 2
     world.alpha.users.clear()
     world.clock.seconds = ALLOWED_CACHE_SECONDS + 1
-    assert (await world.ask(METRICS, "good"))[0] == 401
+    assert (await world.request(METRICS, "good"))[0] == 401
     world.alpha.users["good"] = "metrics-server"
-    assert (await world.ask(METRICS, "good"))[0] == 401
+    assert (await world.request(METRICS, "good"))[0] == 401
     world.clock.seconds += DENIED_CACHE_SECONDS + 1
-    assert (await world.ask(METRICS, "good"))[0] == 200
+    assert (await world.request(METRICS, "good"))[0] == 200
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ async def test_review_results_are_cached(world: World) -> None:
 )
 async def test_unauthorized_request_is_refused(world: World, path: str, token: str, status: int) -> None:
     """The tenant beta is not admitted: its API server gets no review."""
-    assert (await world.ask(path, token))[0] == status
+    assert (await world.request(path, token))[0] == status
     assert world.beta.seen == []
     assert world.endpoint.compute.asked == []
 
@@ -150,44 +150,46 @@ async def test_token_cannot_open_streams(world: World) -> None:
         "containerLogs/default/web/main",
         "portForward/default/web",
     ):
-        assert (await world.ask(f"/tenants/alpha/{path}", "good", Connection="Upgrade", Upgrade="SPDY/3.1"))[0] == 403
+        assert (await world.request(f"/tenants/alpha/{path}", "good", Connection="Upgrade", Upgrade="SPDY/3.1"))[
+            0
+        ] == 403
 
 
 async def test_proxy_permission_suffices_for_pods(world: World) -> None:
     world.alpha.rights.add(("metrics-server", "proxy"))
-    assert (await world.ask("/tenants/alpha/nodes/a100.local/pods", "good"))[0] == 200
-    assert (await world.ask("/tenants/alpha/nodes/a100.local/stats/summary", "good"))[0] == 403
+    assert (await world.request("/tenants/alpha/nodes/a100.local/pods", "good"))[0] == 200
+    assert (await world.request("/tenants/alpha/nodes/a100.local/stats/summary", "good"))[0] == 403
 
 
 async def test_token_path_overrides_proxy_header(world: World) -> None:
     uri = "/api/v1/nodes/b100.local/proxy/metrics/resource"
-    assert (await world.ask(METRICS, "good", X_Forwarded_Uri=uri))[0] == 200
+    assert (await world.request(METRICS, "good", X_Forwarded_Uri=uri))[0] == 200
     assert world.alpha.seen[-1]["spec"]["resourceAttributes"]["name"] == "a100.local"
 
 
 async def test_failed_review_is_not_an_approval(world: World) -> None:
     world.alpha.status = 500
-    status, body = await world.ask(METRICS, "good")
+    status, body = await world.request(METRICS, "good")
     assert (status, b"127.0.0.1" in body) == (503, False)
 
 
 async def test_tokens_of_revoked_tenant_are_invalid(world: World) -> None:
-    assert (await world.ask(METRICS, "good"))[0] == 200
+    assert (await world.request(METRICS, "good"))[0] == 200
     world.endpoint.server.revoke_tenant("alpha")
-    assert (await world.ask(METRICS, "good"))[0] == 401
+    assert (await world.request(METRICS, "good"))[0] == 401
 
 
 async def test_certificate_must_match_tenant_in_path(world: World) -> None:
     caller = await world.endpoint.call("alpha")
-    assert (await caller.ask("GET", METRICS, Authorization="Bearer other"))[0] == 200
-    status, _, body = await caller.ask("GET", METRICS.replace("alpha", "beta"))
+    assert (await caller.request("GET", METRICS, Authorization="Bearer other"))[0] == 200
+    status, _, body = await caller.request("GET", METRICS.replace("alpha", "beta"))
     assert (status, body) == (403, b"the client certificate is not that of tenant 'beta'\n")
     assert world.alpha.seen == world.beta.seen == []
 
 
 async def test_connection_belongs_to_tenant_of_token(world: World) -> None:
     caller = await world.endpoint.connect(client_context(ca=world.endpoint.authority.cert_pem))
-    assert (await caller.ask("GET", METRICS, Authorization="Bearer good"))[0] == 200
+    assert (await caller.request("GET", METRICS, Authorization="Bearer good"))[0] == 200
     assert [connection.tenant for connection in world.endpoint.server._connections] == ["alpha"]
     world.endpoint.server.revoke_tenant("alpha")
     assert await caller.reader.read() == b""

@@ -69,9 +69,9 @@ async def running(world: World, **settings: Any) -> AsyncIterator[VirtualNode]:
 
 
 async def test_node_is_registered_with_status_and_lease(world: World) -> None:
-    told = asyncio.Event()
-    async with running(world, on_registered=told.set) as node:
-        await told.wait()
+    registered = asyncio.Event()
+    async with running(world, on_registered=registered.set) as node:
+        await registered.wait()
         assert node.is_registered
         stored = world.stored()
         assert stored is not None
@@ -109,9 +109,9 @@ async def test_unchanged_node_is_written_later(world: World) -> None:
     world.cpu = "8000m"
     renewals = f"PATCH /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{NAME}"
     before = sum(renewals in request for request in world.server.requests)
-    told = asyncio.Event()
-    async with running(world, on_registered=told.set) as node:
-        await told.wait()
+    registered = asyncio.Event()
+    async with running(world, on_registered=registered.set) as node:
+        await registered.wait()
         assert node.is_registered
         await wait_until(lambda: sum(renewals in request for request in world.server.requests) > before)
         assert world.writes() == 2
@@ -145,13 +145,13 @@ async def test_tenant_changes_are_reverted_and_additions_kept(world: World) -> N
 
 
 async def test_labels_and_taints_of_tenant_are_reported(world: World) -> None:
-    told: list[tuple[Mapping[str, str], tuple[Taint, ...]]] = []
-    async with running(world, on_seen=lambda labels, taints: told.append((labels, taints))):
-        await wait_until(lambda: told)
+    reported: list[tuple[Mapping[str, str], tuple[Taint, ...]]] = []
+    async with running(world, on_seen=lambda labels, taints: reported.append((labels, taints))):
+        await wait_until(lambda: reported)
         cordoned = dict(world.stored() or {})
         cordoned["spec"] = {"unschedulable": True}
         world.server.store.update(NODES, cordoned, name=NAME)
-        await wait_until(lambda: told[-1] == ({"type": "virtual-kubelet"}, (CORDON_TAINT,)))
+        await wait_until(lambda: reported[-1] == ({"type": "virtual-kubelet"}, (CORDON_TAINT,)))
 
 
 async def test_deleted_node_is_created_again(world: World) -> None:

@@ -90,16 +90,16 @@ async def unwell(
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"), [(b"200 OK", ""), (b"503 Unavailable", "503: why"), (b"", "no answer within")]
+    ("answer", "problem"), [(b"200 OK", ""), (b"503 Unavailable", "503: why"), (b"", "no answer within")]
 )
 async def test_gateway_reports_its_health(
-    paths: PlatformPaths, monkeypatch: pytest.MonkeyPatch, answer: bytes, said: str
+    paths: PlatformPaths, monkeypatch: pytest.MonkeyPatch, answer: bytes, problem: str
 ) -> None:
     monkeypatch.setattr(probes, "PATIENCE", 0.3)
     async with answering(answer) as port:
         found = await unwell(paths, state("gateway"), gateway_health=port)
-    assert bool(found) == bool(said)
-    assert said in found.get("gateway", "")
+    assert bool(found) == bool(problem)
+    assert problem in found.get("gateway", "")
 
 
 async def test_unreachable_server_is_a_problem(paths: PlatformPaths) -> None:
@@ -131,9 +131,9 @@ async def test_suspended_process_is_a_problem(paths: PlatformPaths) -> None:
 
 
 @pytest.mark.parametrize(
-    ("age", "said"), [(1, ""), (60, "the last renewal was 6"), (None, "does not renew the nodes' Leases")]
+    ("age", "problem"), [(1, ""), (60, "the last renewal was 6"), (None, "does not renew the nodes' Leases")]
 )
-async def test_kwok_is_healthy_if_it_renews_leases(paths: PlatformPaths, age: int | None, said: str) -> None:
+async def test_kwok_is_healthy_if_it_renews_leases(paths: PlatformPaths, age: int | None, problem: str) -> None:
     async with FakeApiServer() as server:
         kubeconfig.write_file(paths.admin_kubeconfig, kubeconfig.build_document("compute", server=server.url, ca=""))
         if age is not None:
@@ -141,7 +141,7 @@ async def test_kwok_is_healthy_if_it_renews_leases(paths: PlatformPaths, age: in
             lease = {"metadata": {"name": "a100-0", "namespace": "kube-node-lease"}}
             server.store.create(LEASES, lease | {"spec": {"renewTime": renewed.isoformat()}})
         found = await unwell(paths, state("compute/kwok"))
-    assert said in found.get("compute/kwok", "") if said else not found
+    assert problem in found.get("compute/kwok", "") if problem else not found
 
 
 async def test_platform_without_a_supervisor_is_not_up(paths: PlatformPaths, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -170,16 +170,16 @@ def test_renewal_runs_daily_and_sooner_after_a_failure(monkeypatch: pytest.Monke
 
 
 def test_renewal_program_prints_what_it_did(paths: PlatformPaths) -> None:
-    def look() -> subprocess.CompletedProcess[str]:
+    def run_check() -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "vkgateway.local.renewal.once", str(paths.data_dir)]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
-    assert (look().returncode, look().stderr) == (0, "")
+    assert (run_check().returncode, run_check().stderr) == (0, "")
     authority = ensure_pki(paths, now=NOW).etcd
     authority.issue("root", client=True, now=NOW - datetime.timedelta(days=300)).write(paths.pki_dir, "etcd-root")
-    told = look()
-    assert told.returncode == 1
-    assert "error: certificates were not looked at: no supervisor answers at" in told.stderr
+    completed = run_check()
+    assert completed.returncode == 1
+    assert "error: certificates were not looked at: no supervisor answers at" in completed.stderr
 
 
 def test_renewal_is_a_process_of_the_platform(paths: PlatformPaths) -> None:
@@ -193,6 +193,6 @@ def test_expiring_ca_is_a_problem_two_years_before(paths: PlatformPaths) -> None
     old = Authority.create("old", now=NOW - ten_years + datetime.timedelta(days=700))
     assert _certificate_problems(paths, now=NOW) == []
     old.write(paths.pki_dir, "etcd-ca")
-    (told,) = _certificate_problems(paths, now=NOW)
+    (problem,) = _certificate_problems(paths, now=NOW)
     end = NOW + datetime.timedelta(days=700)
-    assert told == f"the authority pki/etcd-ca.crt ends on {end:%Y-%m-%d}, and the platform with it"
+    assert problem == f"the authority pki/etcd-ca.crt ends on {end:%Y-%m-%d}, and the platform with it"

@@ -25,8 +25,8 @@ def from_when(clock: FakeClock, **when: float) -> Callable[[str], Awaitable[bool
 async def test_all_tenants_are_waited_for() -> None:
     clock = FakeClock()
     serves = from_when(clock, alpha=4, beta=2.5)
-    said = await tenants.wait_for_tenants(["alpha", "beta"], serves, clock=clock)
-    assert (said, clock.seconds) == ("2 of 2 API servers answer", 4)
+    summary = await tenants.wait_for_tenants(["alpha", "beta"], serves, clock=clock)
+    assert (summary, clock.seconds) == ("2 of 2 API servers answer", 4)
 
 
 async def test_wait_without_tenants_returns_at_once() -> None:
@@ -38,8 +38,8 @@ async def test_wait_without_tenants_returns_at_once() -> None:
 async def test_missing_tenants_are_named_after_the_time_limit() -> None:
     clock = FakeClock()
     never = dict.fromkeys(("b", "c", "d", "e"), 1e9)
-    said = await tenants.wait_for_tenants(["a", *never], from_when(clock, a=1, **never), within=10, clock=clock)
-    assert said.startswith("1 of 5 API servers answer; not yet: b, c, d and others; ")
+    summary = await tenants.wait_for_tenants(["a", *never], from_when(clock, a=1, **never), within=10, clock=clock)
+    assert summary.startswith("1 of 5 API servers answer; not yet: b, c, d and others; ")
     assert clock.seconds == 10
 
 

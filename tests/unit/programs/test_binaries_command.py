@@ -60,10 +60,10 @@ def test_path_prints_the_file(cache: Cache, capsys: pytest.CaptureFixture[str]) 
 
 def test_path_of_a_missing_program_is_unavailable(cache: Cache, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["binaries", "path", "kubelet", "--kubernetes-version", "1.34.4"]) == 5
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert "kubelet 1.34.4 is missing" in said.err
-    assert "`vkgateway binaries fetch kubelet --kubernetes-version 1.34.4`" in said.err
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "kubelet 1.34.4 is missing" in captured.err
+    assert "`vkgateway binaries fetch kubelet --kubernetes-version 1.34.4`" in captured.err
 
 
 @pytest.mark.parametrize(
@@ -81,9 +81,9 @@ def test_bad_input(cache: Cache, words: list[str], telling: str, capsys: pytest.
 
 def test_fetch_of_an_existing_program_prints_its_path(cache: Cache, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["binaries", "fetch", "etcd"]) == 0
-    said = capsys.readouterr()
-    assert said.out.split() == ["etcd", "3.6.8", str(cache.program_path("etcd", "3.6.8"))]
-    assert said.err == ""
+    captured = capsys.readouterr()
+    assert captured.out.split() == ["etcd", "3.6.8", str(cache.program_path("etcd", "3.6.8"))]
+    assert captured.err == ""
 
 
 def test_prune_lists_programs_before_it_deletes_them(cache: Cache, capsys: pytest.CaptureFixture[str]) -> None:

@@ -307,8 +307,8 @@ def test_checksums_are_parsed_in_both_forms() -> None:
 
 def test_progress_reports_work_and_duration() -> None:
     clock = FakeClock()
-    said: list[str] = []
-    progress = BuildProgress("building etcd 3.6.8", report=said.append, every=10.0, clock=clock)
+    reports: list[str] = []
+    progress = BuildProgress("building etcd 3.6.8", report=reports.append, every=10.0, clock=clock)
     progress.count_line("go: downloading go.uber.org/zap v1.27.0")
     clock.seconds = 7.4
     progress.report_state()
@@ -316,7 +316,7 @@ def test_progress_reports_work_and_duration() -> None:
     progress.count_line("# some/package: a warning of the compiler")
     clock.seconds = 65.0
     progress.report_state()
-    assert said == [
+    assert reports == [
         "building etcd 3.6.8: modules downloaded: 1, 7 s",
         "building etcd 3.6.8: packages compiled: 1, 1 min 05 s",
     ]

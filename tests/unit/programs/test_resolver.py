@@ -71,7 +71,7 @@ class World:
         list_: str = "",
         graph: str = ":",
         library: str = ":",
-        told: str = "3.6.8",
+        reported_version: str = "3.6.8",
         version: str = "go1.26.0",
     ) -> None:
         path = self.bin / "go"
@@ -84,7 +84,7 @@ class World:
                 graph=graph,
                 library=library,
                 programs="server etcdctl etcdutl",
-                told=told,
+                told=reported_version,
             )
         )
         path.chmod(0o755)
@@ -309,7 +309,7 @@ async def test_running_program_is_kept_if_the_cache_is_behind_a_link(world: Worl
 
 
 async def test_program_that_reports_another_version_is_discarded(world: World) -> None:
-    world.go(told="3.5.0")
+    world.go(reported_version="3.5.0")
     with pytest.raises(errors.BuildError, match=r"etcd was fetched as 3\.6\.8 but reports version 3\.5\.0"):
         await world.resolver().resolve("etcd")
     assert world.resolver().installed_entries() == []

@@ -249,9 +249,9 @@ async def test_process_that_survives_sigkill_is_reported_and_retried(
     with monkeypatch.context() as hung:
         hung.setattr(running_process, "_send_signal", send)
         hung.setattr(running_process, "_KILLED_SECONDS", 0.2)
-        with pytest.raises(UnavailableError, match=rf"^a \(pid {state.pid}\) survives SIGKILL") as told:
+        with pytest.raises(UnavailableError, match=rf"^a \(pid {state.pid}\) survives SIGKILL") as caught:
             await asyncio.to_thread(stop_leftovers, data_dir, timeout=0.1)
-        assert "vkgateway down" in told.value.hint
+        assert "vkgateway down" in caught.value.hint
         assert names_alive(data_dir) == ["a"]
     assert await asyncio.to_thread(stop_leftovers, data_dir, timeout=1.0) == ["a"]
 
@@ -267,15 +267,15 @@ async def test_process_that_survives_sigkill_does_not_block_others(
         if process.pid != hung.pid:
             signal_group(process, number)
 
-    said = rf"^hung \(pid {hung.pid}\) survives SIGKILL$"
+    message = rf"^hung \(pid {hung.pid}\) survives SIGKILL$"
     with monkeypatch.context() as kernel:
         kernel.setattr(running_process.RunningProcess, "_signal_group", in_the_kernel)
         kernel.setattr(running_process, "_KILLED_SECONDS", 0.1)
         async with asyncio.timeout(10):
             for request in (Restart("hung"), Remove("", group=True)):
-                with pytest.raises(VkgatewayError, match=said):
+                with pytest.raises(VkgatewayError, match=message):
                     await supervisor.handle_request(request)
-            with pytest.raises(VkgatewayError, match=said):
+            with pytest.raises(VkgatewayError, match=message):
                 await supervisor.ensure_process(spec("hung", "exec sleep 200"))
         assert names_alive(tmp_path) == ["hung"], "the others are stopped"
         (found,) = (await supervisor.handle_request(ListProcesses())).processes

@@ -29,15 +29,15 @@ class WatchedArbiter(ArbiterScheduler):
     def _none_fits(pool: Pool, room: NodeResources, waiting: list[Gang], now: float) -> None:
         tried: set[object] = set()
         for gang in waiting:
-            ask = read_pending_gang(gang)
-            if not isinstance(ask, PendingGang) or ask.placed_pods or pool.key not in ask.allowed_pools:
+            pending = read_pending_gang(gang)
+            if not isinstance(pending, PendingGang) or pending.placed_pods or pool.key not in pending.allowed_pools:
                 continue
-            what = tuple(pod.shape for pod in ask.min_members), gang.required_level
+            what = tuple(pod.shape for pod in pending.min_members), gang.required_level
             if what in tried:
                 continue
             tried.add(what)
             mark = room.mark()
-            found = place_pods(room, ask.min_members, required_level=gang.required_level)
+            found = place_pods(room, pending.min_members, required_level=gang.required_level)
             room.undo(mark)
             assert found is None, f"{gang.id} waits at {now:.0f} s and fits on {sorted(set(found.values()))}"
 

@@ -236,8 +236,8 @@ async def test_resize_beyond_the_limit_waits_for_capacity(world: World, monkeypa
     async with world.run_gateway() as sync:
         await start_pod(world, containers=main_container(**CPU))
         edit_pod(world, containers=main_container(resources={"requests": {"cpu": "3"}}))
-        told = await wait_until(lambda: dict(world.events()).get("ResizeDeferred"))
-        assert "needs more cpu 2 on a100.local; in use: cpu 1; limit: cpu 2" in told
+        message = await wait_until(lambda: dict(world.events()).get("ResizeDeferred"))
+        assert "needs more cpu 2 on a100.local; in use: cpu 1; limit: cpu 2" in message
         await world.wait_settled()
         assert set_cpu(world) == "1"
         sync.set_limit("a100.local", world.limit | {"cpu": 4000})

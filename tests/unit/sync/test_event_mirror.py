@@ -101,11 +101,11 @@ async def test_event_is_mirrored_to_the_tenant_pod_with_cleaned_names(world: Wor
 
 
 async def test_host_addresses_are_removed_like_host_names(world: World) -> None:
-    said = "failed to pull image: read tcp 10.9.9.9:39482->192.0.2.7:443: i/o timeout"
+    message = "failed to pull image: read tcp 10.9.9.9:39482->192.0.2.7:443: i/o timeout"
     async with world.run_gateway():
-        emit_event(world, "web.1", said, of=await run_pod(world))
+        emit_event(world, "web.1", message, of=await run_pod(world))
         (event,) = await wait_until(lambda: tenant_events(world))
-    assert event["message"] == said.replace("10.9.9.9", NODE)
+    assert event["message"] == message.replace("10.9.9.9", NODE)
 
 
 async def test_repeated_event_is_counted_and_stays_one_after_a_restart(world: World) -> None:

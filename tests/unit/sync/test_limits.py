@@ -126,8 +126,8 @@ async def test_unvalidated_change_is_never_forwarded(
         asked += 1
         if asked == 1 or ("spec" in lie and asked % 2):
             return answer
-        told = msgspec.json.decode(answer)
-        return msgspec.json.encode(told | {part: told[part] | said for part, said in lie.items()})
+        pod = msgspec.json.decode(answer)
+        return msgspec.json.encode(pod | {part: pod[part] | value for part, value in lie.items()})
 
     original_get = Client.get
     monkeypatch.setattr(Client, "get", get)
@@ -154,9 +154,9 @@ async def test_uncounted_resize_is_never_forwarded(world: World, lie: str, monke
         asked += 1
         if lie == "after it was judged" and asked == 1:
             return answer
-        told = msgspec.json.decode(answer)
-        told["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "64"}}
-        return msgspec.json.encode(told)
+        pod = msgspec.json.decode(answer)
+        pod["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "64"}}
+        return msgspec.json.encode(pod)
 
     def cpu() -> Any:
         return (world.compute_pod() or {})["spec"]["containers"][0]["resources"]["requests"]["cpu"]
@@ -307,8 +307,8 @@ async def test_manually_bound_pod_that_does_not_fit_is_rejected(world: World) ->
         await wait_until(lambda: world.pod_phase("second") == "Failed")
         await world.wait_settled()
         status = (world.tenant_pod("second") or {})["status"]
-        told = "Node didn't have enough resource: cpu, requested: 3000, used: 3000, capacity: 4000"
-        assert (status["reason"], status["message"]) == ("OutOfcpu", f"Pod was rejected: {told}")
+        message = "Node didn't have enough resource: cpu, requested: 3000, used: 3000, capacity: 4000"
+        assert (status["reason"], status["message"]) == ("OutOfcpu", f"Pod was rejected: {message}")
         assert "OutOfcpu" in [reason for reason, _ in world.events()]
         assert world.compute_pod("second") is None
 

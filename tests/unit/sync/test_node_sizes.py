@@ -74,8 +74,10 @@ async def test_scheduler_reason_is_an_event_without_node_names(world: World) -> 
     async with world.run_gateway():
         await world.wait_forwarded()
         _unscheduled_condition(world, f"0/1 nodes are available: 1 Insufficient cpu ({COMPUTE_NODE}).")
-        said = await wait_until(lambda: [message for reason, message in world.events() if reason == "FailedScheduling"])
-        assert said == [f"0/1 nodes are available: 1 Insufficient cpu ({NODE})."]
+        messages = await wait_until(
+            lambda: [message for reason, message in world.events() if reason == "FailedScheduling"]
+        )
+        assert messages == [f"0/1 nodes are available: 1 Insufficient cpu ({NODE})."]
 
         _unscheduled_condition(world, "0/1 nodes are available: 1 Insufficient memory.")
         await world.wait_settled()

@@ -111,11 +111,13 @@ def test_manually_bound_pod_is_rejected_like_by_kubelet() -> None:
     limits = TenantLimits()
     limits.set_limit(NODE, {"pods": 2000, "cpu": 4000, "memory": 8_000_000_000, "nvidia.com/gpu": 2000})
     limits.request_admission("one", NODE, {"pods": 1000, "cpu": 3500, "memory": 1000})
-    said = limits.request_admission("two", NODE, {"pods": 1000, "memory": 9_000_000_000, "cpu": 501}, by_hand=True)
-    assert (said.verdict, said.code) == ("rejected", "OutOfcpu")
-    assert said.message == "Node didn't have enough resource: cpu, requested: 501, used: 3500, capacity: 4000"
-    said = limits.request_admission("two", NODE, {"pods": 1000, "memory": 9_000_000_000}, by_hand=True)
-    assert said.message == "Node didn't have enough resource: memory, requested: 9000000, used: 1, capacity: 8000000"
+    admission = limits.request_admission("two", NODE, {"pods": 1000, "memory": 9_000_000_000, "cpu": 501}, by_hand=True)
+    assert (admission.verdict, admission.code) == ("rejected", "OutOfcpu")
+    assert admission.message == "Node didn't have enough resource: cpu, requested: 501, used: 3500, capacity: 4000"
+    admission = limits.request_admission("two", NODE, {"pods": 1000, "memory": 9_000_000_000}, by_hand=True)
+    assert (
+        admission.message == "Node didn't have enough resource: memory, requested: 9000000, used: 1, capacity: 8000000"
+    )
     assert limits.held_pods(NODE) == []
     assert limits.request_admission("two", NODE, {"pods": 1000, "cpu": 500}, by_hand=True).verdict == "admitted"
     assert limits.request_admission("three", NODE, {"pods": 1000}, by_hand=True).code == "OutOfpods"
@@ -149,9 +151,12 @@ def test_waiting_manual_pods_count_against_each_other() -> None:
     gpus = {"nvidia.com/gpu": 8000, "cpu": 9000}
     assert limits.hold_manual_pod("one", NODE, gpus) is None
     assert limits.hold_manual_pod("one", NODE, gpus) is None
-    said = limits.hold_manual_pod("two", NODE, gpus)
-    assert said is not None
-    assert (said.code, said.message.partition(", ")[2]) == ("OutOfcpu", "requested: 9000, used: 9000, capacity: 9000")
+    refusal = limits.hold_manual_pod("two", NODE, gpus)
+    assert refusal is not None
+    assert (refusal.code, refusal.message.partition(", ")[2]) == (
+        "OutOfcpu",
+        "requested: 9000, used: 9000, capacity: 9000",
+    )
     assert (
         limits.request_admission("bound", NODE, {"cpu": 9000}).verdict == "admitted"
     )  # the tenant's scheduler decided this

@@ -51,9 +51,9 @@ def named(found: IsolationPolicies) -> dict[str, Any]:
     return {document["metadata"]["name"]: document["spec"] for document in found.documents}
 
 
-def peer(*, direction: str = "ingress", around: PolicyContext = AROUND, **said: Any) -> list[Any]:
+def peer(*, direction: str = "ingress", around: PolicyContext = AROUND, **peer_fields: Any) -> list[Any]:
     """Return the translated rule with one peer."""
-    rule = {"from" if direction == "ingress" else "to": [said]}
+    rule = {"from" if direction == "ingress" else "to": [peer_fields]}
     spec: dict[str, Any] = {direction: [rule]}
     found = named(made(policy(**spec), around=around))["mine"][direction]
     return [one for rule in found for one in rule["from" if direction == "ingress" else "to"]]
@@ -122,10 +122,10 @@ def test_name_server_is_always_reachable() -> None:
     ]
 
 
-@pytest.mark.parametrize("said", [[], [policy(egress=[{}])], [policy(egress=[{"to": [{"ipBlock": EVERYWHERE}]}])]])
-def test_other_name_servers_are_closed(said: list[NetworkPolicyView]) -> None:
+@pytest.mark.parametrize("policies", [[], [policy(egress=[{}])], [policy(egress=[{"to": [{"ipBlock": EVERYWHERE}]}])]])
+def test_other_name_servers_are_closed(policies: list[NetworkPolicyView]) -> None:
     """Whatever the tenant's policies open, other name servers would reveal names of other tenants."""
-    rules = [rule for spec in named(made(*said)).values() for rule in spec["egress"]]
+    rules = [rule for spec in named(made(*policies)).values() for rule in spec["egress"]]
     for address in ("10.214.0.9", "10.215.0.10", "169.254.20.10"):
         assert not opens(rules, address, "UDP", 53)
         assert not opens(rules, address, "TCP", 53)
@@ -334,8 +334,8 @@ def _lets_in(
 
 
 @given(_POLICIES)
-def test_compute_policies_allow_the_same_pods_as_tenant_policies(said: list[Any]) -> None:
-    views = [policy(f"p{number}", of=of, ingress=rules) for number, (of, rules) in enumerate(said)]
+def test_compute_policies_allow_the_same_pods_as_tenant_policies(tenant_policies: list[Any]) -> None:
+    views = [policy(f"p{number}", of=of, ingress=rules) for number, (of, rules) in enumerate(tenant_policies)]
     below = [document["spec"] for document in made(*views, around=PolicyContext(namespaces=_SPACES)).documents]
     above = [view.spec for view in views]
     for to in _LABELS:

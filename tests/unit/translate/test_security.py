@@ -16,7 +16,7 @@ GOOD = {
 }
 
 
-def told(level: PodSecurity, wanted: dict[str, Any]) -> str:
+def violations(level: PodSecurity, wanted: dict[str, Any]) -> str:
     found = find_violations(wanted, level=level)
     prefix = f'violates PodSecurity "{level}:latest": '
     assert all(one.message.startswith(prefix) for one in found)
@@ -86,8 +86,8 @@ AA = "container.apparmor.security.beta.kubernetes.io/app"
     ],
 )
 def test_baseline(wanted: dict[str, Any], words: str) -> None:
-    assert told("baseline", wanted) == words
-    assert told("privileged", wanted) == ""
+    assert violations("baseline", wanted) == words
+    assert violations("privileged", wanted) == ""
 
 
 @pytest.mark.parametrize(
@@ -120,14 +120,14 @@ def test_baseline(wanted: dict[str, Any], words: str) -> None:
     ],
 )
 def test_restricted(change: dict[str, Any], words: str) -> None:
-    assert told("restricted", secured(GOOD)) == ""
-    assert told("restricted", secured({**GOOD, **change})) == words
+    assert violations("restricted", secured(GOOD)) == ""
+    assert violations("restricted", secured({**GOOD, **change})) == words
 
 
 def test_restricted_volumes() -> None:
     wanted = secured(GOOD)
     wanted["spec"]["volumes"] = [{"name": "n", "nfs": {}}, {"name": "h", "hostPath": {}}, {"name": "e", "emptyDir": {}}]
-    assert told("restricted", wanted) == (
+    assert violations("restricted", wanted) == (
         'restricted volume types (volumes "n", "h" use restricted volume types "hostPath", "nfs")'
     )
 
@@ -135,16 +135,16 @@ def test_restricted_volumes() -> None:
 def test_pod_settings_apply_to_containers_without_own() -> None:
     wanted = secured({"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}})
     wanted["spec"]["securityContext"] = {"runAsNonRoot": True, "seccompProfile": {"type": "Localhost"}}
-    assert told("restricted", wanted) == ""
+    assert violations("restricted", wanted) == ""
 
 
 def test_exemptions_for_user_namespaces_and_windows() -> None:
-    assert told("baseline", {**secured({"procMount": "Unmasked"}), "spec": {"hostUsers": False}}) == ""
+    assert violations("baseline", {**secured({"procMount": "Unmasked"}), "spec": {"hostUsers": False}}) == ""
     windows = pod(os={"name": "windows"}, securityContext={"runAsNonRoot": True})
-    assert told("restricted", windows) == ""
+    assert violations("restricted", windows) == ""
 
 
 @pytest.mark.parametrize("kind", ["initContainers", "ephemeralContainers"])
 def test_all_containers_are_checked(kind: str) -> None:
     spec: dict[str, Any] = {kind: [container("x", securityContext={"privileged": True})]}
-    assert 'container "x"' in told("baseline", pod(**spec))
+    assert 'container "x"' in violations("baseline", pod(**spec))

@@ -220,8 +220,8 @@ def test_ready_is_mirrored_and_gate_conditions_are_the_tenants() -> None:
     ]
     patch = mirror(compute_status, {**PENDING, "conditions": [SCHEDULED, condition("g", "False")]}, gated)
     assert patch is not None
-    said = {entry["type"]: entry["status"] for entry in patch["conditions"]}
-    assert said == {"Ready": "False", "PodScheduled": "True", "g": "False"}
+    conditions = {entry["type"]: entry["status"] for entry in patch["conditions"]}
+    assert conditions == {"Ready": "False", "PodScheduled": "True", "g": "False"}
 
 
 def test_unset_gate_condition_is_not_mirrored() -> None:

@@ -16,8 +16,10 @@ from vkgateway.arbiter.whatif.questions import MOST_PODS, GangQuestion
 from vkgateway.model.errors import InputError, NotFoundError, VkgatewayError
 
 
-def submit_gang(cluster: Cluster, tenant: str, gpus: int, *, pods: int = 1, after: float = 0.0, **said: Any) -> Answer:
-    question = GangQuestion(tenant=tenant, pods=pods, requests={GPU: gpus}, **said)
+def submit_gang(
+    cluster: Cluster, tenant: str, gpus: int, *, pods: int = 1, after: float = 0.0, **fields: Any
+) -> Answer:
+    question = GangQuestion(tenant=tenant, pods=pods, requests={GPU: gpus}, **fields)
     return ask_question(cluster, question, after=after)
 
 
@@ -165,7 +167,7 @@ def test_eviction_by_own_tenant_is_marked_inside() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "kind", "message", "hint"),
+    ("fields", "kind", "message", "hint"),
     [
         ({"tenant": "alhpa"}, NotFoundError, "tenant 'alhpa' does not exist", "Did you mean alpha? Available tenants"),
         ({"pools": ("gpu",)}, NotFoundError, "pool 'gpu' does not exist", "Available pools: pool.compute."),
@@ -184,11 +186,11 @@ def test_eviction_by_own_tenant_is_marked_inside() -> None:
     ],
 )
 def test_invalid_question_is_rejected_with_hint(
-    said: dict[str, Any], kind: type[VkgatewayError], message: str, hint: str
+    fields: dict[str, Any], kind: type[VkgatewayError], message: str, hint: str
 ) -> None:
     cluster = Cluster([make_node("n0")], [make_quota("alpha", 8)])
-    lone = {"pods": 1} if said.get("requests") == {"cpu": 1} else {}
-    given: dict[str, Any] = {"tenant": "alpha", "pods": 2, "requests": {GPU: 1}, **lone, **said}
+    lone = {"pods": 1} if fields.get("requests") == {"cpu": 1} else {}
+    given: dict[str, Any] = {"tenant": "alpha", "pods": 2, "requests": {GPU: 1}, **lone, **fields}
     with pytest.raises(kind) as caught:
         ask_question(cluster, GangQuestion(**given))
     assert message in str(caught.value)
@@ -218,7 +220,7 @@ def test_prediction_matches_next_cycle(seed: int) -> None:
     )
     plan = decisions.plans.get("a/ns/gang/new")
     nodes = admitted or sorted(plan.nodes.values() if plan is not None else ())
-    said = sorted(each.node for each in answer.gangs[0].placements for _ in range(each.pods))
-    assert (said, answer.verdict is Verdict.STARTS) == (nodes, bool(admitted))
+    answered_nodes = sorted(each.node for each in answer.gangs[0].placements for _ in range(each.pods))
+    assert (answered_nodes, answer.verdict is Verdict.STARTS) == (nodes, bool(admitted))
     evicted = {(evict.gang, len(evict.pods)) for evict in decisions.evicts}
     assert {(each.gang.id, each.pods) for each in answer.evictions} == evicted

@@ -15,8 +15,8 @@ from vkgateway.arbiter.whatif.questions import GuaranteeQuestion
 from vkgateway.model.errors import InputError, NotFoundError, VkgatewayError
 
 
-def ask_guarantee(cluster: Cluster, tenant: str, gpus: int | str, **said: Any) -> Answer:
-    given: dict[str, Any] = {"pool": "pool", "guarantee": {GPU: gpus}, **said}
+def ask_guarantee(cluster: Cluster, tenant: str, gpus: int | str, **fields: Any) -> Answer:
+    given: dict[str, Any] = {"pool": "pool", "guarantee": {GPU: gpus}, **fields}
     return ask_question(cluster, GuaranteeQuestion(tenant=tenant, **given))
 
 
@@ -163,7 +163,7 @@ def test_a_guarantee_of_cpu_is_a_sum() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "kind", "message", "hint"),
+    ("fields", "kind", "message", "hint"),
     [
         ({"tenant": "No"}, InputError, "tenant name 'No'", "lower-case"),
         ({"pool": "b100"}, NotFoundError, "pool 'b100' does not exist", "pool.compute"),
@@ -177,9 +177,9 @@ def test_a_guarantee_of_cpu_is_a_sum() -> None:
     ],
 )
 def test_invalid_question_is_rejected_with_hint(
-    said: dict[str, Any], kind: type[VkgatewayError], message: str, hint: str
+    fields: dict[str, Any], kind: type[VkgatewayError], message: str, hint: str
 ) -> None:
-    given: dict[str, Any] = {"tenant": "new", "pool": "pool", "guarantee": {GPU: 8}, **said}
+    given: dict[str, Any] = {"tenant": "new", "pool": "pool", "guarantee": {GPU: 8}, **fields}
     with pytest.raises(kind) as caught:
         ask_question(Cluster([make_node("n0")], [make_quota("a")]), GuaranteeQuestion(**given))
     assert message in str(caught.value)

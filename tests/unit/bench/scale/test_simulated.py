@@ -25,7 +25,7 @@ def plan() -> SimulatedRun:
     return simulate(make_scenario(SCALE, POOL, JOBS, warm_up=WARM_UP), WARM_UP + SCALE.duration)
 
 
-def told(simulated: SimulatedRun, lives: dict[str, Life], *, left: tuple[str, ...] = ()) -> Outcome:
+def simulated_outcome(simulated: SimulatedRun, lives: dict[str, Life], *, left: tuple[str, ...] = ()) -> Outcome:
     metered = MeterFigures(
         seconds=120, cpu={"gateway": 6.0}, peak=100, busy=(0.5,), steps={0.1: 5.0, float("inf"): 5.0}
     )
@@ -57,7 +57,7 @@ def test_a_shift_delays_submissions_and_lengthens_runs() -> None:
 
 
 def test_a_platform_that_does_what_the_simulation_does_meets_all_targets(plan: SimulatedRun) -> None:
-    outcome = told(plan, dict(plan.lives))
+    outcome = simulated_outcome(plan, dict(plan.lives))
     assert all(len(row) == len(COLUMNS) for row in outcome.rows)
     assert all(target.is_met for target in outcome.targets)
     rows = {row[0]: row[1:] for row in outcome.rows}
@@ -70,7 +70,7 @@ def test_a_platform_that_leaves_gangs_waiting_and_pods_behind_misses(plan: Simul
         name: Life(gang=name, arrived=life.arrived) if number % 3 else life
         for number, (name, life) in enumerate(plan.lives.items())
     }
-    outcome = told(plan, waiting, left=("a--default/low-g8-0001-0-abcde",))
+    outcome = simulated_outcome(plan, waiting, left=("a--default/low-g8-0001-0-abcde",))
     missed = {target.what for target in outcome.targets if not target.is_met}
     assert "starts that no simulation explains" in missed
     assert "pods left after all Jobs were deleted" in missed

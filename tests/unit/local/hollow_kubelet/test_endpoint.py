@@ -158,10 +158,10 @@ async def test_followed_log_ends_with_the_pod() -> None:
 
 async def test_command_returns_output_and_exit_code(commands: type[FakeCommand]) -> None:
     async with world() as made, connect(made.caller(), "true") as socket:
-        said = await messages(socket)
-    assert said[0] == b"\x01true"
-    status = msgspec.json.decode(said[1][1:])
-    assert (said[1][0], status["details"]["causes"][0]["message"]) == (3, "3")
+        received = await messages(socket)
+    assert received[0] == b"\x01true"
+    status = msgspec.json.decode(received[1][1:])
+    assert (received[1][0], status["details"]["causes"][0]["message"]) == (3, "3")
     assert commands.started[0].killed.is_set()
     assert commands.started[0].wanted.hostname == "web"
 
@@ -171,8 +171,8 @@ async def test_command_is_killed_when_the_pod_ends(commands: type[FakeCommand]) 
         assert (await socket.receive()).data == b"\x01sleep 1000"
         made.server.store.delete(PODS, "web", namespace="alpha--default")
         async with asyncio.timeout(10):
-            said = await messages(socket)
-    assert b"pod web has ended" in said[0]
+            received = await messages(socket)
+    assert b"pod web has ended" in received[0]
     assert commands.started[0].killed.is_set()
 
 
@@ -193,7 +193,7 @@ async def test_concurrent_commands_per_tenant_are_limited(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("phase", "path", "status", "said"),
+    ("phase", "path", "status", "message"),
     [
         ("Succeeded", EXEC, 400, "does not run"),
         ("", EXEC.replace("main", "other"), 404, "container not found"),
@@ -204,12 +204,12 @@ async def test_concurrent_commands_per_tenant_are_limited(monkeypatch: pytest.Mo
         ("", f"{EXEC}?command=id", 400, "upgrade"),
     ],
 )
-async def test_invalid_requests_are_refused(phase: str, path: str, status: int, said: str) -> None:
+async def test_invalid_requests_are_refused(phase: str, path: str, status: int, message: str) -> None:
     async with world() as made:
         if phase:
             set_phase(made.server, phase)
         async with made.caller().post(path) as answer:
-            assert (answer.status, said in await answer.text()) == (status, True)
+            assert (answer.status, message in await answer.text()) == (status, True)
 
 
 async def test_machine_without_isolation_refuses_with_the_reason(commands: type[FakeCommand]) -> None:

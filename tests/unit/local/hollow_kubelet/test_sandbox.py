@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(
 
 
 @dataclass(frozen=True)
-class Said:
+class CommandResult:
     code: int
     out: str
     err: str
@@ -41,21 +41,21 @@ async def started(*argv: str, stdin: bool = False, tty: bool = False) -> AsyncIt
         await command.kill()
 
 
-async def whole(command: Command, name: str) -> str:
+async def read_all(command: Command, name: str) -> str:
     parts = []
     while data := await command.read(name):
         parts.append(data)
     return b"".join(parts).decode()
 
 
-async def said(*argv: str) -> Said:
+async def run_in_sandbox(*argv: str) -> CommandResult:
     async with started(*argv) as command:
-        out, err = await asyncio.gather(whole(command, "stdout"), whole(command, "stderr"))
-        return Said(await command.wait(), out, err)
+        out, err = await asyncio.gather(read_all(command, "stdout"), read_all(command, "stderr"))
+        return CommandResult(await command.wait(), out, err)
 
 
-async def shell(script: str) -> Said:
-    return await said("sh", "-c", script)
+async def shell(script: str) -> CommandResult:
+    return await run_in_sandbox("sh", "-c", script)
 
 
 async def until_gone(pids: list[int]) -> None:
@@ -89,7 +89,7 @@ async def test_command_runs_and_returns_its_exit_code(script: str, code: int, ou
 
 
 async def test_missing_command_exits_with_127() -> None:
-    found = await said("python3")
+    found = await run_in_sandbox("python3")
     assert found.code == 127
     assert "python3" in found.err
 
@@ -99,7 +99,7 @@ async def test_input_reaches_the_command() -> None:
         assert command.stdin is not None
         command.stdin.write(b"through and back")
         command.stdin.write_eof()
-        assert await whole(command, "stdout") == "through and back"
+        assert await read_all(command, "stdout") == "through and back"
         assert await command.wait() == 0
 
 
@@ -108,7 +108,7 @@ async def test_terminal_has_a_size() -> None:
         command.resize(columns=111, rows=33)
         assert command.stdin is not None
         command.stdin.write(b"\n")
-        assert "33 111" in await whole(command, "stdout")
+        assert "33 111" in await read_all(command, "stdout")
 
 
 async def test_machine_is_not_visible() -> None:
@@ -183,7 +183,7 @@ async def test_command_with_excessive_use_is_stopped(script: str) -> None:
         pid = command._process.pid
         deepest = 0
         ended = asyncio.create_task(command.wait())
-        reading = asyncio.gather(whole(command, "stdout"), whole(command, "stderr"))
+        reading = asyncio.gather(read_all(command, "stdout"), read_all(command, "stderr"))
         while not ended.done():
             deepest = max(deepest, len(inside(pid)))
             await asyncio.sleep(0.05)

@@ -73,8 +73,8 @@ async def running(server: FakeApiServer, kernel: Kernel) -> AsyncIterator[Enforc
 def pod(server: FakeApiServer, name: str, address: str = "", *, node: str = SITE.node, **status: str) -> str:
     spec = {"nodeName": node, "containers": [{"name": "main", "image": "busybox"}]}
     made = server.store.create(PODS, {"metadata": {"name": name}, "spec": spec}, "alpha--web")
-    told = {**made, "status": {"phase": "Running", "podIP": address, **status}}
-    server.store.update(PODS, told, name=name, namespace="alpha--web", status=True)
+    updated = {**made, "status": {"phase": "Running", "podIP": address, **status}}
+    server.store.update(PODS, updated, name=name, namespace="alpha--web", status=True)
     uid: str = made["metadata"]["uid"]
     return uid
 

@@ -107,10 +107,10 @@ async def test_volume_grows_with_its_claim(server: FakeApiServer, tmp_path: Path
         bound["status"] = {"phase": "Bound", "capacity": {"storage": "1Gi"}}
         server.store.update(PERSISTENT_VOLUME_CLAIMS, bound, name="data", namespace="default")
         await wait_until(lambda: volumes(server)[0]["spec"]["capacity"]["storage"] == "3Gi")
-        await wait_until(lambda: told(server) == {"storage": "3Gi"})
+        await wait_until(lambda: claim_capacity(server) == {"storage": "3Gi"})
 
 
-def told(server: FakeApiServer) -> object:
+def claim_capacity(server: FakeApiServer) -> object:
     """Return the capacity in the claim's status."""
     return server.store.get(PERSISTENT_VOLUME_CLAIMS, "data", "default")["status"]["capacity"]
 

@@ -123,10 +123,10 @@ async def test_labelled_pods_without_owner_count_for_no_tenant(harness: Harness)
 
 def make_zones(*free: int) -> TopologyView:
     """Return the zones that host-1 publishes: two zones of four GPUs."""
-    told = tuple(
+    zones = tuple(
         Zone(name=f"node-{at}", allocatable={GPU: 4000}, available={GPU: each * 1000}) for at, each in enumerate(free)
     )
-    return TopologyView(Meta(name="host-1"), "pod", told)
+    return TopologyView(Meta(name="host-1"), "pod", zones)
 
 
 async def test_zones_report_published_pods(harness: Harness) -> None:

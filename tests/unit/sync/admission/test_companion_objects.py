@@ -74,12 +74,12 @@ async def test_complete_once_each_kind_was_listed_or_is_not_served(server: FakeA
     server.register(PODGROUPS)
     server.store.create(PODGROUPS, GROUP)
     async with run_objects(server) as (companions, changed):
-        said = [companions.is_complete]
+        complete = [companions.is_complete]
         for wanted in (make_reference(), Reference("ray.io", "RayCluster", "rayclusters", "default", "ray")):
             companions.watch_kind_of(wanted)
-            said.append(companions.is_complete)
+            complete.append(companions.is_complete)
             await wait_until(lambda: companions.is_complete)
-        assert said == [True, False, False]
+        assert complete == [True, False, False]
         assert changed == [make_reference()]
 
 

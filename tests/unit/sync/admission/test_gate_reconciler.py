@@ -168,12 +168,12 @@ async def test_pod_failed_by_a_stricter_policy_is_not_expected(harness: Harness)
     """Until all lists are complete, no completion is recorded."""
     uid = harness.create_pod()
     await harness.reconcile_pod()
-    said = [harness.reads.is_settled]
+    settled = [harness.reads.is_settled]
     harness.members.pools_changed()
-    said.append(harness.reads.is_settled)
+    settled.append(harness.reads.is_settled)
     harness.refused.append("web")
     await harness.reconcile_pod()
-    assert [*said, harness.reads.is_settled] == [True, False, True]
+    assert [*settled, harness.reads.is_settled] == [True, False, True]
     assert harness.admission.gangs.find_member(uid) is not None
 
 

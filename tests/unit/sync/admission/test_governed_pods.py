@@ -206,15 +206,15 @@ def test_notice_on_an_orphan_is_ignored() -> None:
 
 def test_complete_once_all_is_listed_and_read() -> None:
     harness = Harness()
-    said = [harness.admission.is_known]
+    known = [harness.admission.is_known]
     harness.admission.pods_listed()
-    said.append(harness.admission.is_known)
+    known.append(harness.admission.is_known)
     harness.admission.reads.outdated.add("u9")
-    said.append(harness.admission.is_known)
+    known.append(harness.admission.is_known)
     harness.admission.reads.outdated.clear()
     harness.admission.reads.unread.add(KEY)
-    said.append(harness.admission.is_known)
-    assert said == [False, True, False, False]
+    known.append(harness.admission.is_known)
+    assert known == [False, True, False, False]
 
 
 def test_only_pods_created_after_the_first_list_are_metered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,10 +236,10 @@ def test_running_pods_must_be_read_before_complete() -> None:
     harness.admission.pods_listed()
     harness.pods.put_tenant(tenant_view())
     harness.pods.put_compute(compute_view())
-    said = [harness.admission.is_known]
+    known = [harness.admission.is_known]
     harness.admission.put_member(make_member(pools=(POOL, OTHER_POOL)))
-    said.append(harness.admission.is_known)
-    assert said == [False, True]
+    known.append(harness.admission.is_known)
+    assert known == [False, True]
 
 
 @pytest.mark.parametrize(

@@ -24,13 +24,13 @@ class ReportedGang:
         self.writes: dict[str, list[float]] = {}
         self.news: list[str] = []
 
-    def due_report(self, uid: str, said: PendingMessage, now: float) -> float | None:
-        told = self.telling.plan_report(uid, "default/gang/x", said, now=now)
-        if told.report_now is not None:
-            self.shows[uid] = told.report_now.text
+    def due_report(self, uid: str, message: PendingMessage, now: float) -> float | None:
+        due = self.telling.plan_report(uid, "default/gang/x", message, now=now)
+        if due.report_now is not None:
+            self.shows[uid] = due.report_now.text
             self.writes.setdefault(uid, []).append(now)
-            self.news += [told.report_now.code] if told.is_new else []
-        return told.requeue_after
+            self.news += [due.report_now.code] if due.is_new else []
+        return due.requeue_after
 
 
 MEMBERS, ROOM = pending_report("WaitingForMembers"), pending_report("WaitingForRoom")
@@ -130,7 +130,7 @@ def test_deleted_gang_is_dropped_and_a_changed_gang_starts_again() -> None:
 @given(st.integers(0, 2**32))
 def test_members_converge_to_one_reason_with_few_writes(seed: int) -> None:
     random = Random(seed)
-    gang, now, said, number = ReportedGang(), 1000.0, ROOM, 0
+    gang, now, message, number = ReportedGang(), 1000.0, ROOM, 0
     pods: list[str] = []
     apart = 0.0
     for _ in range(600):
@@ -139,9 +139,9 @@ def test_members_converge_to_one_reason_with_few_writes(seed: int) -> None:
             pods.append(f"p{len(pods)}")
         if random.random() < 0.05:
             number += 1
-            said = pending_report(random.choice(("WaitingForRoom", "WaitingForQuota")), f"text {number}")
+            message = pending_report(random.choice(("WaitingForRoom", "WaitingForQuota")), f"text {number}")
         for uid in random.sample(pods, len(pods)):
-            gang.due_report(uid, said, now)
+            gang.due_report(uid, message, now)
         apart = apart + 0.25 if len(set(gang.shows.values())) > 1 else 0.0
         assert apart <= 0.25, f"seed {seed}: {gang.shows} at {now}"
     for times in gang.writes.values():

@@ -62,8 +62,8 @@ def test_pod_evicted_before_forwarding_is_not_forwarded() -> None:
     harness = Harness()
     harness.admit_pod()
     harness.evict_pod()
-    said = harness.admission.admission_for("u1", NODE)
-    assert (said.verdict, said.code, said.deadline) == ("evicting", PREEMPTED, harness.now + 30)
+    admission = harness.admission.admission_for("u1", NODE)
+    assert (admission.verdict, admission.code, admission.deadline) == ("evicting", PREEMPTED, harness.now + 30)
 
 
 def test_running_pod_is_admitted_unless_evicted() -> None:
@@ -74,8 +74,13 @@ def test_running_pod_is_admitted_unless_evicted() -> None:
     harness.admission.verdicts.apply_promote(Promote(gang=GANG, pods=("u1",)))
     assert harness.admission.running_admission("u1") == Admission(AdmissionState.ADMITTED, borrowed=False)
     harness.evict_pod()
-    said = harness.admission.running_admission("u1")
-    assert (said.verdict, said.deadline, said.grace, said.evicted_for) == ("evicting", harness.now + 30, 60.0, "beta/x")
+    admission = harness.admission.running_admission("u1")
+    assert (admission.verdict, admission.deadline, admission.grace, admission.evicted_for) == (
+        "evicting",
+        harness.now + 30,
+        60.0,
+        "beta/x",
+    )
 
 
 def test_eviction_message_hides_other_tenants() -> None:

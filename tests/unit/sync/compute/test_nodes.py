@@ -9,9 +9,9 @@ from vkgateway.sync.compute.nodes import MAX_IMAGES, decode_node, is_unchanged
 
 
 def make_node(*images: list[str] | None, heartbeat: str = "") -> NodeView:
-    told = [{"names": names, "sizeBytes": 1000} for names in images]
+    node_images = [{"names": names, "sizeBytes": 1000} for names in images]
     conditions = [{"type": "Ready", "status": "True", "lastHeartbeatTime": heartbeat}]
-    document = {"metadata": {"name": "host-1"}, "status": {"images": told, "conditions": conditions}}
+    document = {"metadata": {"name": "host-1"}, "status": {"images": node_images, "conditions": conditions}}
     return decode_node(json.dumps(document).encode())
 
 

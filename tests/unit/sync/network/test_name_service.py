@@ -133,9 +133,9 @@ async def test_external_name_of_a_differing_service_is_included(world: World, se
     world.create_pod()
     async with world.run_gateway():
         await wait_until(lambda: servers.served and f"web.{domain}" in servers.served[-1][2])
-        told = servers.served[-1][2]
-    assert told.keys() == {f"web.{domain}", f"a.{domain}", f"b.{domain}", "kubernetes.default.svc.cluster.local"}
-    assert told[f"web.{domain}"] == told[f"a.{domain}"] == told[f"b.{domain}"]
+        names = servers.served[-1][2]
+    assert names.keys() == {f"web.{domain}", f"a.{domain}", f"b.{domain}", "kubernetes.default.svc.cluster.local"}
+    assert names[f"web.{domain}"] == names[f"a.{domain}"] == names[f"b.{domain}"]
 
 
 async def test_forwarder_stays_until_the_name_server_answers(world: World, servers: FakeNameServers) -> None:

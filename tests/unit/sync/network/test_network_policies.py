@@ -158,8 +158,8 @@ async def test_unsupported_rule_is_reported(world: World) -> None:
     create_policy(world, ingress=[{"from": [{"ipBlock": {"cidr": "10.214.0.9/32"}}]}])
     world.create_pod()
     async with world.run_gateway():
-        said = await wait_until(lambda: [message for reason, message in world.events() if reason == "PartLeftOut"])
-    assert "10.214.0.9/32" in said[0]
+        messages = await wait_until(lambda: [message for reason, message in world.events() if reason == "PartLeftOut"])
+    assert "10.214.0.9/32" in messages[0]
     assert compute_policy(world, "deny")["ingress"] == []
 
 
@@ -214,10 +214,10 @@ async def test_refused_policy_blocks_neither_pods_nor_other_policies(world: Worl
         assert compute_policy(world)["ingress"] == []
         create_policy(world, "deny")
         await wait_until(lambda: compute_policy(world, "deny"))
-        said = await wait_until(
+        messages = await wait_until(
             lambda: [message for reason, message in world.events() if reason == "ForwardingRefused"]
         )
-        assert said[0] == "the compute cluster refused it: default: not in this cluster"
+        assert messages[0] == "the compute cluster refused it: default: not in this cluster"
         world.tenant_server.store.delete(NETWORK_POLICIES, "deny", "default")
         await wait_until(lambda: not compute_policy(world, "deny"))
 
@@ -249,10 +249,10 @@ async def test_refused_change_deletes_the_previous_version(world: World) -> None
         refuse_changes(world, f"{COMPUTE_NAMESPACE}: not in this cluster", status=422)
         change_policy(world, ingress=[])
         await wait_until(lambda: not compute_policy(world, "deny"))
-        (said,) = await wait_until(
+        (event_message,) = await wait_until(
             lambda: [message for reason, message in world.events() if reason == "ForwardingRefused"]
         )
-        assert said == (
+        assert event_message == (
             "the compute cluster refused it: default: not in this cluster; the previous version is "
             "deleted, so the pods that it selects are isolated"
         )
@@ -267,11 +267,11 @@ async def test_change_without_permission_is_reported_as_not_in_force(world: Worl
         message = 'networkpolicies "deny" is forbidden: User "vkgateway" cannot update resource "networkpolicies"'
         refuse_changes(world, message, status=403)
         change_policy(world, ingress=[])
-        (said,) = await wait_until(
+        (event_message,) = await wait_until(
             lambda: [message for reason, message in world.events() if reason == "ForwardingRefused"]
         )
         reason = "change it at the moment: the previous version stays in force"
-        assert said == f"the compute cluster does not allow the gateway to {reason}"
+        assert event_message == f"the compute cluster does not allow the gateway to {reason}"
         await world.wait_settled()
         assert compute_policy(world, "deny")["ingress"]
 

@@ -42,7 +42,9 @@ def cluster_ip(world: World, name: str = "web") -> str:
 
 
 async def event_messages(world: World, reason: str) -> str:
-    found: list[str] = await wait_until(lambda: [words for said, words in world.events() if said == reason])
+    found: list[str] = await wait_until(
+        lambda: [words for event_reason, words in world.events() if event_reason == reason]
+    )
     return found[0]
 
 

@@ -250,8 +250,8 @@ async def test_tenant_slices_lead_only_to_its_own_running_pods(world: World) -> 
             == (compute_service(world) or {"metadata": {}})["metadata"]["uid"]
         )
         assert created["metadata"]["labels"][SERVICE_NAME_LABEL] == "web"
-        said = await wait_until(lambda: [words for reason, words in world.events() if reason == "EndpointRefused"])
-        assert "10.9.9.9, 10.1.2.77" in said[-1]
+        messages = await wait_until(lambda: [words for reason, words in world.events() if reason == "EndpointRefused"])
+        assert "10.9.9.9, 10.1.2.77" in messages[-1]
         # The pod ends; another pod may get its address.
         world.end_pod()
         await wait_until(lambda: slice_addresses(world) == [])
@@ -305,7 +305,7 @@ async def test_pod_changes_enqueue_only_services_with_changed_addresses(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[str] = []
-    told = 0
+    lookups = 0
     for number in range(5):
         create_service(world, f"s{number}", selector=None)
         write_slice(world, "10.1.2.3" if number == 0 else "10.1.2.4", name=f"of-{number}", service=f"s{number}")
@@ -323,8 +323,8 @@ async def test_pod_changes_enqueue_only_services_with_changed_addresses(
             await reconcile(key, *more)
 
         def counted(*more: Any) -> frozenset[str]:
-            nonlocal told
-            told += 1
+            nonlocal lookups
+            lookups += 1
             return look(*more)
 
         look = pod_addresses._addresses_of
@@ -334,7 +334,7 @@ async def test_pod_changes_enqueue_only_services_with_changed_addresses(
         del pod["metadata"]["resourceVersion"]
         pod["status"]["conditions"] = [{"type": "PodScheduled", "status": "True"}]
         world.compute_server.store.update(PODS, pod, name="other", namespace=COMPUTE_NAMESPACE, status=True)
-        await wait_until(lambda: told)
+        await wait_until(lambda: lookups)
         await world.wait_settled()
         assert looked == []
         pod["status"] |= {"phase": "Running", "hostIP": "10.9.9.9", "podIP": "10.1.2.4"}
@@ -342,7 +342,7 @@ async def test_pod_changes_enqueue_only_services_with_changed_addresses(
         await wait_until(lambda: sorted(slice_addresses(world)) == ["10.1.2.3", *["10.1.2.4"] * 4])
         await world.wait_settled()
         assert set(looked) == {"s1", "s2", "s3", "s4"}
-        assert told <= 4
+        assert lookups <= 4
 
 
 async def test_address_added_and_removed_between_checks_enqueues_services(
@@ -417,7 +417,7 @@ async def test_address_reused_by_another_pod_stays(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("refusal", "messages"),
     [
         ('services "web" is forbidden: not yet ready to handle request', []),
         (
@@ -430,15 +430,17 @@ async def test_address_reused_by_another_pod_stays(world: World) -> None:
         ),
     ],
 )
-async def test_refusal_message_shows_only_the_services_own_names(world: World, said: str, told: list[str]) -> None:
+async def test_refusal_message_shows_only_the_services_own_names(
+    world: World, refusal: str, messages: list[str]
+) -> None:
     fault = world.compute_server.fail(
         "POST", f"/namespaces/{COMPUTE_NAMESPACE}/services", status=403, reason="Forbidden"
     )
-    fault.message = said
+    fault.message = refusal
     create_service(world)
     world.create_pod()
     async with world.run_gateway():
         await wait_until(lambda: compute_service(world))
         await world.wait_settled()
     assert fault.hits == 1
-    assert [message for _, message in world.events()] == told
+    assert [message for _, message in world.events()] == messages

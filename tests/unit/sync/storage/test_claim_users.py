@@ -103,8 +103,10 @@ async def test_foreign_volume_is_not_mounted(world: World) -> None:
     bind_to_volume(world, "mine")
     world.create_pod(volumes=[DATA])
     async with world.run_gateway():
-        told = "is bound to mine, which is not a volume of the platform"
-        await wait_until(lambda: any(told in words for words in event_messages(world, "PersistentVolumeClaimNotReady")))
+        message = "is bound to mine, which is not a volume of the platform"
+        await wait_until(
+            lambda: any(message in words for words in event_messages(world, "PersistentVolumeClaimNotReady"))
+        )
         await world.wait_settled()
     assert world.compute_pod() is None
 
@@ -129,8 +131,8 @@ async def test_volume_stays_in_its_namespace(world: World) -> None:
             },
             "other",
         )
-        told = 'persistentvolumeclaim "data" is bound to a volume that stays in namespace default'
-        await wait_until(lambda: told in event_messages(world, "PersistentVolumeClaimNotReady"))
+        message = 'persistentvolumeclaim "data" is bound to a volume that stays in namespace default'
+        await wait_until(lambda: message in event_messages(world, "PersistentVolumeClaimNotReady"))
     assert source["metadata"]["uid"] == (tenant_claim(world) or {})["metadata"]["uid"]
 
 

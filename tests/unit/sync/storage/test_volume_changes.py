@@ -71,9 +71,9 @@ async def test_expansion_is_forwarded_and_its_progress_mirrored(world: World) ->
         growing = {"type": "Resizing", "status": "True", "message": f"disk of {COMPUTE_NAMESPACE}/data"}
         change_compute_claim(world, conditions=[growing], allocatedResources={"storage": "3Gi"})
         await wait_until(lambda: (tenant_claim(world) or {})["status"].get("conditions"))
-        told = (tenant_claim(world) or {})["status"]
-        assert told["conditions"] == [growing | {"message": "disk of default/data"}]
-        assert told["allocatedResources"] == {"storage": "3Gi"}
+        status = (tenant_claim(world) or {})["status"]
+        assert status["conditions"] == [growing | {"message": "disk of default/data"}]
+        assert status["allocatedResources"] == {"storage": "3Gi"}
         change_compute_claim(world, conditions=[], capacity={"storage": "3Gi"})
         await wait_until(lambda: (tenant_claim(world) or {})["status"]["capacity"] == {"storage": "3Gi"})
         await wait_until(lambda: tenant_volumes(world)[0]["spec"]["capacity"] == {"storage": "3Gi"})

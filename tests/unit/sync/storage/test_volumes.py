@@ -84,8 +84,8 @@ async def test_volume_facts_are_updated_without_its_location(world: World) -> No
         await wait_until(lambda: (tenant_claim(world) or {})["status"]["capacity"] == {"storage": "2Gi"})
         assert "vkgateway.io/provisional" not in tenant_volumes(world)[0]["metadata"]["annotations"]
 
-    told = json.dumps([tenant_volumes(world), tenant_claim(world), world.events()])
-    assert not [word for word in ("secret", "disk-", COMPUTE_NAMESPACE, "disks.example.org") if word in told]
+    mirrored = json.dumps([tenant_volumes(world), tenant_claim(world), world.events()])
+    assert not [word for word in ("secret", "disk-", COMPUTE_NAMESPACE, "disks.example.org") if word in mirrored]
 
 
 async def test_immediate_binding_shows_the_real_volume(world: World) -> None:
@@ -125,7 +125,7 @@ async def test_unreachable_cluster_without_pools_of_the_tenant_blocks_no_volume(
 
 
 @pytest.mark.parametrize(
-    ("spec", "reason", "said"),
+    ("spec", "reason", "message"),
     [
         ({"storageClassName": "gold"}, "StorageClassRefused", "gold is not allowed for this tenant; allowed: fast"),
         (
@@ -139,14 +139,14 @@ async def test_unreachable_cluster_without_pools_of_the_tenant_blocks_no_volume(
     ],
 )
 async def test_refused_claim_gets_an_event_with_a_remedy(
-    world: World, spec: dict[str, Any], reason: str, said: str
+    world: World, spec: dict[str, Any], reason: str, message: str
 ) -> None:
     create_claim(world, **spec)
     async with world.run_gateway():
         (words,) = await wait_until(lambda: event_messages(world, reason))
         await world.wait_settled()
 
-    assert said in words
+    assert message in words
     assert (compute_claim(world), tenant_volumes(world)) == (None, [])
 
 

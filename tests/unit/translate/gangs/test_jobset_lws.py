@@ -42,7 +42,7 @@ def jobset(*replicated: Any, **spec: Any) -> Any:
 DRIVER, WORKERS = jobs("driver"), jobs("worker", 2, parallelism=4, completions=4)
 
 
-def told(marks: GangMarks) -> tuple[str, int, int | None, bool]:
+def gang_facts(marks: GangMarks) -> tuple[str, int, int | None, bool]:
     return marks.group.removeprefix("research/"), marks.minimum, marks.size, marks.elastic
 
 
@@ -50,7 +50,7 @@ def test_all_jobs_of_a_jobset_are_one_gang() -> None:
     found = jobset(DRIVER, WORKERS)
     all_marks = [read(member("driver"), found), read(member("worker", 1, 3), found)]
 
-    assert {told(marks) for marks in all_marks} == {("jobset/train", 9, 9, False)}
+    assert {gang_facts(marks) for marks in all_marks} == {("jobset/train", 9, 9, False)}
     assert {marks.integration for marks in all_marks} == {"JobSet"}
     assert [marks.role for marks in all_marks] == ["driver", "worker"]
     assert dict(all_marks[0].role_minimum) == {"driver": 1, "worker": 8}
@@ -73,8 +73,8 @@ def of_attempt(number: int, role: str = "worker", index: int = 0, pod_index: int
 
 def test_restarted_jobset_is_a_new_gang_of_the_same_size() -> None:
     found = jobset(DRIVER, WORKERS)
-    told_of = [told(read(of_attempt(number), found)) for number in range(3)]
-    assert told_of[0] == told(read(member(), found)) == ("jobset/train", 9, 9, False)
+    told_of = [gang_facts(read(of_attempt(number), found)) for number in range(3)]
+    assert told_of[0] == gang_facts(read(member(), found)) == ("jobset/train", 9, 9, False)
     assert told_of[1:] == [(f"jobset/train/restart-{number}", 9, 9, False) for number in (1, 2)]
     assert read(of_attempt(1)).group == "research/jobset/train/restart-1", "and before the JobSet is known"
     assert gang_references(of_attempt(1))[0] == SET
@@ -118,15 +118,15 @@ def test_parallelism_limits_the_pods_of_a_job(spec: Any, pods: int) -> None:
 def test_jobs_with_startup_order_are_separate_gangs() -> None:
     found = jobset(DRIVER, WORKERS, startupPolicy={"startupPolicyOrder": "InOrder"})
 
-    assert told(read(member("driver"), found)) == ("jobset/train/driver", 1, 1, False)
-    assert told(read(member("worker"), found)) == ("jobset/train/worker", 8, 8, False)
+    assert gang_facts(read(member("driver"), found)) == ("jobset/train/driver", 1, 1, False)
+    assert gang_facts(read(member("worker"), found)) == ("jobset/train/worker", 8, 8, False)
 
 
 def test_jobs_with_equal_dependencies_are_one_gang() -> None:
     found = jobset(DRIVER, jobs("store"), jobs("worker", 3, after="driver"), jobs("judge", after="driver"))
 
-    assert told(read(member("store"), found))[:2] == ("jobset/train/driver", 2)
-    assert told(read(member("judge"), found))[:2] == ("jobset/train/worker", 4)
+    assert gang_facts(read(member("store"), found))[:2] == ("jobset/train/driver", 2)
+    assert gang_facts(read(member("judge"), found))[:2] == ("jobset/train/worker", 4)
 
 
 DOMAIN = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "example.com/rack"}
@@ -139,7 +139,7 @@ def test_first_pod_of_an_exclusive_job_is_standalone() -> None:
     first, other = read(member("worker", 1, 0), found), read(member("worker", 1, 2), found)
 
     assert (first.integration, first.minimum) == ("", 1)
-    assert told(other) == ("jobset/train/worker/1/others", 3, 3, False)
+    assert gang_facts(other) == ("jobset/train/worker/1/others", 3, 3, False)
     assert read(member("worker", 0, 2), found).group != other.group
     assert (read(member("driver"), found).integration, read(member("driver"), found).minimum) == ("", 1)
 
@@ -147,7 +147,7 @@ def test_first_pod_of_an_exclusive_job_is_standalone() -> None:
 def test_exclusive_jobs_with_labelled_nodes_are_one_gang() -> None:
     found = jobset(DRIVER, WORKERS)
     found["metadata"]["annotations"] = DOMAIN | {"alpha.jobset.sigs.k8s.io/node-selector": "true"}
-    assert told(read(member("worker", 1, 2), found))[:2] == ("jobset/train", 9)
+    assert gang_facts(read(member("worker", 1, 2), found))[:2] == ("jobset/train", 9)
 
 
 def test_a_single_job_may_be_exclusive() -> None:
@@ -155,9 +155,9 @@ def test_a_single_job_may_be_exclusive() -> None:
     exclusive["template"]["metadata"] = {"annotations": DOMAIN}
     found = jobset(DRIVER, jobs("store", 2), exclusive)
 
-    assert told(read(member("store"), found))[:2] == ("jobset/train/driver", 3)
+    assert gang_facts(read(member("store"), found))[:2] == ("jobset/train/driver", 3)
     assert read(member("worker", 0, 0), found).minimum == 1
-    assert told(read(member("worker", 0, 1), found))[:2] == ("jobset/train/worker/0/others", 3)
+    assert gang_facts(read(member("worker", 0, 1), found))[:2] == ("jobset/train/worker/0/others", 3)
 
 
 def test_run_limit_comes_from_the_pods_job() -> None:
@@ -167,12 +167,12 @@ def test_run_limit_comes_from_the_pods_job() -> None:
 
 def test_annotation_may_lower_the_minimum() -> None:
     marks = read(member(annotations=ours(min="3", elastic_max="9")), jobset(DRIVER, WORKERS))
-    assert (*told(marks), dict(marks.role_minimum)) == ("jobset/train", 3, 9, True, {})
+    assert (*gang_facts(marks), dict(marks.role_minimum)) == ("jobset/train", 3, 9, True, {})
 
 
 def test_gang_job_annotation_makes_each_job_a_gang() -> None:
     marks = read(member(annotations=ours(gang="job")), job("train-worker-0", parallelism=4), jobset(DRIVER, WORKERS))
-    assert told(marks)[:2] == ("job/train-worker-0", 4)
+    assert gang_facts(marks)[:2] == ("job/train-worker-0", 4)
 
 
 def test_unknown_replicated_job_is_refused() -> None:
@@ -213,7 +213,7 @@ def groups(*, size: int = 4, exclusive: str = "", **spec: Any) -> Any:
 def test_a_leader_and_its_workers_are_a_gang() -> None:
     marks = [read(served(index), groups(replicas=3)) for index in range(4)]
 
-    assert {told(each) for each in marks} == {("lws/serve/1", 4, 4, False)}
+    assert {gang_facts(each) for each in marks} == {("lws/serve/1", 4, 4, False)}
     assert [(each.role, each.rank) for each in marks] == [("leader", 0), *(("worker", rank) for rank in (1, 2, 3))]
     assert dict(marks[0].role_minimum) == {"leader": 1, "worker": 3}
     assert read(served(group="2"), groups()).group == "research/lws/serve/2"
@@ -237,6 +237,6 @@ def test_leader_is_standalone_if_workers_are_created_later(later: Any) -> None:
     leader, worker = read(served(0), groups(**later)), read(served(2), groups(**later))
 
     assert (leader.integration, leader.minimum) == ("", 1)
-    assert told(worker) == ("lws/serve/1/workers", 3, 3, False)
+    assert gang_facts(worker) == ("lws/serve/1/workers", 3, 3, False)
     alone = read(served(0, size="1"), groups(size=1, **later))
-    assert told(alone) == ("lws/serve/1", 1, 1, False)
+    assert gang_facts(alone) == ("lws/serve/1", 1, 1, False)
