@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from tests.e2e import gatewaysocket
-from tests.e2e.watching import is_watched, watched, watching
+from tests.e2e.watching import get_watched, is_watched, watching
 from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
 from vkgateway.programs.supervisor.client import SupervisorClient
 
@@ -39,7 +39,7 @@ _CHANGES_TOGETHER = 0.05
 
 
 @dataclass(frozen=True)
-class Answer:
+class CommandResult:
     """Exit code and output of a finished program."""
 
     code: int
@@ -50,7 +50,9 @@ class Answer:
         return f"exit code {self.code}\n{self.out}\n{self.err}"
 
 
-def run(*argv: str, stdin: str | None = None, timeout: float = 120, env: dict[str, str] | None = None) -> Answer:
+def run_program(
+    *argv: str, stdin: str | None = None, timeout: float = 120, env: dict[str, str] | None = None
+) -> CommandResult:
     """Run a program to its end."""
     done = subprocess.run(
         argv,
@@ -61,10 +63,10 @@ def run(*argv: str, stdin: str | None = None, timeout: float = 120, env: dict[st
         check=False,
         env=os.environ | (env or {}),
     )
-    return Answer(done.returncode, done.stdout, done.stderr)
+    return CommandResult(done.returncode, done.stdout, done.stderr)
 
 
-def version_for(args: tuple[str, ...]) -> tuple[str, ...]:
+def version_option(args: tuple[str, ...]) -> tuple[str, ...]:
     """Return the version option for a command that accepts one and was given none."""
     version = {
         ("up",): COMPUTE_VERSION,
@@ -103,9 +105,9 @@ class Cluster:
     kubectl_path: str
     kubeconfig: Path
 
-    def try_kubectl(self, *args: str, stdin: str | None = None, timeout: float = 60) -> Answer:
+    def try_kubectl(self, *args: str, stdin: str | None = None, timeout: float = 60) -> CommandResult:
         """Run kubectl, and return its answer even if it fails."""
-        return run(*self._kubectl, *args, stdin=stdin, timeout=timeout, env=_SHORT_LIVED)
+        return run_program(*self._kubectl, *args, stdin=stdin, timeout=timeout, env=_SHORT_LIVED)
 
     @property
     def _kubectl(self) -> tuple[str, ...]:
@@ -132,7 +134,7 @@ class Cluster:
     def get(self, *args: str) -> Document:
         """Return one object, or a list of objects."""
         if is_watched(args):
-            found = watched(self._kubectl, args, _SHORT_LIVED)
+            found = get_watched(self._kubectl, args, _SHORT_LIVED)
             assert found is not None, f"kubectl get {' '.join(args)}: not found"
             return found
         document: Document = json.loads(self.kubectl("get", *args, "-o", "json"))
@@ -141,7 +143,7 @@ class Cluster:
     def find(self, *args: str) -> Document | None:
         """Return one object, or None if it does not exist."""
         if is_watched(args):
-            return watched(self._kubectl, args, _SHORT_LIVED)
+            return get_watched(self._kubectl, args, _SHORT_LIVED)
         answer = self.try_kubectl("get", *args, "-o", "json", "--ignore-not-found")
         assert answer.code == 0, str(answer)
         return json.loads(answer.out) if answer.out.strip() else None
@@ -191,10 +193,10 @@ class Platform:
     real: bool = False
     kubeconfigs: dict[str, Cluster] = field(default_factory=dict)
 
-    def try_vkgateway(self, *args: str, stdin: str | None = None, timeout: float = 120) -> Answer:
+    def try_vkgateway(self, *args: str, stdin: str | None = None, timeout: float = 120) -> CommandResult:
         """Run the command line, and return its answer even if it fails."""
         env = {"VKGATEWAY_DATA_DIR": str(self.data_dir)}
-        return run(*VKGATEWAY, *args, *version_for(args), stdin=stdin, timeout=timeout, env=env)
+        return run_program(*VKGATEWAY, *args, *version_option(args), stdin=stdin, timeout=timeout, env=env)
 
     def vkgateway(self, *args: str, timeout: float = 120) -> str:
         """Run the command line, which must succeed, and return its output."""
@@ -219,7 +221,7 @@ class Platform:
 
     def metrics(self) -> str:
         """Return the gateway's metrics, from its Unix socket."""
-        return asyncio.run(gatewaysocket.read(self.data_dir, "/metrics"))
+        return asyncio.run(gatewaysocket.read_page(self.data_dir, "/metrics"))
 
     @property
     def compute(self) -> Cluster:
@@ -235,7 +237,7 @@ class Platform:
         return self.kubeconfigs[name]
 
 
-def pod(name: str, *, image: str = BUSYBOX, command: str = "sleep 3600", **spec: Any) -> Document:
+def pod_manifest(name: str, *, image: str = BUSYBOX, command: str = "sleep 3600", **spec: Any) -> Document:
     """Return a small pod."""
     container = {"name": "main", "image": image, "command": ["sh", "-c", command]} | spec.pop("container", {})
     return {

@@ -74,7 +74,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @contextlib.contextmanager
-def brought_up(*options: str) -> Iterator[Platform]:
+def start_platform(*options: str) -> Iterator[Platform]:
     """Start a platform, yield it, and remove it completely."""
     made = Platform(new_data_dir())
     try:
@@ -91,7 +91,7 @@ def brought_up(*options: str) -> Iterator[Platform]:
 @pytest.fixture(scope="session")
 def platform() -> Iterator[Platform]:
     """Yield a running platform, with a real node if the machine supports it."""
-    with brought_up() as made:
+    with start_platform() as made:
         yield made
 
 
@@ -102,7 +102,7 @@ def pools(platform: Platform) -> tuple[str, ...]:
     return tuple(part for name in names for part in ("--pool", name))
 
 
-def guaranteed(pools: tuple[str, ...]) -> tuple[str, ...]:
+def with_guarantee(pools: tuple[str, ...]) -> tuple[str, ...]:
     """Return these options with a guarantee of two nodes' GPUs in the first pool."""
     return tuple(f"{part}:guarantee=nvidia.com/gpu=16" if part == "a100" else part for part in pools)
 
@@ -110,7 +110,7 @@ def guaranteed(pools: tuple[str, ...]) -> tuple[str, ...]:
 @pytest.fixture(scope="session")
 def alpha(platform: Platform, pools: tuple[str, ...]) -> Cluster:
     """Return a tenant's cluster."""
-    platform.vkgateway("tenant", "create", "alpha", *guaranteed(pools))
+    platform.vkgateway("tenant", "create", "alpha", *with_guarantee(pools))
     return platform.tenant("alpha")
 
 

@@ -23,25 +23,25 @@ from vkgateway.programs.binaries import published
 from vkgateway.programs.binaries.published import PublishedPrograms
 
 
-def provided(wanted: PublishedPrograms) -> Path:
+def program_folder(wanted: PublishedPrograms) -> Path:
     """Return the directory of a program and its manifests. The first call on a machine builds it."""
     return asyncio.run(published.provide_programs(wanted, report=print))
 
 
 @contextlib.contextmanager
-def kuberay(cluster: Cluster, folder: Path) -> Iterator[None]:
+def run_kuberay(cluster: Cluster, folder: Path) -> Iterator[None]:
     """Run KubeRay's operator in a tenant, as released, without webhooks."""
-    made = provided(KUBERAY)
+    made = program_folder(KUBERAY)
     _install(cluster, made / "crds", "rayclusters")
     off = ("--enable-leader-election=false", "--metrics-addr=0", "--health-probe-bind-address=0")
-    with _running([str(made / "ray-operator"), *off], cluster, folder):
+    with _run_controller([str(made / "ray-operator"), *off], cluster, folder):
         yield
 
 
 @contextlib.contextmanager
-def jobset(cluster: Cluster, folder: Path) -> Iterator[None]:
+def run_jobset(cluster: Cluster, folder: Path) -> Iterator[None]:
     """Run JobSet's controller in a tenant, with webhooks that the API server reaches on this machine."""
-    made = provided(JOBSET)
+    made = program_folder(JOBSET)
     _install(cluster, made / "crds", "jobsets")
     authority, port = Authority.create("jobset"), _free_port()
     authority.issue("jobset", ips=["127.0.0.1"], server=True).write(
@@ -57,10 +57,10 @@ def jobset(cluster: Cluster, folder: Path) -> Iterator[None]:
         "health": {"healthProbeBindAddress": "0"},
     }
     (folder / "settings.yaml").write_text(yaml.safe_dump(settings))
-    with _running([str(made / "jobset"), f"--config={folder / 'settings.yaml'}"], cluster, folder):
-        eventually(lambda: _listens(port), what="JobSet's webhooks")
+    with _run_controller([str(made / "jobset"), f"--config={folder / 'settings.yaml'}"], cluster, folder):
+        eventually(lambda: _is_listening(port), what="JobSet's webhooks")
         hooks = list(yaml.safe_load_all((made / "webhooks.yaml").read_text()))
-        cluster.apply(*(_by_url(each, f"https://127.0.0.1:{port}", authority.cert_pem) for each in hooks if each))
+        cluster.apply(*(_with_url(each, f"https://127.0.0.1:{port}", authority.cert_pem) for each in hooks if each))
         yield
 
 
@@ -70,7 +70,7 @@ def _install(cluster: Cluster, crds: Path, plural: str) -> None:
 
 
 @contextlib.contextmanager
-def _running(argv: Sequence[str], cluster: Cluster, folder: Path) -> Iterator[None]:
+def _run_controller(argv: Sequence[str], cluster: Cluster, folder: Path) -> Iterator[None]:
     """Run a controller until the block ends. If it exits before, fail with its output."""
     log = folder / "log"
     with log.open("w") as said:
@@ -86,7 +86,7 @@ def _running(argv: Sequence[str], cluster: Cluster, folder: Path) -> Iterator[No
         assert ended is None, f"{argv[0]} ended with {ended}:\n{log.read_text()[-4000:]}"
 
 
-def _by_url(hooks: Document, url: str, authority: bytes) -> Document:
+def _with_url(hooks: Document, url: str, authority: bytes) -> Document:
     """Return a webhook configuration that calls a local server instead of a Service."""
     for hook in hooks["webhooks"]:
         path = hook["clientConfig"].pop("service")["path"]
@@ -100,7 +100,7 @@ def _free_port() -> int:
     return port
 
 
-def _listens(port: int) -> bool:
+def _is_listening(port: int) -> bool:
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
         return True
     return False

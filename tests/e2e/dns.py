@@ -9,7 +9,7 @@ A = 1
 SRV = 33
 
 
-def ask(server: str, name: str, kind: int = A, *, timeout: float = 5) -> list[str]:
+def query_server(server: str, name: str, kind: int = A, *, timeout: float = 5) -> list[str]:
     """Return a server's answer over UDP: addresses, or targets with ports as `host:port`, empty for an unknown name."""
     labels = b"".join(bytes([len(label)]) + label.encode() for label in name.rstrip(".").split(".")) + b"\0"
     question = labels + struct.pack(">HH", kind, 1)
@@ -20,19 +20,19 @@ def ask(server: str, name: str, kind: int = A, *, timeout: float = 5) -> list[st
     count = struct.unpack(">H", answer[6:8])[0]
     at, found = 12 + len(question), []
     for _ in range(count):
-        _, at = _name(answer, at)
+        _, at = _read_name(answer, at)
         sort, _, _, length = struct.unpack(">HHIH", answer[at : at + 10])
         at += 10
         if sort == A:
             found.append(socket.inet_ntoa(answer[at : at + 4]))
         elif sort == SRV:
             port = struct.unpack(">H", answer[at + 4 : at + 6])[0]
-            found.append(f"{_name(answer, at + 6)[0]}:{port}")
+            found.append(f"{_read_name(answer, at + 6)[0]}:{port}")
         at += length
     return sorted(found)
 
 
-def _name(answer: bytes, at: int) -> tuple[str, int]:
+def _read_name(answer: bytes, at: int) -> tuple[str, int]:
     """Return the name at an offset, and where it ends. Names may end in a pointer to another offset."""
     labels: list[str] = []
     end = 0

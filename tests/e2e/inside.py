@@ -38,12 +38,12 @@ with socket.create_connection((host, int(port)), timeout=5) as link:
 """
 
 
-class Inside:
+class PodNetwork:
     """Running pod. `below` is its compute pod."""
 
     def __init__(self, below: Document) -> None:
         self._uid = below["metadata"]["uid"]
-        self._pid = next(_processes_of(self._uid))
+        self._pid = next(_pod_processes(self._uid))
 
     def resolve(self, *names: str) -> dict[str, list[str]]:
         """Return IPv4 addresses by name, from the pod's resolver configuration. Unknown names have none."""
@@ -88,7 +88,7 @@ class Inside:
             return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
-def _processes_of(uid: str) -> Any:
+def _pod_processes(uid: str) -> Any:
     """Return the processes in a pod's control groups, except the one that holds its network and has no files."""
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():

@@ -28,7 +28,7 @@ class Block:
     shown: str
 
 
-def blocks(text: str) -> list[Block]:
+def read_blocks(text: str) -> list[Block]:
     """Return the blocks that a page runs."""
     found: list[Block] = []
     for match in _BLOCK.finditer(text):
@@ -40,19 +40,19 @@ def blocks(text: str) -> list[Block]:
     return found
 
 
-def agrees(said: str, shown: str) -> bool:
+def is_same_output(said: str, shown: str) -> bool:
     """Return whether a command's output matches the page."""
-    lines = [_plain(line) for line in shown.splitlines() if line.strip()]
+    lines = [_collapse_blanks(line) for line in shown.splitlines() if line.strip()]
     patterns = [
         r"(?:.*\n)*" if line == "..." else ".*".join(map(re.escape, line.split("..."))) + r"\n" for line in lines
     ]
-    heard = "".join(f"{_plain(line)}\n" for line in said.splitlines() if line.strip())
+    heard = "".join(f"{_collapse_blanks(line)}\n" for line in said.splitlines() if line.strip())
     return re.fullmatch("".join(patterns), heard) is not None
 
 
-def follow(page: Path, *, folder: Path, env: Mapping[str, str], timeout: float) -> None:
+def run_page(page: Path, *, folder: Path, env: Mapping[str, str], timeout: float) -> None:
     """Run a page's blocks in one shell, in `folder`. The first failure or different output fails the test."""
-    steps = blocks(page.read_text())
+    steps = read_blocks(page.read_text())
     script = "set -euo pipefail\n" + "".join(f"{step.commands}echo '{_MARK}'\n" for step in steps)
     done = subprocess.run(
         ["bash", "-c", script],
@@ -68,8 +68,8 @@ def follow(page: Path, *, folder: Path, env: Mapping[str, str], timeout: float) 
     places = [f"{page.name}, line {step.line}:\n{step.commands}" for step in steps]
     assert len(said) > len(steps), f"{places[len(said) - 1]}\nfailed:\n{said[-1]}\n{done.stderr[-4000:]}"
     for place, step, heard in zip(places, steps, said, strict=False):
-        assert not step.shown or agrees(heard, step.shown), f"{place}\nsaid:\n{heard}\nnot:\n{step.shown}"
+        assert not step.shown or is_same_output(heard, step.shown), f"{place}\nsaid:\n{heard}\nnot:\n{step.shown}"
 
 
-def _plain(line: str) -> str:
+def _collapse_blanks(line: str) -> str:
     return re.sub(r"\s+", " ", line.strip())

@@ -7,7 +7,7 @@ from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 
-def trusting() -> ssl.SSLContext:
+def unverified_context() -> ssl.SSLContext:
     """Return TLS settings that verify nothing."""
     context = ssl.create_default_context()
     context.check_hostname = False
@@ -15,7 +15,7 @@ def trusting() -> ssl.SSLContext:
     return context
 
 
-def status_of(request: str | Request, context: ssl.SSLContext | None = None) -> int:
+def http_status(request: str | Request, context: ssl.SSLContext | None = None) -> int:
     """Return the HTTP status that a server answers with; 0 where it does not answer."""
     try:
         with urlopen(request, context=context, timeout=10) as answer:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.cluster import Cluster, eventually, pod
+from tests.e2e.cluster import Cluster, eventually, pod_manifest
 from vkgateway.controlplane.pki import Authority
 
 CRD: dict[str, Any] = {
@@ -115,7 +115,7 @@ def test_tenant_webhook_is_enforced(alpha: Cluster, beta: Cluster, webhook: tupl
             ],
         }
     )
-    forbidden = pod("watched")
+    forbidden = pod_manifest("watched")
     forbidden["metadata"]["labels"] = {"forbidden": "yes"}
     document = json.dumps(forbidden)
 
@@ -156,7 +156,7 @@ def test_deleted_virtual_node_is_re_created(alpha: Cluster) -> None:
 
 
 def test_watch_shows_a_pods_lifecycle(alpha: Cluster) -> None:
-    alpha.apply(pod("seen"))
+    alpha.apply(pod_manifest("seen"))
     alpha.wait_pod("seen")
     watched = alpha.kubectl("get", "pod", "seen", "-w", "--request-timeout=2s", "-o", "name")
     assert "pod/seen" in watched

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.cluster import REAL, Cluster, Document, Platform, eventually, pod
+from tests.e2e.cluster import REAL, Cluster, Document, Platform, eventually, pod_manifest
 from tests.e2e.watching import watching
 from vkgateway.model.names import ADMISSION_GATE, EVICTION_DEADLINE_ANNOTATION
 from vkgateway.translate.conditions import ADMITTED_CONDITION, PREEMPTED
@@ -36,31 +36,31 @@ def tenants(platform: Platform) -> Iterator[tuple[Cluster, Cluster]]:
 def owner(tenants: tuple[Cluster, Cluster]) -> Iterator[Cluster]:
     """Yield the tenant with the guarantee."""
     yield tenants[0]
-    clear(tenants[0])
+    delete_workloads(tenants[0])
 
 
 @pytest.fixture
 def guest(tenants: tuple[Cluster, Cluster]) -> Iterator[Cluster]:
     """Yield the tenant without a guarantee."""
     yield tenants[1]
-    clear(tenants[1])
+    delete_workloads(tenants[1])
 
 
-def clear(cluster: Cluster) -> None:
+def delete_workloads(cluster: Cluster) -> None:
     cluster.kubectl("delete", "jobs,pods", "--all", "--grace-period=1", "--wait=false")
-    eventually(lambda: not pods(cluster), what="all pods gone")
+    eventually(lambda: not list_pods(cluster), what="all pods gone")
 
 
-def gpus(name: str, amount: int, *, marks: dict[str, str] | None = None, **spec: Any) -> Document:
+def gpu_pod(name: str, amount: int, *, marks: dict[str, str] | None = None, **spec: Any) -> Document:
     """Return a pod that requests GPUs."""
-    made = pod(name, container={"resources": {"limits": {"nvidia.com/gpu": str(amount)}}}, **spec)
+    made = pod_manifest(name, container={"resources": {"limits": {"nvidia.com/gpu": str(amount)}}}, **spec)
     made["metadata"]["annotations"] = marks or {}
     return made
 
 
-def job(name: str, amount: int, *, parallelism: int, marks: dict[str, str] | None = None, **spec: Any) -> Document:
+def gpu_job(name: str, amount: int, *, parallelism: int, marks: dict[str, str] | None = None, **spec: Any) -> Document:
     """Return a Job whose pods request GPUs each and are replaced when they fail."""
-    template = gpus(name, amount, marks=marks, restartPolicy="Never", **spec)
+    template = gpu_pod(name, amount, marks=marks, restartPolicy="Never", **spec)
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -77,34 +77,34 @@ def job(name: str, amount: int, *, parallelism: int, marks: dict[str, str] | Non
     }
 
 
-def pods(cluster: Cluster, start: str = "") -> list[Document]:
+def list_pods(cluster: Cluster, start: str = "") -> list[Document]:
     found = cluster.get("pods")["items"]
     return [each for each in found if each["metadata"]["name"].startswith(start)]
 
 
-def count(cluster: Cluster, phase: str, start: str = "") -> int:
-    return sum(each["status"]["phase"] == phase for each in pods(cluster, start))
+def count_pods(cluster: Cluster, phase: str, start: str = "") -> int:
+    return sum(each["status"]["phase"] == phase for each in list_pods(cluster, start))
 
 
 def is_gated(document: Document) -> bool:
     return any(gate["name"] == ADMISSION_GATE for gate in document["spec"].get("schedulingGates", ()))
 
 
-def condition(document: Document, kind: str) -> Document:
+def find_condition(document: Document, kind: str) -> Document:
     found = (entry for entry in document["status"].get("conditions", ()) if entry["type"] == kind)
     return next(found, {})
 
 
-def why(cluster: Cluster, name: str) -> str:
+def pending_reason(cluster: Cluster, name: str) -> str:
     """Return the reason for which a pod waits."""
-    return str(condition(cluster.get("pod", name), ADMITTED_CONDITION).get("reason", ""))
+    return str(find_condition(cluster.get("pod", name), ADMITTED_CONDITION).get("reason", ""))
 
 
-def waits(cluster: Cluster, name: str, reason: str) -> None:
-    eventually(lambda: why(cluster, name) == reason, what=f"{name} waits: {reason}")
+def wait_for_reason(cluster: Cluster, name: str, reason: str) -> None:
+    eventually(lambda: pending_reason(cluster, name) == reason, what=f"{name} waits: {reason}")
 
 
-def steady(look: Callable[[], bool], *, seconds: float = 3.0) -> None:
+def consistently(look: Callable[[], bool], *, seconds: float = 3.0) -> None:
     """Check that a condition holds for some seconds."""
     until = time.monotonic() + seconds
     with watching() as seen:
@@ -113,11 +113,11 @@ def steady(look: Callable[[], bool], *, seconds: float = 3.0) -> None:
             seen.pause(0.3)
 
 
-def training(name: str) -> list[Document]:
+def training_objects(name: str) -> list[Document]:
     """Return a job of 2 parameter servers and 4 workers, which form a gang."""
     marks = {GANG: name, "vkgateway.io/gang-min": "6", RUN_SECONDS: "10"}
     roles = ["ps-0", "ps-1", "worker-0", "worker-1", "worker-2", "worker-3"]
-    return [gpus(f"{name}-{role}", 2, marks=marks, restartPolicy="Never") for role in roles]
+    return [gpu_pod(f"{name}-{role}", 2, marks=marks, restartPolicy="Never") for role in roles]
 
 
 @pytest.fixture
@@ -125,8 +125,8 @@ def roles(platform: Platform) -> Iterator[Cluster]:
     """Yield a tenant with two pools of hollow nodes, of which the smaller one is full."""
     platform.vkgateway("tenant", "create", "roles", "--pool", "a100", "--pool", "v100")
     cluster = platform.tenant("roles")
-    cluster.apply(*(gpus(f"full-{number}", 8, **in_pool("v100")) for number in range(2)))
-    eventually(lambda: count(cluster, "Running", "full-") == 2, what="no room left in v100")
+    cluster.apply(*(gpu_pod(f"full-{number}", 8, **in_pool("v100")) for number in range(2)))
+    eventually(lambda: count_pods(cluster, "Running", "full-") == 2, what="no room left in v100")
     yield cluster
     platform.vkgateway("tenant", "delete", "roles", "--yes")
 
@@ -137,12 +137,12 @@ def in_pool(name: str) -> dict[str, Any]:
 
 def test_roles_in_several_pools_start_together(roles: Cluster, platform: Platform) -> None:
     marks = {GANG: "mixed", "vkgateway.io/gang-size": "3"}
-    trainers = [gpus(f"mixed-trainer-{number}", 1, marks=marks, **in_pool("a100")) for number in range(2)]
-    roles.apply(*trainers, gpus("mixed-evaluator", 8, marks=marks, **in_pool("v100")))
+    trainers = [gpu_pod(f"mixed-trainer-{number}", 1, marks=marks, **in_pool("a100")) for number in range(2)]
+    roles.apply(*trainers, gpu_pod("mixed-evaluator", 8, marks=marks, **in_pool("v100")))
 
-    waits(roles, "mixed-evaluator", "WaitingForRoom")
-    waits(roles, "mixed-trainer-0", "WaitingForRoom")
-    message = condition(roles.get("pod", "mixed-trainer-0"), ADMITTED_CONDITION)["message"]
+    wait_for_reason(roles, "mixed-evaluator", "WaitingForRoom")
+    wait_for_reason(roles, "mixed-trainer-0", "WaitingForRoom")
+    message = find_condition(roles.get("pod", "mixed-trainer-0"), ADMITTED_CONDITION)["message"]
     assert "2 pods of nvidia.com/gpu 1" in message
     assert "in a100.local (all fit)" in message
     assert "in v100.local (does not fit); place 1 in v100.local" in message
@@ -150,8 +150,8 @@ def test_roles_in_several_pools_start_together(roles: Cluster, platform: Platfor
     assert (queued["name"], queued["pool"], queued["pods"]) == ("mixed", "v100.local", 3)
 
     roles.kubectl("delete", "pod", "full-0", "--grace-period=1")
-    eventually(lambda: count(roles, "Running", "mixed-") == 3, what="all three run")
-    nodes = {each["metadata"]["name"]: each["spec"]["nodeName"] for each in pods(roles, "mixed-")}
+    eventually(lambda: count_pods(roles, "Running", "mixed-") == 3, what="all three run")
+    nodes = {each["metadata"]["name"]: each["spec"]["nodeName"] for each in list_pods(roles, "mixed-")}
     assert {node.partition(".")[0] for node in nodes.values()} == {"a100", "v100"}
     assert nodes["mixed-evaluator"] == "v100.local"
 
@@ -160,11 +160,11 @@ def test_roles_in_several_pools_start_together(roles: Cluster, platform: Platfor
 def test_gangs_start_together_or_not_at_all_and_all_complete(guest: Cluster, jobs: int) -> None:
     """The pool has capacity for two gangs and part of a third."""
     names = [f"train{number}" for number in range(jobs)]
-    guest.apply(*(each for name in names for each in training(name)))
+    guest.apply(*(each for name in names for each in training_objects(name)))
     started = min(jobs, 2)
 
     def seen() -> list[Document]:
-        found = pods(guest)
+        found = list_pods(guest)
         return found if sum(each["status"]["phase"] == "Running" for each in found) == 6 * started else []
 
     found = eventually(seen, what="as many gangs as there is room for")
@@ -172,45 +172,45 @@ def test_gangs_start_together_or_not_at_all_and_all_complete(guest: Cluster, job
         name: {is_gated(each) for each in found if each["metadata"]["name"].startswith(f"{name}-")} for name in names
     }
     assert sorted(map(sorted, by_gang.values())) == [[False]] * started + [[True]] * (jobs - started)
-    eventually(lambda: count(guest, "Succeeded") == 6 * jobs, what="all of them done")
+    eventually(lambda: count_pods(guest, "Succeeded") == 6 * jobs, what="all of them done")
 
 
 def test_borrowing_gangs_are_evicted_with_notice_when_a_guarantee_is_reclaimed(owner: Cluster, guest: Cluster) -> None:
-    guest.apply(*(job(f"low{n}", 4, parallelism=2, marks={GANG: "job"}, **LOW) for n in range(4)))
-    eventually(lambda: count(guest, "Running") == 8, what="the pool is full of low work")
+    guest.apply(*(gpu_job(f"low{n}", 4, parallelism=2, marks={GANG: "job"}, **LOW) for n in range(4)))
+    eventually(lambda: count_pods(guest, "Running") == 8, what="the pool is full of low work")
 
-    owner.apply(job("train", 8, parallelism=2, marks={GANG: "job"}))
-    noticed = eventually(lambda: [each for each in pods(guest) if told(each)], what="a notice")
-    disrupted = condition(noticed[0], "DisruptionTarget")
+    owner.apply(gpu_job("train", 8, parallelism=2, marks={GANG: "job"}))
+    noticed = eventually(lambda: [each for each in list_pods(guest) if is_notified(each)], what="a notice")
+    disrupted = find_condition(noticed[0], "DisruptionTarget")
     assert (disrupted["status"], disrupted["reason"]) == ("True", PREEMPTED)
     assert "owner" not in disrupted["message"]
-    eventually(lambda: count(owner, "Running") == 2, what="the guaranteed gang runs")
+    eventually(lambda: count_pods(owner, "Running") == 2, what="the guaranteed gang runs")
 
-    failed = [each for each in pods(guest) if each["status"]["phase"] == "Failed"]
+    failed = [each for each in list_pods(guest) if each["status"]["phase"] == "Failed"]
     assert len(failed) == 4
     assert {each["status"]["reason"] for each in failed} == {PREEMPTED}
     jobs = {each["metadata"]["labels"]["job-name"] for each in failed}
     assert len(jobs) == 2, "two gangs of two make room, and none goes by halves"
-    eventually(lambda: sum(map(is_gated, pods(guest))) == 4, what="their jobs' new pods wait")
+    eventually(lambda: sum(map(is_gated, list_pods(guest))) == 4, what="their jobs' new pods wait")
 
 
-def told(document: Document) -> bool:
+def is_notified(document: Document) -> bool:
     return EVICTION_DEADLINE_ANNOTATION in document["metadata"].get("annotations", {})
 
 
 def test_deadline_is_equal_in_both_clusters_and_one_victim_suffices(
     owner: Cluster, guest: Cluster, platform: Platform
 ) -> None:
-    guest.apply(*(gpus(f"low{n}", 8, **LOW) for n in range(4)))
-    eventually(lambda: count(guest, "Running") == 4, what="the pool is full of low work")
-    owner.apply(gpus("one", 8))
-    eventually(lambda: any(map(told, pods(guest))), what="a notice")
-    victim = next(each for each in pods(guest) if told(each))
+    guest.apply(*(gpu_pod(f"low{n}", 8, **LOW) for n in range(4)))
+    eventually(lambda: count_pods(guest, "Running") == 4, what="the pool is full of low work")
+    owner.apply(gpu_pod("one", 8))
+    eventually(lambda: any(map(is_notified, list_pods(guest))), what="a notice")
+    victim = next(each for each in list_pods(guest) if is_notified(each))
     below = platform.compute.get("pod", victim["metadata"]["name"], "-n", "guest--default")
     deadline = below["metadata"]["annotations"][EVICTION_DEADLINE_ANNOTATION]
     assert victim["metadata"]["annotations"][EVICTION_DEADLINE_ANNOTATION] == deadline
     owner.wait_pod("one")
-    assert [each["status"]["phase"] for each in pods(guest)].count("Failed") == 1, "one is enough"
+    assert [each["status"]["phase"] for each in list_pods(guest)].count("Failed") == 1, "one is enough"
 
 
 @pytest.fixture
@@ -227,7 +227,7 @@ def real_guarantee(real: None, platform: Platform) -> Iterator[None]:
 def test_container_reads_its_deadline_from_a_file(owner: Cluster, guest: Cluster) -> None:
     field = {"fieldPath": f"metadata.annotations['{EVICTION_DEADLINE_ANNOTATION}']"}
     podinfo = {"name": "podinfo", "downwardAPI": {"items": [{"path": "eviction-deadline", "fieldRef": field}]}}
-    low = gpus("low", 2, volumes=[podinfo], **REAL, **LOW)
+    low = gpu_pod("low", 2, volumes=[podinfo], **REAL, **LOW)
     low["spec"]["containers"][0]["volumeMounts"] = [{"name": "podinfo", "mountPath": "/etc/podinfo"}]
     guest.apply(low)
     guest.wait_pod("low")
@@ -236,7 +236,7 @@ def test_container_reads_its_deadline_from_a_file(owner: Cluster, guest: Cluster
         return guest.kubectl("exec", "low", "--", "cat", "/etc/podinfo/eviction-deadline").strip()
 
     assert read() == ""
-    owner.apply(gpus("high", 1, **REAL))
+    owner.apply(gpu_pod("high", 1, **REAL))
     deadline = eventually(read, what="a deadline in the file")
     assert deadline == guest.get("pod", "low")["metadata"]["annotations"][EVICTION_DEADLINE_ANNOTATION]
     owner.wait_pod("high")
@@ -244,37 +244,37 @@ def test_container_reads_its_deadline_from_a_file(owner: Cluster, guest: Cluster
 
 
 def test_unneeded_victim_is_reprieved(owner: Cluster, guest: Cluster) -> None:
-    guest.apply(*(gpus(f"low{n}", 8, **LOW) for n in range(4)))
-    eventually(lambda: count(guest, "Running") == 4, what="the pool is full of low work")
-    owner.apply(gpus("one", 8))
-    eventually(lambda: any(map(told, pods(guest))), what="a notice")
+    guest.apply(*(gpu_pod(f"low{n}", 8, **LOW) for n in range(4)))
+    eventually(lambda: count_pods(guest, "Running") == 4, what="the pool is full of low work")
+    owner.apply(gpu_pod("one", 8))
+    eventually(lambda: any(map(is_notified, list_pods(guest))), what="a notice")
     owner.kubectl("delete", "pod", "one", "--grace-period=1")
-    eventually(lambda: not any(map(told, pods(guest))), what="the notice is withdrawn")
-    steady(lambda: count(guest, "Running") == 4, seconds=6)
+    eventually(lambda: not any(map(is_notified, list_pods(guest))), what="the notice is withdrawn")
+    consistently(lambda: count_pods(guest, "Running") == 4, seconds=6)
 
 
 def test_elastic_gang_shrinks_before_evictions_and_grows_again(owner: Cluster, guest: Cluster) -> None:
     elastic = {GANG: "job", "vkgateway.io/gang-min": "2", "vkgateway.io/gang-elastic-max": "6"}
-    guest.apply(job("rigid", 4, parallelism=2, marks={GANG: "job"}, **LOW))
-    guest.apply(job("elastic", 4, parallelism=6, marks=elastic, **LOW))
-    eventually(lambda: count(guest, "Running") == 8, what="the pool is full of low work")
+    guest.apply(gpu_job("rigid", 4, parallelism=2, marks={GANG: "job"}, **LOW))
+    guest.apply(gpu_job("elastic", 4, parallelism=6, marks=elastic, **LOW))
+    eventually(lambda: count_pods(guest, "Running") == 8, what="the pool is full of low work")
 
-    owner.apply(gpus("one", 8))
+    owner.apply(gpu_pod("one", 8))
     owner.wait_pod("one")
-    assert count(guest, "Running", "rigid") == 2
-    eventually(lambda: count(guest, "Running", "elastic") == 4, what="two of its surplus have gone")
+    assert count_pods(guest, "Running", "rigid") == 2
+    eventually(lambda: count_pods(guest, "Running", "elastic") == 4, what="two of its surplus have gone")
 
     owner.kubectl("delete", "pod", "one", "--grace-period=1")
-    eventually(lambda: count(guest, "Running", "elastic") == 6, what="it grows again")
+    eventually(lambda: count_pods(guest, "Running", "elastic") == 6, what="it grows again")
 
 
-def end(cluster: Cluster, name: str, code: int) -> None:
+def end_container(cluster: Cluster, name: str, code: int) -> None:
     """End a pod's containers with an exit code."""
     cluster.kubectl("annotate", "pod", name, f"kwok.vkgateway.io/exit-code={code}", f"{RUN_SECONDS}=1")
 
 
 def test_finally_failed_index_is_not_awaited(guest: Cluster) -> None:
-    shards = job("shards", 8, parallelism=2, marks={GANG: "job"})
+    shards = gpu_job("shards", 8, parallelism=2, marks={GANG: "job"})
     fail_index = {"action": "FailIndex", "onExitCodes": {"operator": "In", "values": [3]}}
     del shards["spec"]["backoffLimit"]
     shards["spec"] |= {
@@ -284,31 +284,33 @@ def test_finally_failed_index_is_not_awaited(guest: Cluster) -> None:
         "podFailurePolicy": {"rules": [fail_index]},
     }
     guest.apply(shards)
-    eventually(lambda: count(guest, "Running") == 2, what="both indexes run")
-    zero, one = (each["metadata"]["name"] for each in sorted(pods(guest), key=lambda each: each["metadata"]["name"]))
-    end(guest, one, 3)
+    eventually(lambda: count_pods(guest, "Running") == 2, what="both indexes run")
+    zero, one = (
+        each["metadata"]["name"] for each in sorted(list_pods(guest), key=lambda each: each["metadata"]["name"])
+    )
+    end_container(guest, one, 3)
     eventually(lambda: guest.get("job", "shards")["status"].get("failedIndexes") == "1", what="index 1 failed for good")
-    end(guest, zero, 1)
-    again = eventually(lambda: [each for each in pods(guest, "shards-0-") if each["metadata"]["name"] != zero])
+    end_container(guest, zero, 1)
+    again = eventually(lambda: [each for each in list_pods(guest, "shards-0-") if each["metadata"]["name"] != zero])
     guest.wait_pod(again[0]["metadata"]["name"])
 
 
 def test_next_run_with_the_same_gang_name_starts_as_a_gang(guest: Cluster) -> None:
     def run(number: int, **marks: str) -> Document:
-        return job(
+        return gpu_job(
             f"nightly-{number}", 8, parallelism=2, marks={GANG: "nightly", "vkgateway.io/gang-size": "2"} | marks
         )
 
     guest.apply(run(1, **{RUN_SECONDS: "1"}))
     eventually(lambda: guest.get("job", "nightly-1")["status"].get("succeeded") == 2, what="the first run is done")
-    guest.apply(*(gpus(f"filler-{n}", 8) for n in range(3)))
-    eventually(lambda: count(guest, "Running", "filler-") == 3, what="room for one pod is left")
+    guest.apply(*(gpu_pod(f"filler-{n}", 8) for n in range(3)))
+    eventually(lambda: count_pods(guest, "Running", "filler-") == 3, what="room for one pod is left")
     guest.apply(run(2))
-    waiting = eventually(lambda: pods(guest, "nightly-2-"), what="the next run")
-    waits(guest, waiting[0]["metadata"]["name"], "WaitingForRoom")
-    steady(lambda: count(guest, "Running", "nightly-") == 0)
+    waiting = eventually(lambda: list_pods(guest, "nightly-2-"), what="the next run")
+    wait_for_reason(guest, waiting[0]["metadata"]["name"], "WaitingForRoom")
+    consistently(lambda: count_pods(guest, "Running", "nightly-") == 0)
     guest.kubectl("delete", "pod", "filler-0", "--grace-period=1")
-    eventually(lambda: count(guest, "Running", "nightly-2-") == 2, what="the next run starts")
+    eventually(lambda: count_pods(guest, "Running", "nightly-2-") == 2, what="the next run starts")
 
 
 @pytest.fixture
@@ -326,15 +328,15 @@ def production(owner: Cluster) -> Iterator[None]:
 
 @pytest.mark.usefixtures("production")
 def test_higher_priority_preempts_lower_work_of_its_tenant(owner: Cluster) -> None:
-    owner.apply(*(gpus(f"old{n}", 8, **in_pool("a100")) for n in range(4)))
-    eventually(lambda: count(owner, "Running") == 4, what="the tenant uses all that there is")
-    owner.apply(gpus("patient", 1, priorityClassName="patient", **in_pool("a100")))
-    waits(owner, "patient", "WaitingForRoom")
-    owner.apply(gpus("urgent", 1, priorityClassName="production", **in_pool("a100")))
+    owner.apply(*(gpu_pod(f"old{n}", 8, **in_pool("a100")) for n in range(4)))
+    eventually(lambda: count_pods(owner, "Running") == 4, what="the tenant uses all that there is")
+    owner.apply(gpu_pod("patient", 1, priorityClassName="patient", **in_pool("a100")))
+    wait_for_reason(owner, "patient", "WaitingForRoom")
+    owner.apply(gpu_pod("urgent", 1, priorityClassName="production", **in_pool("a100")))
     owner.wait_pod("urgent")
-    failed = [each for each in pods(owner) if each["status"]["phase"] == "Failed"]
+    failed = [each for each in list_pods(owner) if each["status"]["phase"] == "Failed"]
     assert [each["status"]["reason"] for each in failed] == [PREEMPTED], "one is enough"
-    message = condition(failed[0], "DisruptionTarget")["message"]
+    message = find_condition(failed[0], "DisruptionTarget")["message"]
     assert "default/urgent, which has a higher priority (1000000 over 0)" in message
     assert not any(reason == "Preempted" for name in range(4) for reason, _ in owner.events(f"old{name}"))
 
@@ -342,43 +344,47 @@ def test_higher_priority_preempts_lower_work_of_its_tenant(owner: Cluster) -> No
 def test_large_gang_is_not_starved_by_small_ones(guest: Cluster) -> None:
     guest.apply(
         *(
-            gpus(f"first{n}", 8, marks={"vkgateway.io/gang-run-limit": "28s", RUN_SECONDS: "24"}, restartPolicy="Never")
+            gpu_pod(
+                f"first{n}", 8, marks={"vkgateway.io/gang-run-limit": "28s", RUN_SECONDS: "24"}, restartPolicy="Never"
+            )
             for n in range(2)
         )
     )
-    eventually(lambda: count(guest, "Running") == 2, what="half of the pool is in use")
-    guest.apply(*(gpus(f"big-{n}", 8, marks={GANG: "big", "vkgateway.io/gang-min": "4"}) for n in range(4)))
-    waits(guest, "big-0", "WaitingForRoom")
-    guest.apply(gpus("long", 8))
-    waits(guest, "long", "BehindReservation")
-    guest.apply(gpus("short", 8, marks={"vkgateway.io/gang-run-limit": "2s", RUN_SECONDS: "1"}, restartPolicy="Never"))
+    eventually(lambda: count_pods(guest, "Running") == 2, what="half of the pool is in use")
+    guest.apply(*(gpu_pod(f"big-{n}", 8, marks={GANG: "big", "vkgateway.io/gang-min": "4"}) for n in range(4)))
+    wait_for_reason(guest, "big-0", "WaitingForRoom")
+    guest.apply(gpu_pod("long", 8))
+    wait_for_reason(guest, "long", "BehindReservation")
+    guest.apply(
+        gpu_pod("short", 8, marks={"vkgateway.io/gang-run-limit": "2s", RUN_SECONDS: "1"}, restartPolicy="Never")
+    )
     eventually(lambda: guest.phase("short") == "Succeeded", what="what ends in time runs before")
-    eventually(lambda: count(guest, "Running", "big-") == 4, what="the large gang")
+    eventually(lambda: count_pods(guest, "Running", "big-") == 4, what="the large gang")
     assert is_gated(guest.get("pod", "long"))
 
 
-def borrows(platform: Platform, name: str) -> str:
+def borrowed_annotation(platform: Platform, name: str) -> str:
     """Return the borrowed annotation of a compute pod of the owner."""
     below = platform.compute.get("pod", name, "-n", "owner--default")
     return str(below["metadata"]["annotations"]["vkgateway.io/borrowed"])
 
 
 def test_promoted_pods_stay_within_the_guarantee(owner: Cluster, guest: Cluster, platform: Platform) -> None:
-    owner.apply(*(gpus(name, 8) for name in ("first", "second")))
-    eventually(lambda: count(owner, "Running") == 2, what="the guarantee is in use")
-    owner.apply(gpus("third", 8))
+    owner.apply(*(gpu_pod(name, 8) for name in ("first", "second")))
+    eventually(lambda: count_pods(owner, "Running") == 2, what="the guarantee is in use")
+    owner.apply(gpu_pod("third", 8))
     owner.wait_pod("third")
-    assert [borrows(platform, name) for name in ("first", "third")] == ["false", "true"]
+    assert [borrowed_annotation(platform, name) for name in ("first", "third")] == ["false", "true"]
     owner.kubectl("delete", "pod", "first", "--grace-period=1")
-    eventually(lambda: borrows(platform, "third") == "false", what="it is written down")
+    eventually(lambda: borrowed_annotation(platform, "third") == "false", what="it is written down")
     eventually(lambda: "InsideGuarantee" in dict(owner.events("third")), what="its tenant is told")
 
-    kill(platform)
-    owner.apply(gpus("ahead", 8, priorityClassName="vkgateway-guaranteed"))
+    kill_gateway(platform)
+    owner.apply(gpu_pod("ahead", 8, priorityClassName="vkgateway-guaranteed"))
     owner.wait_pod("ahead")
-    guest.apply(gpus("low", 8, **LOW))
+    guest.apply(gpu_pod("low", 8, **LOW))
     guest.wait_pod("low")
-    assert [borrows(platform, name) for name in ("second", "third", "ahead")] == ["false", "false", "true"]
+    assert [borrowed_annotation(platform, name) for name in ("second", "third", "ahead")] == ["false", "false", "true"]
     assert "inside the tenant's guarantee" in platform.vkgateway("explain", "third", "--tenant", "owner")
     assert "borrowed" in platform.vkgateway("explain", "ahead", "--tenant", "owner")
 
@@ -386,31 +392,31 @@ def test_promoted_pods_stay_within_the_guarantee(owner: Cluster, guest: Cluster,
 @pytest.fixture
 def full(owner: Cluster, guest: Cluster) -> None:
     """Use all GPUs: half by the guarantee's owner, whose pods must not be disturbed, the rest by borrowing pods."""
-    owner.apply(*(gpus(f"mine{n}", 8) for n in range(2)))
-    eventually(lambda: count(owner, "Running") == 2, what="the guarantee is in use")
-    guest.apply(*(gpus(f"theirs{n}", 8) for n in range(2)))
-    eventually(lambda: count(guest, "Running") == 2, what="the rest is lent")
+    owner.apply(*(gpu_pod(f"mine{n}", 8) for n in range(2)))
+    eventually(lambda: count_pods(owner, "Running") == 2, what="the guarantee is in use")
+    guest.apply(*(gpu_pod(f"theirs{n}", 8) for n in range(2)))
+    eventually(lambda: count_pods(guest, "Running") == 2, what="the rest is lent")
 
 
 @pytest.mark.usefixtures("full")
 def test_tampering_has_no_effect(guest: Cluster, platform: Platform) -> None:
-    guest.apply(gpus("gate", 8))
+    guest.apply(gpu_pod("gate", 8))
     eventually(lambda: guest.find("pod", "gate"), what="a pod")
     guest.kubectl("patch", "pod", "gate", "--type=json", "-p", '[{"op": "remove", "path": "/spec/schedulingGates"}]')
-    guest.apply(gpus("node", 8, nodeName=guest.get("pod", "theirs0")["spec"]["nodeName"]))
+    guest.apply(gpu_pod("node", 8, nodeName=guest.get("pod", "theirs0")["spec"]["nodeName"]))
     for name in ("gate", "node"):
-        waits(guest, name, "WaitingForRoom")
+        wait_for_reason(guest, name, "WaitingForRoom")
         assert platform.compute.find("pod", name, "-n", "guest--default") is None
-    steady(lambda: count(guest, "Running") == 2)
+    consistently(lambda: count_pods(guest, "Running") == 2)
     guest.kubectl("delete", "pod", "theirs0", "--grace-period=1")
-    eventually(lambda: count(guest, "Running") == 2, what="one of them takes the place, by the rules")
+    eventually(lambda: count_pods(guest, "Running") == 2, what="one of them takes the place, by the rules")
 
 
 @pytest.mark.usefixtures("full")
 def test_gated_pod_has_no_compute_pod_and_reports_its_reason(guest: Cluster, platform: Platform) -> None:
-    guest.apply(gpus("next", 8))
-    waits(guest, "next", "WaitingForRoom")
-    message = condition(guest.get("pod", "next"), ADMITTED_CONDITION)["message"]
+    guest.apply(gpu_pod("next", 8))
+    wait_for_reason(guest, "next", "WaitingForRoom")
+    message = find_condition(guest.get("pod", "next"), ADMITTED_CONDITION)["message"]
     assert "place 1 in a100.local" in message
     assert "expected start" in message
     assert "owner" not in message
@@ -419,40 +425,40 @@ def test_gated_pod_has_no_compute_pod_and_reports_its_reason(guest: Cluster, pla
 
 
 def test_impossible_request_is_reported_immediately(guest: Cluster) -> None:
-    guest.apply(*(gpus(f"huge-{n}", 8, marks={GANG: "huge", "vkgateway.io/gang-min": "5"}) for n in range(5)))
-    guest.apply(gpus("wrong", 1, marks={GANG: "wrong", "vkgateway.io/gang-min": "3", "vkgateway.io/gang-size": "2"}))
-    guest.apply(gpus("lonely", 1, marks={GANG: "lonely", "vkgateway.io/gang-min": "2"}))
-    waits(guest, "huge-0", "Infeasible")
-    assert "4 of 5" in condition(guest.get("pod", "huge-0"), ADMITTED_CONDITION)["message"]
-    waits(guest, "wrong", "Invalid")
-    assert "vkgateway.io/gang-min" in condition(guest.get("pod", "wrong"), ADMITTED_CONDITION)["message"]
-    waits(guest, "lonely", "WaitingForMembers")
-    assert "1 of 2 pods created" in condition(guest.get("pod", "lonely"), ADMITTED_CONDITION)["message"]
+    guest.apply(*(gpu_pod(f"huge-{n}", 8, marks={GANG: "huge", "vkgateway.io/gang-min": "5"}) for n in range(5)))
+    guest.apply(gpu_pod("wrong", 1, marks={GANG: "wrong", "vkgateway.io/gang-min": "3", "vkgateway.io/gang-size": "2"}))
+    guest.apply(gpu_pod("lonely", 1, marks={GANG: "lonely", "vkgateway.io/gang-min": "2"}))
+    wait_for_reason(guest, "huge-0", "Infeasible")
+    assert "4 of 5" in find_condition(guest.get("pod", "huge-0"), ADMITTED_CONDITION)["message"]
+    wait_for_reason(guest, "wrong", "Invalid")
+    assert "vkgateway.io/gang-min" in find_condition(guest.get("pod", "wrong"), ADMITTED_CONDITION)["message"]
+    wait_for_reason(guest, "lonely", "WaitingForMembers")
+    assert "1 of 2 pods created" in find_condition(guest.get("pod", "lonely"), ADMITTED_CONDITION)["message"]
 
 
-def kill(platform: Platform) -> None:
+def kill_gateway(platform: Platform) -> None:
     """Kill the gateway. The supervisor starts another."""
     os.kill(platform.processes()["gateway"]["pid"], signal.SIGKILL)
 
 
 def test_eviction_completes_after_a_gateway_restart(owner: Cluster, guest: Cluster, platform: Platform) -> None:
-    guest.apply(*(job(f"low{n}", 8, parallelism=2, marks={GANG: "job"}, **LOW) for n in range(2)))
-    eventually(lambda: count(guest, "Running") == 4, what="the pool is full of low work")
-    owner.apply(job("train", 8, parallelism=2, marks={GANG: "job"}))
-    eventually(lambda: any(map(told, pods(guest))), what="a notice")
-    kill(platform)
-    eventually(lambda: count(owner, "Running") == 2, what="the guaranteed gang runs")
-    assert count(guest, "Failed") == 2
-    assert count(guest, "Running") == 2
+    guest.apply(*(gpu_job(f"low{n}", 8, parallelism=2, marks={GANG: "job"}, **LOW) for n in range(2)))
+    eventually(lambda: count_pods(guest, "Running") == 4, what="the pool is full of low work")
+    owner.apply(gpu_job("train", 8, parallelism=2, marks={GANG: "job"}))
+    eventually(lambda: any(map(is_notified, list_pods(guest))), what="a notice")
+    kill_gateway(platform)
+    eventually(lambda: count_pods(owner, "Running") == 2, what="the guaranteed gang runs")
+    assert count_pods(guest, "Failed") == 2
+    assert count_pods(guest, "Running") == 2
 
 
 def test_no_gang_starts_partially_after_a_gateway_restart(guest: Cluster, platform: Platform) -> None:
     names = ["a", "b", "c"]
     marks = {"vkgateway.io/gang-min": "6"}
-    guest.apply(*(gpus(f"{name}-{n}", 2, marks={GANG: name} | marks) for name in names for n in range(6)))
-    eventually(lambda: not all(map(is_gated, pods(guest))), what="the first gate is lifted")
-    kill(platform)
-    eventually(lambda: count(guest, "Running") == 12, what="two gangs run, whole")
-    states = {name: {each["status"]["phase"] for each in pods(guest, f"{name}-")} for name in names}
+    guest.apply(*(gpu_pod(f"{name}-{n}", 2, marks={GANG: name} | marks) for name in names for n in range(6)))
+    eventually(lambda: not all(map(is_gated, list_pods(guest))), what="the first gate is lifted")
+    kill_gateway(platform)
+    eventually(lambda: count_pods(guest, "Running") == 12, what="two gangs run, whole")
+    states = {name: {each["status"]["phase"] for each in list_pods(guest, f"{name}-")} for name in names}
     assert sorted(map(sorted, states.values())) == [["Pending"], ["Running"], ["Running"]]
-    steady(lambda: count(guest, "Running") == 12)
+    consistently(lambda: count_pods(guest, "Running") == 12)

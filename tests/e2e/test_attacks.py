@@ -25,25 +25,25 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from tests.e2e.cluster import BUSYBOX, Cluster, Platform, eventually
-from tests.e2e.strangers import status_of, trusting
+from tests.e2e.strangers import http_status, unverified_context
 from vkgateway.programs.supervisor import procfs
 
 
 def test_metrics_and_state_require_authorization(platform: Platform, alpha: Cluster, tmp_path: Path) -> None:
     ports, address = platform.status()["ports"], platform.status()["address"]
     for path in ("metrics", "arbiter/state"):
-        assert status_of(f"http://127.0.0.1:{ports['gateway-health']}/{path}") == 404
-        for token in ("", _token(alpha), _token(platform.compute)):
+        assert http_status(f"http://127.0.0.1:{ports['gateway-health']}/{path}") == 404
+        for token in ("", _create_token(alpha), _create_token(platform.compute)):
             headers = {"Authorization": f"Bearer {token}"} if token else {}
             asked = Request(f"https://{address}:{ports['gateway-metrics']}/{path}", headers=headers)
-            assert status_of(asked, trusting()) in (401, 403)
-    assert status_of(f"http://127.0.0.1:{ports['gateway-health']}/healthz") == 200
+            assert http_status(asked, unverified_context()) in (401, 403)
+    assert http_status(f"http://127.0.0.1:{ports['gateway-health']}/healthz") == 200
     assert (platform.data_dir / "run/gateway.sock").stat().st_mode & 0o777 == 0o600
 
 
 def test_prometheus_and_cli_read_with_a_token(platform: Platform, alpha: Cluster, tmp_path: Path) -> None:
     compute, token = platform.compute, tmp_path / "token"
-    token.write_text(_token(compute))
+    token.write_text(_create_token(compute))
     secret = compute.get("secret", "-n", "vkgateway-system", "gateway-authority")
     ca = tmp_path / "ca.crt"
     ca.write_bytes(base64.b64decode(secret["data"]["ca.crt"]))
@@ -56,7 +56,9 @@ def test_prometheus_and_cli_read_with_a_token(platform: Platform, alpha: Cluster
     def allowed() -> bool:
         """Return whether access is allowed. Refusals are cached for a while."""
         with contextlib.suppress(HTTPError):
-            return "vkgateway_tenants" in _read(f"{url}/metrics", headers, ssl.create_default_context(cafile=str(ca)))
+            return "vkgateway_tenants" in _fetch_text(
+                f"{url}/metrics", headers, ssl.create_default_context(cafile=str(ca))
+            )
         return False
 
     eventually(allowed, seconds=30, what="the token may read metrics")
@@ -71,7 +73,7 @@ def test_status_checks_whether_processes_work(platform: Platform, alpha: Cluster
     names = ["gateway", "compute/kwok", "compute/hollow-kubelet", "tenant/alpha/apiserver", "renewal"]
     names += ["node/kubelet"] if platform.real else []
     running = platform.processes()
-    with _frozen(*(running[name]["pid"] for name in names)):
+    with _suspend_processes(*(running[name]["pid"] for name in names)):
         answer = platform.try_vkgateway("status", "-o", "json")
     assert answer.code == 5, str(answer)
     seen = json.loads(answer.out)
@@ -82,14 +84,14 @@ def test_status_checks_whether_processes_work(platform: Platform, alpha: Cluster
 
 def test_status_reports_a_frozen_supervisor(platform: Platform) -> None:
     pid = next(p.pid for p in procfs.list_marked(platform.data_dir.resolve()) if p.name == procfs.SUPERVISOR)
-    with _frozen(pid):
+    with _suspend_processes(pid):
         answer = platform.try_vkgateway("status", "-o", "json")
     assert answer.code == 5, str(answer)
     assert any("no supervisor answers" in problem for problem in json.loads(answer.out)["problems"])
 
 
 @contextlib.contextmanager
-def _frozen(*pids: int) -> Iterator[None]:
+def _suspend_processes(*pids: int) -> Iterator[None]:
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     try:
@@ -99,11 +101,11 @@ def _frozen(*pids: int) -> Iterator[None]:
             os.kill(pid, signal.SIGCONT)
 
 
-def _token(cluster: Cluster) -> str:
+def _create_token(cluster: Cluster) -> str:
     return cluster.kubectl("create", "token", "default", "--duration=10m").strip()
 
 
-def _read(url: str, headers: dict[str, str], context: ssl.SSLContext) -> str:
+def _fetch_text(url: str, headers: dict[str, str], context: ssl.SSLContext) -> str:
     with urlopen(Request(url, headers=headers), context=context, timeout=10) as answer:
         text: str = answer.read().decode()
     return text
@@ -111,14 +113,14 @@ def _read(url: str, headers: dict[str, str], context: ssl.SSLContext) -> str:
 
 def test_webhooks_reach_no_platform_server(platform: Platform, alpha: Cluster, beta: Cluster) -> None:
     """Even with the right CA, each server of the platform requires a certificate or a token."""
-    doors = _servers(platform, alpha, beta)
+    doors = _list_servers(platform, alpha, beta)
     hooks = [
         {
             "name": f"door-{port}.example.com",
             "admissionReviewVersions": ["v1"],
             "sideEffects": "None",
             "timeoutSeconds": 5,
-            "clientConfig": {"url": f"https://{host}:{port}/arbiter/state", "caBundle": _authorities(platform)},
+            "clientConfig": {"url": f"https://{host}:{port}/arbiter/state", "caBundle": _all_authorities(platform)},
             "objectSelector": {"matchLabels": {"door": str(port)}},
             "rules": [
                 {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]}
@@ -129,15 +131,15 @@ def test_webhooks_reach_no_platform_server(platform: Platform, alpha: Cluster, b
     kind = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration"}
     alpha.apply({**kind, "metadata": {"name": "doors"}, "webhooks": hooks})
     try:
-        eventually(lambda: "failed calling webhook" in _created(alpha, *doors), what="webhooks are called")
-        refusals = [line for line in _created(alpha, *doors).splitlines() if "failed calling webhook" in line]
+        eventually(lambda: "failed calling webhook" in _webhook_errors(alpha, *doors), what="webhooks are called")
+        refusals = [line for line in _webhook_errors(alpha, *doors).splitlines() if "failed calling webhook" in line]
         assert len(refusals) == len(doors), refusals
         assert not re.search("vkgateway_|guarantee", "".join(refusals)), refusals
     finally:
         alpha.kubectl("delete", "validatingwebhookconfiguration", "doors")
 
 
-def _created(alpha: Cluster, *ports: int) -> str:
+def _webhook_errors(alpha: Cluster, *ports: int) -> str:
     """Return the errors for ConfigMaps that each call one webhook."""
     maps = [
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"door-{port}", "labels": {"door": str(port)}}}
@@ -151,7 +153,7 @@ def _created(alpha: Cluster, *ports: int) -> str:
 
 def test_api_services_reach_no_platform_server(platform: Platform, alpha: Cluster, beta: Cluster) -> None:
     """An APIService through an ExternalName, with paths that lead elsewhere, reveals neither platform nor neighbour."""
-    doors = _servers(platform, alpha, beta)
+    doors = _list_servers(platform, alpha, beta)
     for port, host in doors.items():
         alpha.apply(
             {
@@ -184,7 +186,7 @@ def test_api_services_reach_no_platform_server(platform: Platform, alpha: Cluste
         for port in doors:
             base = f"/apis/door{port}.example.com/v1"
             for path in ("/x", "/../../../metrics", "/%2e%2e/%2e%2e/%2e%2e/arbiter/state", "/..%2f..%2f..%2fmetrics"):
-                status, body = _raw(server, f"{base}{path}", token)
+                status, body = _request_raw(server, f"{base}{path}", token)
                 assert status != 200 or b"vkgateway_" not in body, (port, path)
                 refused = status in (301, 401, 403, 404, 413, 503)
                 assert refused or b"aggregator_" in body, (port, path, status, body[:200])
@@ -197,12 +199,12 @@ def test_tenant_signed_certificates_are_invalid_elsewhere(
     platform: Platform, alpha: Cluster, beta: Cluster, tmp_path: Path
 ) -> None:
     for user in ("vkgateway:tenant:beta", "root", "kube-apiserver-kubelet-client"):
-        identity = _signed(alpha, user, folder=tmp_path)
-        context = trusting()
+        identity = _sign_certificate(alpha, user, folder=tmp_path)
+        context = unverified_context()
         context.load_cert_chain(identity)
-        for port, host in _servers(platform, beta).items():
+        for port, host in _list_servers(platform, beta).items():
             for path in ("/api/v1/secrets", "/pods", "/metrics", "/containerLogs/alpha--default/hollow/main"):
-                assert status_of(f"https://{host}:{port}{path}", context) in (0, 401, 403), (user, port, path)
+                assert http_status(f"https://{host}:{port}{path}", context) in (0, 401, 403), (user, port, path)
 
 
 @pytest.mark.usefixtures("real")
@@ -244,7 +246,7 @@ def _memory_limit(platform: Platform) -> Path:
     return found
 
 
-def _servers(platform: Platform, *tenants: Cluster) -> dict[int, str]:
+def _list_servers(platform: Platform, *tenants: Cluster) -> dict[int, str]:
     """Return the ports of the platform's servers and of the tenants' API servers, with the address of each."""
     status = platform.status()
     local = {"etcd", "etcd-peer", "hollow-kubelet", "gateway-health"}
@@ -257,7 +259,7 @@ def _servers(platform: Platform, *tenants: Cluster) -> dict[int, str]:
     return found
 
 
-def _authorities(platform: Platform) -> str:
+def _all_authorities(platform: Platform) -> str:
     """Return every CA of the platform, which a tenant may know, as a `caBundle`."""
     secret = platform.compute.get("secret", "-n", "vkgateway-system", "gateway-authority")
     files = (platform.data_dir / "pki/etcd-ca.crt", platform.data_dir / "pki/compute/ca.crt")
@@ -273,11 +275,11 @@ def _admin_token(cluster: Cluster) -> str:
     return cluster.kubectl("create", "token", "doors", "--duration=10m").strip()
 
 
-def _raw(server: str, path: str, token: str) -> tuple[int, bytes]:
+def _request_raw(server: str, path: str, token: str) -> tuple[int, bytes]:
     """Request a path verbatim."""
     place = urlsplit(server)
     assert place.hostname is not None
-    connection = http.client.HTTPSConnection(place.hostname, place.port, context=trusting(), timeout=20)
+    connection = http.client.HTTPSConnection(place.hostname, place.port, context=unverified_context(), timeout=20)
     try:
         connection.request("GET", path, headers={"Authorization": f"Bearer {token}"})
         answer = connection.getresponse()
@@ -286,7 +288,7 @@ def _raw(server: str, path: str, token: str) -> tuple[int, bytes]:
         connection.close()
 
 
-def _signed(cluster: Cluster, user: str, *, folder: Path) -> Path:
+def _sign_certificate(cluster: Cluster, user: str, *, folder: Path) -> Path:
     """Return a certificate for `user` and its key, signed by a tenant's CA."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, user)])

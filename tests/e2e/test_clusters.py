@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.cluster import BUSYBOX, Cluster, Document, Platform, eventually, pod
-from tests.e2e.conftest import brought_up
+from tests.e2e.cluster import BUSYBOX, Cluster, Document, Platform, eventually, pod_manifest
+from tests.e2e.conftest import start_platform
 from vkgateway.local import gateway_process
 from vkgateway.model.names import API_VERSION, GANG_ANNOTATION, GANG_MIN_ANNOTATION
 from vkgateway.programs.supervisor.client import SupervisorClient
@@ -27,7 +27,7 @@ NODES, GPUS = 2, 8
 @pytest.fixture(scope="module")
 def berlin(platform: Platform) -> Iterator[Platform]:
     """Yield a second compute cluster: another platform without gateway, attached with a gateway's rights."""
-    with brought_up("--real-node", "no") as other:
+    with start_platform("--real-node", "no") as other:
         asyncio.run(SupervisorClient.for_data_dir(other.data_dir).remove_process(gateway_process.NAME))
         _attach(platform, other)
         yield other
@@ -53,7 +53,7 @@ def _attach(platform: Platform, other: Platform) -> None:
 
 
 @pytest.fixture(scope="module")
-def both(platform: Platform, berlin: Platform) -> Iterator[Cluster]:
+def tenant(platform: Platform, berlin: Platform) -> Iterator[Cluster]:
     """Yield a tenant with a guarantee of the pool in both clusters, and with volumes."""
     wanted = f"guarantee=nvidia.com/gpu={NODES * GPUS}"
     pools = ("--pool", f"{POOL}:{wanted}", "--pool", f"{POOL}.berlin:{wanted}")
@@ -65,7 +65,7 @@ def both(platform: Platform, berlin: Platform) -> Iterator[Cluster]:
         assert [each["metadata"]["name"] for each in left] == []
 
 
-def gang(name: str, number: int) -> Document:
+def gang_job(name: str, number: int) -> Document:
     """Return a Job whose pods use a whole node each and start together."""
     container = {
         "name": "main",
@@ -91,7 +91,7 @@ def gang(name: str, number: int) -> Document:
     }
 
 
-def claim(name: str) -> Document:
+def claim_manifest(name: str) -> Document:
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -100,11 +100,11 @@ def claim(name: str) -> Document:
     }
 
 
-def user(name: str, of: str, **spec: Any) -> Document:
+def claim_user_pod(name: str, of: str, **spec: Any) -> Document:
     """Return a pod that uses a claim."""
     volume = {"name": "data", "persistentVolumeClaim": {"claimName": of}}
     mounts = {"volumeMounts": [{"name": "data", "mountPath": "/data"}]}
-    made = pod(name, container=mounts, volumes=[volume], **spec)
+    made = pod_manifest(name, container=mounts, volumes=[volume], **spec)
     made["metadata"]["labels"] = {"data": "yes"}
     return made
 
@@ -112,15 +112,15 @@ def user(name: str, of: str, **spec: Any) -> Document:
 def clusters_of(cluster: Cluster, name: str, *, running: int) -> set[str]:
     """Return the compute clusters in which a gang runs, once `running` of its pods do."""
 
-    def found() -> list[Document]:
+    def running_pods() -> list[Document]:
         pods = cluster.get("pods", "-l", f"job-name={name}")["items"]
-        return [each for each in pods if each["status"]["phase"] == "Running" and not gone(each)]
+        return [each for each in pods if each["status"]["phase"] == "Running" and not is_terminating(each)]
 
-    eventually(lambda: len(found()) == running, what=f"{running} running pods of {name}")
-    return {each["spec"]["nodeName"].rpartition(".")[2] for each in found()}
+    eventually(lambda: len(running_pods()) == running, what=f"{running} running pods of {name}")
+    return {each["spec"]["nodeName"].rpartition(".")[2] for each in running_pods()}
 
 
-def gone(document: Document) -> bool:
+def is_terminating(document: Document) -> bool:
     return "deletionTimestamp" in document["metadata"]
 
 
@@ -129,19 +129,19 @@ def is_ready(cluster: Cluster, node: str) -> bool:
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
-def test_each_pool_of_each_cluster_has_a_virtual_node(both: Cluster) -> None:
-    assert {each["metadata"]["name"] for each in both.get("nodes")["items"]} == {f"{POOL}.local", f"{POOL}.berlin"}
-    assert is_ready(both, f"{POOL}.local")
-    assert is_ready(both, f"{POOL}.berlin")
+def test_each_pool_of_each_cluster_has_a_virtual_node(tenant: Cluster) -> None:
+    assert {each["metadata"]["name"] for each in tenant.get("nodes")["items"]} == {f"{POOL}.local", f"{POOL}.berlin"}
+    assert is_ready(tenant, f"{POOL}.local")
+    assert is_ready(tenant, f"{POOL}.berlin")
 
 
-def test_gang_runs_in_one_cluster_where_it_fits(platform: Platform, berlin: Platform, both: Cluster) -> None:
-    both.kubectl("create", "configmap", "settings", "--from-literal=GREETING=hello")
-    both.apply(gang("small", 1))
-    first = clusters_of(both, "small", running=1)
+def test_gang_runs_in_one_cluster_where_it_fits(platform: Platform, berlin: Platform, tenant: Cluster) -> None:
+    tenant.kubectl("create", "configmap", "settings", "--from-literal=GREETING=hello")
+    tenant.apply(gang_job("small", 1))
+    first = clusters_of(tenant, "small", running=1)
     # One node is left there, and two are in the other: together more than it needs, but only there it fits whole.
-    both.apply(gang("whole", NODES))
-    second = clusters_of(both, "whole", running=NODES)
+    tenant.apply(gang_job("whole", NODES))
+    second = clusters_of(tenant, "whole", running=NODES)
     assert len(second) == 1
     assert first | second == {"local", "berlin"}
     for cluster in (platform.compute, berlin.compute):
@@ -149,60 +149,63 @@ def test_gang_runs_in_one_cluster_where_it_fits(platform: Platform, berlin: Plat
         assert copied["data"] == {"GREETING": "hello"}
 
 
-def test_changes_reach_both_clusters(platform: Platform, berlin: Platform, both: Cluster) -> None:
-    both.kubectl("patch", "configmap", "settings", "-p", '{"data": {"GREETING": "good day"}}')
+def test_changes_reach_both_clusters(platform: Platform, berlin: Platform, tenant: Cluster) -> None:
+    tenant.kubectl("patch", "configmap", "settings", "-p", '{"data": {"GREETING": "good day"}}')
     for cluster in (platform.compute, berlin.compute):
 
-        def told(cluster: Cluster = cluster) -> bool:
+        def is_updated(cluster: Cluster = cluster) -> bool:
             return bool(cluster.get("configmap", "settings", "-n", "both--default")["data"]["GREETING"] == "good day")
 
-        eventually(told, what="the change below")
+        eventually(is_updated, what="the change below")
 
 
-def test_pods_follow_their_volume_to_its_cluster(platform: Platform, berlin: Platform, both: Cluster) -> None:
+def test_pods_follow_their_volume_to_its_cluster(platform: Platform, berlin: Platform, tenant: Cluster) -> None:
     clusters = {"local": platform.compute, "berlin": berlin.compute}
-    eventually(lambda: both.find("storageclass", "local"), what="the class")
+    eventually(lambda: tenant.find("storageclass", "local"), what="the class")
     for name in clusters:
-        both.apply(claim(name), user(f"first-{name}", name, nodeSelector={"kubernetes.io/hostname": f"{POOL}.{name}"}))
+        tenant.apply(
+            claim_manifest(name),
+            claim_user_pod(f"first-{name}", name, nodeSelector={"kubernetes.io/hostname": f"{POOL}.{name}"}),
+        )
     for name in clusters:
-        both.wait_pod(f"first-{name}", "jsonpath={.status.phase}=Running")
-        assert both.get("pvc", name)["status"]["phase"] == "Bound"
-        both.kubectl("delete", "pod", f"first-{name}", "--wait")
-        both.apply(user(f"second-{name}", name))
+        tenant.wait_pod(f"first-{name}", "jsonpath={.status.phase}=Running")
+        assert tenant.get("pvc", name)["status"]["phase"] == "Bound"
+        tenant.kubectl("delete", "pod", f"first-{name}", "--wait")
+        tenant.apply(claim_user_pod(f"second-{name}", name))
     for name, cluster in clusters.items():
-        both.wait_pod(f"second-{name}", "jsonpath={.status.phase}=Running")
-        assert both.get("pod", f"second-{name}")["spec"]["nodeName"] == f"{POOL}.{name}"
+        tenant.wait_pod(f"second-{name}", "jsonpath={.status.phase}=Running")
+        assert tenant.get("pod", f"second-{name}")["spec"]["nodeName"] == f"{POOL}.{name}"
         below = cluster.get("pvc", "-n", "both--default")["items"]
         assert [each["metadata"]["name"] for each in below] == [name]
-    both.kubectl("delete", "pod,pvc", "--selector", "data=yes", "--wait")
+    tenant.kubectl("delete", "pod,pvc", "--selector", "data=yes", "--wait")
     eventually(
         lambda: not any(each.get("pvc", "-n", "both--default")["items"] for each in clusters.values()),
         what="no claim below",
     )
-    eventually(lambda: both.get("pv")["items"] == [], what="no volume above")
+    eventually(lambda: tenant.get("pv")["items"] == [], what="no volume above")
 
 
-def test_silent_cluster_blocks_no_tenant_and_is_repaired(berlin: Platform, both: Cluster) -> None:
+def test_silent_cluster_blocks_no_tenant_and_is_repaired(berlin: Platform, tenant: Cluster) -> None:
     number = {"small": 1, "whole": NODES}
-    places = {name: clusters_of(both, name, running=count) for name, count in number.items()}
+    places = {name: clusters_of(tenant, name, running=count) for name, count in number.items()}
     there, here = sorted(places, key=lambda name: places[name] == {"local"})
     assert places == {there: {"berlin"}, here: {"local"}}
     server = int(berlin.processes()["compute/apiserver"]["pid"])
     os.kill(server, signal.SIGSTOP)
     try:
-        eventually(lambda: not is_ready(both, f"{POOL}.berlin"), what="the silent cluster's node is not ready")
-        assert is_ready(both, f"{POOL}.local")
-        assert clusters_of(both, there, running=number[there]) == {"berlin"}
-        both.kubectl("delete", "job", here)
-        both.apply(gang("meanwhile", NODES))
-        assert clusters_of(both, "meanwhile", running=NODES) == {"local"}
-        both.kubectl("delete", "job", there, "--wait=false")
+        eventually(lambda: not is_ready(tenant, f"{POOL}.berlin"), what="the silent cluster's node is not ready")
+        assert is_ready(tenant, f"{POOL}.local")
+        assert clusters_of(tenant, there, running=number[there]) == {"berlin"}
+        tenant.kubectl("delete", "job", here)
+        tenant.apply(gang_job("meanwhile", NODES))
+        assert clusters_of(tenant, "meanwhile", running=NODES) == {"local"}
+        tenant.kubectl("delete", "job", there, "--wait=false")
     finally:
         os.kill(server, signal.SIGCONT)
-    eventually(lambda: is_ready(both, f"{POOL}.berlin"), what="the node is ready again")
-    eventually(lambda: not both.get("pods", "-l", f"job-name={there}")["items"], what="the tenant pods are deleted")
+    eventually(lambda: is_ready(tenant, f"{POOL}.berlin"), what="the node is ready again")
+    eventually(lambda: not tenant.get("pods", "-l", f"job-name={there}")["items"], what="the tenant pods are deleted")
     eventually(
         lambda: not berlin.compute.get("pods", "-n", "both--default")["items"], what="the compute pods are deleted"
     )
-    both.apply(gang("after", NODES))
-    assert clusters_of(both, "after", running=NODES) == {"berlin"}
+    tenant.apply(gang_job("after", NODES))
+    assert clusters_of(tenant, "after", running=NODES) == {"berlin"}

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tests.e2e.cluster import Answer, Cluster, Platform, run
+from tests.e2e.cluster import Cluster, CommandResult, Platform, run_program
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "demo.py"
 
 
-def demo(platform: Platform, kubeconfigs: Path) -> Answer:
-    return run(
+def demo(platform: Platform, kubeconfigs: Path) -> CommandResult:
+    return run_program(
         sys.executable,
         str(SCRIPT),
         f"--data-dir={platform.data_dir}",

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.cluster import Cluster, Document, Platform, eventually, pod
-from tests.e2e.test_arbiter import clear, count, gpus, pods, waits
+from tests.e2e.cluster import Cluster, Document, Platform, eventually, pod_manifest
+from tests.e2e.test_arbiter import count_pods, delete_workloads, gpu_pod, list_pods, wait_for_reason
 
 ZONE = "topology.kubernetes.io/zone"
 GPU = "nvidia.com/gpu"
@@ -25,10 +25,10 @@ def team(platform: Platform) -> Iterator[Cluster]:
 def tenant(team: Cluster) -> Iterator[Cluster]:
     """Yield the tenant without pods."""
     yield team
-    clear(team)
+    delete_workloads(team)
 
 
-def labelled(document: Document, app: str) -> Document:
+def labelled_pod(document: Document, app: str) -> Document:
     """Return a pod of the pool, with a label for its spread constraint."""
     document["metadata"]["labels"] = {"app": app}
     document["spec"]["nodeSelector"] = {"vkgateway.io/pool": "a100", **document["spec"].get("nodeSelector", {})}
@@ -47,8 +47,8 @@ def over_zones(app: str) -> list[Document]:
     ]
 
 
-def nodes_of(cluster: Cluster, start: str) -> list[str]:
-    return sorted(each["spec"]["nodeName"] for each in pods(cluster, start))
+def virtual_nodes(cluster: Cluster, start: str) -> list[str]:
+    return sorted(each["spec"]["nodeName"] for each in list_pods(cluster, start))
 
 
 def compute_zones(platform: Platform, start: str) -> list[str]:
@@ -69,30 +69,30 @@ def test_each_zone_of_the_pool_is_a_virtual_node(tenant: Cluster) -> None:
 def test_pods_spread_over_zones(tenant: Cluster, platform: Platform, devices: int) -> None:
     app = f"spread{devices}"
     names = [f"{app}-{number}" for number in range(2)]
-    made = [gpus(name, devices) if devices else pod(name) for name in names]
+    made = [gpu_pod(name, devices) if devices else pod_manifest(name) for name in names]
     for each in made:
-        labelled(each, app)["spec"]["topologySpreadConstraints"] = over_zones(app)
+        labelled_pod(each, app)["spec"]["topologySpreadConstraints"] = over_zones(app)
     tenant.apply(*made)
-    eventually(lambda: count(tenant, "Running", app) == 2, what="both pods run")
-    assert nodes_of(tenant, app) == ["a100.zone-0.local", "a100.zone-1.local"]
+    eventually(lambda: count_pods(tenant, "Running", app) == 2, what="both pods run")
+    assert virtual_nodes(tenant, app) == ["a100.zone-0.local", "a100.zone-1.local"]
     assert compute_zones(platform, app) == ["zone-0", "zone-1"]
 
 
 @pytest.mark.parametrize("devices", [0, 1])
 def test_pod_runs_in_its_selected_zone(tenant: Cluster, platform: Platform, devices: int) -> None:
     name = f"there{devices}"
-    made = gpus(name, devices) if devices else pod(name)
+    made = gpu_pod(name, devices) if devices else pod_manifest(name)
     made["spec"]["nodeSelector"] = {ZONE: "zone-1"}
-    tenant.apply(labelled(made, name))
+    tenant.apply(labelled_pod(made, name))
     eventually(lambda: tenant.phase(name) == "Running", what="it runs")
-    assert nodes_of(tenant, name) == ["a100.zone-1.local"]
+    assert virtual_nodes(tenant, name) == ["a100.zone-1.local"]
     assert compute_zones(platform, name) == ["zone-1"]
 
 
 def test_limit_applies_to_the_pool_not_to_each_zone(tenant: Cluster) -> None:
     for number, zone in enumerate(("zone-0", "zone-1", "zone-0")):
-        made = gpus(f"big-{number}", 8, nodeSelector={ZONE: zone})
-        tenant.apply(labelled(made, "big"))
+        made = gpu_pod(f"big-{number}", 8, nodeSelector={ZONE: zone})
+        tenant.apply(labelled_pod(made, "big"))
         if number < 2:
             tenant.wait_pod(f"big-{number}")
-    waits(tenant, "big-2", "WaitingForQuota")
+    wait_for_reason(tenant, "big-2", "WaitingForQuota")

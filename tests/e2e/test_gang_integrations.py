@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.e2e import controllers
-from tests.e2e.cluster import Cluster, Document, Platform, eventually, pod
+from tests.e2e.cluster import Cluster, Document, Platform, eventually, pod_manifest
 from tests.e2e.published import module_folder
 from vkgateway.model.names import ADMISSION_GATE
 
@@ -33,14 +33,14 @@ def team(platform: Platform) -> Iterator[Cluster]:
 @pytest.fixture(scope="module")
 def ray(team: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Run KubeRay's operator."""
-    with controllers.kuberay(team, tmp_path_factory.mktemp("kuberay")):
+    with controllers.run_kuberay(team, tmp_path_factory.mktemp("kuberay")):
         yield
 
 
 @pytest.fixture(scope="module")
 def jobset(team: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Run JobSet's controller."""
-    with controllers.jobset(team, tmp_path_factory.mktemp("jobset")):
+    with controllers.run_jobset(team, tmp_path_factory.mktemp("jobset")):
         yield
 
 
@@ -52,7 +52,7 @@ def blockers(team: Cluster) -> Iterator[list[str]]:
     the same name.
     """
     names = [f"full-{number}" for number in range(3)]
-    team.apply(*(pod(name, container=GPUS, **A100) for name in names))
+    team.apply(*(pod_manifest(name, container=GPUS, **A100) for name in names))
     for name in names:
         team.wait_pod(name)
     yield names
@@ -61,42 +61,42 @@ def blockers(team: Cluster) -> Iterator[list[str]]:
     team.kubectl("delete", "pods", "--all", "--grace-period=1")
 
 
-def members(cluster: Cluster) -> dict[str, Document]:
+def gang_pods(cluster: Cluster) -> dict[str, Document]:
     """Return the pods of the gang by name, without the blockers."""
     found = {each["metadata"]["name"]: each for each in cluster.get("pods")["items"]}
     return {name: each for name, each in found.items() if not name.startswith("full-")}
 
 
-def states(cluster: Cluster) -> dict[str, int]:
+def count_phases(cluster: Cluster) -> dict[str, int]:
     """Return the number of gated pods, and of other pods by phase."""
     counted: dict[str, int] = {}
-    for each in members(cluster).values():
+    for each in gang_pods(cluster).values():
         gates = {gate["name"] for gate in each["spec"].get("schedulingGates", ())}
         state = "gated" if ADMISSION_GATE in gates else each["status"]["phase"]
         counted[state] = counted.get(state, 0) + 1
     return counted
 
 
-def as_json(platform: Platform, *args: str) -> Any:
+def json_output(platform: Platform, *args: str) -> Any:
     return json.loads(platform.vkgateway(*args, "-o", "json"))
 
 
-def queued(platform: Platform) -> dict[str, tuple[str, int, str]]:
+def pending_gangs(platform: Platform) -> dict[str, tuple[str, int, str]]:
     """Return the tenant's pending gangs by name: integration, number of pods, and reason."""
-    found = as_json(platform, "queue", "--tenant", "team")
+    found = json_output(platform, "queue", "--tenant", "team")
     return {each["name"]: (each["way"], each["pods"], each["code"]) for each in found}
 
 
-def gang(platform: Platform, name: str) -> Any:
+def explained_gang(platform: Platform, name: str) -> Any:
     """Return the output of `explain` about a pod's gang."""
-    return as_json(platform, "explain", name, "--tenant", "team")["gang"]
+    return json_output(platform, "explain", name, "--tenant", "team")["gang"]
 
 
-def goes(cluster: Cluster, name: str) -> None:
+def delete_pod(cluster: Cluster, name: str) -> None:
     cluster.kubectl("delete", "pod", name, "--grace-period=1")
 
 
-def head_and_workers(*, workers: int, head: dict[str, Any], **spec: Any) -> Document:
+def ray_cluster(*, workers: int, head: dict[str, Any], **spec: Any) -> Document:
     """Return a RayCluster. `spec` applies to its one worker group, whose pods use a whole node each."""
 
     def template(container: dict[str, Any]) -> Document:
@@ -119,38 +119,38 @@ def head_and_workers(*, workers: int, head: dict[str, Any], **spec: Any) -> Docu
 @pytest.mark.usefixtures("ray")
 def test_ray_cluster_starts_as_a_gang(platform: Platform, team: Cluster, blockers: list[str]) -> None:
     """Head and two workers need three nodes, of which one is free."""
-    team.apply(head_and_workers(workers=2, head=GPUS))
+    team.apply(ray_cluster(workers=2, head=GPUS))
     waits = ("ray", 3, "WaitingForRoom")
-    eventually(lambda: queued(platform).get("ray") == waits, what="the cluster waits for room, whole")
-    assert states(team) == {"gated": 3}
-    assert (gang(platform, next(iter(members(team))))["minimum"], len(members(team))) == (3, 3)
-    goes(team, blockers[0])
-    eventually(lambda: queued(platform).get("ray") == waits, what="two nodes are not enough")
-    assert states(team) == {"gated": 3}
-    goes(team, blockers[1])
-    eventually(lambda: states(team) == {"Running": 3}, what="head and workers run")
+    eventually(lambda: pending_gangs(platform).get("ray") == waits, what="the cluster waits for room, whole")
+    assert count_phases(team) == {"gated": 3}
+    assert (explained_gang(platform, next(iter(gang_pods(team))))["minimum"], len(gang_pods(team))) == (3, 3)
+    delete_pod(team, blockers[0])
+    eventually(lambda: pending_gangs(platform).get("ray") == waits, what="two nodes are not enough")
+    assert count_phases(team) == {"gated": 3}
+    delete_pod(team, blockers[1])
+    eventually(lambda: count_phases(team) == {"Running": 3}, what="head and workers run")
 
 
 @pytest.mark.usefixtures("ray")
 def test_autoscaled_ray_cluster_starts_with_its_minimum(platform: Platform, team: Cluster, blockers: list[str]) -> None:
     """The head needs no GPU and starts immediately. Of three workers, one is enough."""
     scaled = {"enableInTreeAutoscaling": True, "bounds": {"minReplicas": 1}}
-    team.apply(head_and_workers(workers=3, head={}, **scaled))
-    eventually(lambda: states(team) == {"Running": 2, "gated": 2}, what="head and one worker run")
-    facts = gang(platform, next(iter(members(team))))
+    team.apply(ray_cluster(workers=3, head={}, **scaled))
+    eventually(lambda: count_phases(team) == {"Running": 2, "gated": 2}, what="head and one worker run")
+    facts = explained_gang(platform, next(iter(gang_pods(team))))
     assert (facts["name"], facts["minimum"], facts["pods"], facts["waiting"]) == ("ray", 2, 4, 2)
-    goes(team, blockers[0])
-    eventually(lambda: states(team) == {"Running": 3, "gated": 1}, what="it grows by one")
+    delete_pod(team, blockers[0])
+    eventually(lambda: count_phases(team) == {"Running": 3, "gated": 1}, what="it grows by one")
 
 
-def jobs(name: str, replicas: int, pods: int) -> Document:
+def replicated_jobs(name: str, replicas: int, pods: int) -> Document:
     """Return identical Jobs of a JobSet, whose pods use a whole node each."""
-    container = pod("any", container=GPUS)["spec"]["containers"]
+    container = pod_manifest("any", container=GPUS)["spec"]["containers"]
     job = {"parallelism": pods, "completions": pods, "template": {"spec": {"containers": container}}}
     return {"name": name, "replicas": replicas, "template": {"spec": job | {"backoffLimit": 0}}}
 
 
-def set_of(*replicated: Document, annotations: dict[str, str] | None = None, **spec: Any) -> Document:
+def job_set(*replicated: Document, annotations: dict[str, str] | None = None, **spec: Any) -> Document:
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
@@ -167,64 +167,64 @@ def in_pool(document: Document) -> Document:
 @pytest.mark.usefixtures("jobset")
 def test_jobset_starts_as_a_gang(platform: Platform, team: Cluster, blockers: list[str]) -> None:
     """A driver and two Jobs of one pod need three nodes, of which one is free."""
-    team.apply(set_of(in_pool(jobs("driver", 1, 1)), in_pool(jobs("worker", 2, 1))))
+    team.apply(job_set(in_pool(replicated_jobs("driver", 1, 1)), in_pool(replicated_jobs("worker", 2, 1))))
     waits = ("jobset", 3, "WaitingForRoom")
-    eventually(lambda: queued(platform).get("set") == waits, what="the set waits for room, whole")
-    assert states(team) == {"gated": 3}
-    assert gang(platform, next(iter(members(team))))["minimum"] == 3
-    goes(team, blockers[0])
-    eventually(lambda: queued(platform).get("set") == waits, what="two nodes are not enough")
-    goes(team, blockers[1])
-    eventually(lambda: states(team) == {"Running": 3}, what="all Jobs run")
+    eventually(lambda: pending_gangs(platform).get("set") == waits, what="the set waits for room, whole")
+    assert count_phases(team) == {"gated": 3}
+    assert explained_gang(platform, next(iter(gang_pods(team))))["minimum"] == 3
+    delete_pod(team, blockers[0])
+    eventually(lambda: pending_gangs(platform).get("set") == waits, what="two nodes are not enough")
+    delete_pod(team, blockers[1])
+    eventually(lambda: count_phases(team) == {"Running": 3}, what="all Jobs run")
 
 
 @pytest.mark.usefixtures("jobset")
 def test_restarted_jobset_waits_until_all_pods_fit(platform: Platform, team: Cluster, blockers: list[str]) -> None:
     """The driver has succeeded and its node is taken, so that only two of three pods fit."""
-    goes(team, blockers[0])
-    goes(team, blockers[1])
-    driver, worker = in_pool(jobs("driver", 1, 1)), in_pool(jobs("worker", 2, 1))
+    delete_pod(team, blockers[0])
+    delete_pod(team, blockers[1])
+    driver, worker = in_pool(replicated_jobs("driver", 1, 1)), in_pool(replicated_jobs("worker", 2, 1))
     driver["template"]["spec"]["template"]["metadata"] = {"annotations": {"kwok.vkgateway.io/run-seconds": "2"}}
     worker["template"]["spec"]["template"]["spec"]["restartPolicy"] = "Never"
-    team.apply(set_of(driver, worker, failurePolicy={"maxRestarts": 1}))
-    eventually(lambda: states(team) == {"Running": 2, "Succeeded": 1}, what="its driver has ended")
-    team.apply(pod("full-late", container=GPUS, **A100))
+    team.apply(job_set(driver, worker, failurePolicy={"maxRestarts": 1}))
+    eventually(lambda: count_phases(team) == {"Running": 2, "Succeeded": 1}, what="its driver has ended")
+    team.apply(pod_manifest("full-late", container=GPUS, **A100))
     team.wait_pod("full-late")
-    first = members(team)
-    goes(team, next(name for name in first if name.startswith("set-worker-0-")))
+    first = gang_pods(team)
+    delete_pod(team, next(name for name in first if name.startswith("set-worker-0-")))
     waits = ("jobset", 3, "WaitingForRoom")
-    eventually(lambda: queued(platform).get("set/restart-1") == waits, what="the next attempt waits, whole")
-    assert states(team) == {"gated": 3}
-    assert not first.keys() & members(team).keys()
-    assert gang(platform, next(iter(members(team))))["minimum"] == 3
-    goes(team, "full-late")
-    eventually(lambda: states(team) == {"Running": 3}, what="all Jobs run again")
+    eventually(lambda: pending_gangs(platform).get("set/restart-1") == waits, what="the next attempt waits, whole")
+    assert count_phases(team) == {"gated": 3}
+    assert not first.keys() & gang_pods(team).keys()
+    assert explained_gang(platform, next(iter(gang_pods(team))))["minimum"] == 3
+    delete_pod(team, "full-late")
+    eventually(lambda: count_phases(team) == {"Running": 3}, what="all Jobs run again")
 
 
 @pytest.mark.usefixtures("jobset")
 def test_ordered_jobs_of_a_jobset_are_separate_gangs(platform: Platform, team: Cluster, blockers: list[str]) -> None:
     team.apply(
-        set_of(
-            in_pool(jobs("driver", 1, 1)),
-            in_pool(jobs("worker", 1, 2)),
+        job_set(
+            in_pool(replicated_jobs("driver", 1, 1)),
+            in_pool(replicated_jobs("worker", 1, 2)),
             startupPolicy={"startupPolicyOrder": "InOrder"},
         )
     )
-    eventually(lambda: states(team) == {"Running": 1, "gated": 2}, what="the driver runs, and its workers wait")
-    eventually(lambda: queued(platform).get("set/worker", ("", 0, ""))[1] == 2, what="two wait for room")
-    goes(team, blockers[0])
-    goes(team, blockers[1])
-    eventually(lambda: states(team) == {"Running": 3}, what="all Jobs run")
+    eventually(lambda: count_phases(team) == {"Running": 1, "gated": 2}, what="the driver runs, and its workers wait")
+    eventually(lambda: pending_gangs(platform).get("set/worker", ("", 0, ""))[1] == 2, what="two wait for room")
+    delete_pod(team, blockers[0])
+    delete_pod(team, blockers[1])
+    eventually(lambda: count_phases(team) == {"Running": 3}, what="all Jobs run")
 
 
 @pytest.mark.usefixtures("jobset", "blockers")
 def test_exclusive_jobs_of_a_jobset_get_a_pool_each(team: Cluster) -> None:
     """The webhook refuses all but the first pod of each Job until that has a node, so no gang contains them all."""
-    goes(team, "full-0")
+    delete_pod(team, "full-0")
     exclusive = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "vkgateway.io/pool"}
-    team.apply(set_of(jobs("worker", 2, 2), annotations=exclusive))
-    eventually(lambda: states(team) == {"Running": 4}, what="both Jobs run")
-    places = {(name.split("-")[2], each["spec"]["nodeName"].split(".")[0]) for name, each in members(team).items()}
+    team.apply(job_set(replicated_jobs("worker", 2, 2), annotations=exclusive))
+    eventually(lambda: count_phases(team) == {"Running": 4}, what="both Jobs run")
+    places = {(name.split("-")[2], each["spec"]["nodeName"].split(".")[0]) for name, each in gang_pods(team).items()}
     assert sorted(pool for _, pool in places) == ["a100", "v100"]
 
 
@@ -240,29 +240,33 @@ def test_coscheduling_pod_group_starts_as_a_gang(platform: Platform, team: Clust
             "metadata": {"name": "group", "namespace": "default"},
             "spec": {"minMember": 2, "scheduleTimeoutSeconds": 10},
         },
-        *(labelled(f"member-{number}", {"scheduling.x-k8s.io/pod-group": "group"}) for number in range(2)),
+        *(labelled_pod(f"member-{number}", {"scheduling.x-k8s.io/pod-group": "group"}) for number in range(2)),
     )
-    whole(platform, team, blockers, "group", "coscheduling")
+    check_starts_whole(platform, team, blockers, "group", "coscheduling")
 
 
 def test_kueue_pod_group_starts_as_a_gang(platform: Platform, team: Cluster, blockers: list[str]) -> None:
     labels, count = {"kueue.x-k8s.io/pod-group-name": "group"}, {"kueue.x-k8s.io/pod-group-total-count": "2"}
-    team.apply(labelled("member-0", labels, count))
-    eventually(lambda: queued(platform).get("group", ("", 0, ""))[2] == "WaitingForMembers", what="one of two waits")
-    team.apply(labelled("member-1", labels, count))
-    whole(platform, team, blockers, "group", "kueue")
+    team.apply(labelled_pod("member-0", labels, count))
+    eventually(
+        lambda: pending_gangs(platform).get("group", ("", 0, ""))[2] == "WaitingForMembers", what="one of two waits"
+    )
+    team.apply(labelled_pod("member-1", labels, count))
+    check_starts_whole(platform, team, blockers, "group", "kueue")
 
 
-def whole(platform: Platform, team: Cluster, blockers: list[str], name: str, way: str) -> None:
+def check_starts_whole(platform: Platform, team: Cluster, blockers: list[str], name: str, integration: str) -> None:
     """Check that two pods, with a node each, wait while one node is free, and start together."""
-    eventually(lambda: queued(platform).get(name) == (way, 2, "WaitingForRoom"), what="both wait for room")
-    assert states(team) == {"gated": 2}
-    assert gang(platform, "member-0")["minimum"] == 2
-    goes(team, blockers[0])
-    eventually(lambda: states(team) == {"Running": 2}, what="both run")
+    eventually(
+        lambda: pending_gangs(platform).get(name) == (integration, 2, "WaitingForRoom"), what="both wait for room"
+    )
+    assert count_phases(team) == {"gated": 2}
+    assert explained_gang(platform, "member-0")["minimum"] == 2
+    delete_pod(team, blockers[0])
+    eventually(lambda: count_phases(team) == {"Running": 2}, what="both run")
 
 
-def labelled(name: str, labels: dict[str, str], annotations: dict[str, str] | None = None) -> Document:
-    made = pod(name, container=GPUS, **A100)
+def labelled_pod(name: str, labels: dict[str, str], annotations: dict[str, str] | None = None) -> Document:
+    made = pod_manifest(name, container=GPUS, **A100)
     made["metadata"] |= {"labels": labels, "annotations": annotations or {}}
     return made

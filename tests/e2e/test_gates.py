@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.cluster import TENANT_VERSION, Cluster, Document, Platform, eventually, pod
+from tests.e2e.cluster import TENANT_VERSION, Cluster, Document, Platform, eventually, pod_manifest
 from vkgateway.controlplane.plane import POLICIES_SINCE
 from vkgateway.controlplane.templates import Templates, TenantFacts
 from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
@@ -35,7 +35,9 @@ def gated(platform: Platform) -> Iterator[Cluster]:
     """Yield the cluster of a tenant that was created with the policy."""
     platform.vkgateway("tenant", "create", "gates", "--pool", "a100")
     cluster = platform.tenant("gates")
-    eventually(lambda: gates_of_new(cluster, asking(limits={"nvidia.com/gpu": "1"})), what="the policy at work")
+    eventually(
+        lambda: new_pod_gates(cluster, container_requesting(limits={"nvidia.com/gpu": "1"})), what="the policy at work"
+    )
     yield cluster
     platform.vkgateway("tenant", "delete", "gates", "--yes")
 
@@ -53,41 +55,47 @@ def gate_objects(cluster: Cluster) -> list[Document]:
     ]
 
 
-def asking(**resources: dict[str, str]) -> dict[str, Any]:
+def container_requesting(**resources: dict[str, str]) -> dict[str, Any]:
     """Return a container that requests resources."""
     return {"resources": resources}
 
 
-def try_new(cluster: Cluster, container: dict[str, Any], **spec: Any) -> Document:
+def dry_run_pod(cluster: Cluster, container: dict[str, Any], **spec: Any) -> Document:
     """Return a pod as it would be created, from a dry run."""
-    document = pod("newborn", container=container, **spec)
+    document = pod_manifest("newborn", container=container, **spec)
     answer = cluster.kubectl("create", "--dry-run=server", "-o", "json", "-f", "-", stdin=json.dumps(document))
     born: Document = json.loads(answer)
     return born
 
 
-def gates_of_new(cluster: Cluster, container: dict[str, Any], **spec: Any) -> list[str]:
-    return gates(try_new(cluster, container, **spec))
+def new_pod_gates(cluster: Cluster, container: dict[str, Any], **spec: Any) -> list[str]:
+    return gate_names(dry_run_pod(cluster, container, **spec))
 
 
-def gates(born: Document) -> list[str]:
+def gate_names(born: Document) -> list[str]:
     return [gate["name"] for gate in born["spec"].get("schedulingGates", [])]
 
 
 GPU = {"nvidia.com/gpu": "1"}
 INIT = {"name": "first", "image": "vkgateway.local/busybox:1"}
 ASKING = [
-    pytest.param(asking(limits=GPU), {}, id="limits"),
-    pytest.param(asking(limits=GPU, requests=GPU), {}, id="limits and requests"),
-    pytest.param(asking(limits={"cpu": "1", "example.org/fpga": "2"}), {}, id="another device, after cpu"),
-    pytest.param({}, {"initContainers": [INIT | asking(limits=GPU)]}, id="init container only"),
-    pytest.param({}, {"initContainers": [INIT | asking(limits=GPU) | {"restartPolicy": "Always"}]}, id="sidecar only"),
+    pytest.param(container_requesting(limits=GPU), {}, id="limits"),
+    pytest.param(container_requesting(limits=GPU, requests=GPU), {}, id="limits and requests"),
     pytest.param(
-        asking(limits=GPU) | {"env": [{"name": "TWICE", "value": "1"}, {"name": "TWICE", "value": "2"}]},
+        container_requesting(limits={"cpu": "1", "example.org/fpga": "2"}), {}, id="another device, after cpu"
+    ),
+    pytest.param({}, {"initContainers": [INIT | container_requesting(limits=GPU)]}, id="init container only"),
+    pytest.param(
+        {},
+        {"initContainers": [INIT | container_requesting(limits=GPU) | {"restartPolicy": "Always"}]},
+        id="sidecar only",
+    ),
+    pytest.param(
+        container_requesting(limits=GPU) | {"env": [{"name": "TWICE", "value": "1"}, {"name": "TWICE", "value": "2"}]},
         {},
         id="a variable twice",
     ),
-    pytest.param(asking(limits=GPU), {"schedulerName": "of-our-own"}, id="another scheduler"),
+    pytest.param(container_requesting(limits=GPU), {"schedulerName": "of-our-own"}, id="another scheduler"),
 ]
 
 
@@ -95,15 +103,18 @@ ASKING = [
 def test_pod_with_a_device_request_is_created_gated(
     gated: Cluster, container: dict[str, Any], spec: dict[str, Any]
 ) -> None:
-    assert gates_of_new(gated, container, **spec) == [ADMISSION_GATE]
+    assert new_pod_gates(gated, container, **spec) == [ADMISSION_GATE]
 
 
 def test_gate_is_added_once_and_others_are_kept(gated: Cluster) -> None:
     others = [{"name": "example.org/other"}]
     ours = [{"name": ADMISSION_GATE}]
 
-    assert gates_of_new(gated, asking(limits=GPU), schedulingGates=others) == ["example.org/other", ADMISSION_GATE]
-    assert gates_of_new(gated, asking(limits=GPU), schedulingGates=ours) == [ADMISSION_GATE]
+    assert new_pod_gates(gated, container_requesting(limits=GPU), schedulingGates=others) == [
+        "example.org/other",
+        ADMISSION_GATE,
+    ]
+    assert new_pod_gates(gated, container_requesting(limits=GPU), schedulingGates=ours) == [ADMISSION_GATE]
 
 
 MARKED = [
@@ -114,40 +125,42 @@ MARKED = [
 
 @pytest.mark.parametrize("metadata", MARKED)
 def test_pod_with_a_gang_mark_is_created_gated_without_devices(gated: Cluster, metadata: dict[str, Any]) -> None:
-    document = pod("newborn")
+    document = pod_manifest("newborn")
     document["metadata"] |= metadata
     answer = gated.kubectl("create", "--dry-run=server", "-o", "json", "-f", "-", stdin=json.dumps(document))
-    assert gates(json.loads(answer)) == [ADMISSION_GATE]
+    assert gate_names(json.loads(answer)) == [ADMISSION_GATE]
 
 
 @pytest.mark.skipif(not BY_POLICY, reason="pods are gated by size where the API server has admission policies")
 def test_pod_larger_than_any_node_is_created_gated(gated: Cluster) -> None:
-    def of(cpu: str, **spec: Any) -> list[str]:
-        return gates_of_new(gated, asking(requests={"cpu": cpu}), **spec)
+    def gates_for_cpu(cpu: str, **spec: Any) -> list[str]:
+        return new_pod_gates(gated, container_requesting(requests={"cpu": cpu}), **spec)
 
-    eventually(lambda: of("97") == [ADMISSION_GATE], what="the policy by size at work")
-    assert of("96") == []
-    sidecar = INIT | asking(requests={"cpu": "500m"}) | {"restartPolicy": "Always"}
-    assert of("95500m", initContainers=[sidecar]) == []
-    assert of("96", initContainers=[sidecar]) == [ADMISSION_GATE]
+    eventually(lambda: gates_for_cpu("97") == [ADMISSION_GATE], what="the policy by size at work")
+    assert gates_for_cpu("96") == []
+    sidecar = INIT | container_requesting(requests={"cpu": "500m"}) | {"restartPolicy": "Always"}
+    assert gates_for_cpu("95500m", initContainers=[sidecar]) == []
+    assert gates_for_cpu("96", initContainers=[sidecar]) == [ADMISSION_GATE]
 
 
 NOT_ASKING = [
     pytest.param({}, {}, id="nothing"),
-    pytest.param(asking(limits={"cpu": "1", "memory": "1Gi"}), {}, id="cpu and memory"),
-    pytest.param(asking(limits={"nvidia.com/gpu": "0"}), {}, id="no devices of a kind"),
-    pytest.param(asking(limits=GPU), {"nodeName": "a100.zone-0.local"}, id="bound by hand"),
+    pytest.param(container_requesting(limits={"cpu": "1", "memory": "1Gi"}), {}, id="cpu and memory"),
+    pytest.param(container_requesting(limits={"nvidia.com/gpu": "0"}), {}, id="no devices of a kind"),
+    pytest.param(container_requesting(limits=GPU), {"nodeName": "a100.zone-0.local"}, id="bound by hand"),
 ]
 
 
 @pytest.mark.parametrize(("container", "spec"), NOT_ASKING)
 def test_other_pods_are_created_without_gate(gated: Cluster, container: dict[str, Any], spec: dict[str, Any]) -> None:
-    assert gates_of_new(gated, container, **spec) == []
+    assert new_pod_gates(gated, container, **spec) == []
 
 
 def workload(kind: str, **spec: Any) -> Document:
     labels = {"app": kind.lower()}
-    template = pod("unused", container=asking(limits={"nvidia.com/gpu": str(MORE_THAN_THERE_IS)}))["spec"]
+    template = pod_manifest(
+        "unused", container=container_requesting(limits={"nvidia.com/gpu": str(MORE_THAN_THERE_IS)})
+    )["spec"]
     return {
         "apiVersion": "apps/v1",
         "kind": kind,
@@ -164,13 +177,13 @@ def workload(kind: str, **spec: Any) -> Document:
 def test_pods_of_controllers_are_gated(gated: Cluster, kind: str, spec: dict[str, Any], size: int) -> None:
     gated.apply(workload(kind, **spec))
 
-    def all_there() -> list[Document]:
+    def created_pods() -> list[Document]:
         found: list[Document] = gated.get("pods", "-l", f"app={kind.lower()}")["items"]
         return found if len(found) == size else []
 
-    pods = eventually(all_there, what=f"{size} pods of the {kind}")
+    pods = eventually(created_pods, what=f"{size} pods of the {kind}")
 
-    assert {tuple(gates(found)) for found in pods} == {(ADMISSION_GATE,)}
+    assert {tuple(gate_names(found)) for found in pods} == {(ADMISSION_GATE,)}
     conditions = [entry for entry in pods[0]["status"].get("conditions", []) if entry["type"] == "PodScheduled"]
     assert [entry["reason"] for entry in conditions] == ["SchedulingGated"]
     gated.kubectl("delete", kind.lower(), kind.lower(), "--wait")
@@ -185,7 +198,9 @@ def test_unchanged_policies_are_not_rewritten(gated: Cluster) -> None:
 
 
 def test_gated_pod_cannot_be_bound(gated: Cluster) -> None:
-    gated.apply(pod("waits", container=asking(limits={"nvidia.com/gpu": str(MORE_THAN_THERE_IS)})))
+    gated.apply(
+        pod_manifest("waits", container=container_requesting(limits={"nvidia.com/gpu": str(MORE_THAN_THERE_IS)}))
+    )
     target = {"apiVersion": "v1", "kind": "Node", "name": "a100.zone-0.local"}
     binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "waits"}, "target": target}
     path = "/api/v1/namespaces/default/pods/waits/binding"
@@ -197,7 +212,7 @@ def test_gated_pod_cannot_be_bound(gated: Cluster) -> None:
     gated.kubectl("delete", "pod", "waits", "--wait")
 
 
-def spoil(gated: Cluster) -> None:
+def break_policy(gated: Cluster) -> None:
     """Delete or change the objects that gate pods."""
     if not BY_POLICY:
         gated.kubectl("delete", "mutatingwebhookconfiguration", POLICY)
@@ -208,24 +223,26 @@ def spoil(gated: Cluster) -> None:
 
 
 def test_deleted_or_changed_gate_policy_is_restored(platform: Platform, gated: Cluster) -> None:
-    spoil(gated)
-    eventually(lambda: gates_of_new(gated, asking(limits=GPU)) == [], what="pods without a gate")
+    break_policy(gated)
+    eventually(lambda: new_pod_gates(gated, container_requesting(limits=GPU)) == [], what="pods without a gate")
 
     names = {"spec": {"apiServer": {"subjectAltNames": ["gates.example.org"]}}}  # has the control plane gone through
     platform.compute.kubectl("patch", "tenant", "gates", "--type=merge", "-p", json.dumps(names))
 
-    eventually(lambda: gates_of_new(gated, asking(limits=GPU)) == [ADMISSION_GATE], what="the gate is back")
+    eventually(
+        lambda: new_pod_gates(gated, container_requesting(limits=GPU)) == [ADMISSION_GATE], what="the gate is back"
+    )
 
 
-def cpus(name: str, amount: int, **metadata: Any) -> Document:
+def cpu_pod(name: str, amount: int, **metadata: Any) -> Document:
     """Return a pod that requests whole CPUs. The nodes have 96."""
-    made = pod(name, container=asking(requests={"cpu": str(amount)}))
+    made = pod_manifest(name, container=container_requesting(requests={"cpu": str(amount)}))
     made["metadata"] |= metadata
     return made
 
 
 def cpu_job(name: str) -> Document:
-    template = cpus(name, 90)
+    template = cpu_pod(name, 90)
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -241,12 +258,12 @@ def cpu_job(name: str) -> Document:
     }
 
 
-def said(cluster: Cluster, name: str, reason: str) -> str:
+def event_message(cluster: Cluster, name: str, reason: str) -> str:
     """Return the message of a pod's first event with a reason, empty if there is none."""
     return next((message for found, message in cluster.events(name) if found == reason), "")
 
 
-def running(cluster: Cluster, job: str) -> int:
+def count_running(cluster: Cluster, job: str) -> int:
     found = cluster.get("pods", "-l", f"job-name={job}")["items"]
     return sum(one["status"]["phase"] == "Running" for one in found)
 
@@ -255,21 +272,23 @@ def running(cluster: Cluster, job: str) -> int:
 def test_cpu_must_fit_one_node(gated: Cluster) -> None:
     gated.kubectl("delete", "deployments,daemonsets,pods", "--all", "--grace-period=1", "--timeout=60s")
     try:
-        gated.apply(*(cpus(f"too-large-{number}", 100) for number in range(3)), cpus("fits", 85))
+        gated.apply(*(cpu_pod(f"too-large-{number}", 100) for number in range(3)), cpu_pod("fits", 85))
         gated.wait_pod("fits")
         assert "a pod can have cpu 96 at most" in eventually(
-            lambda: said(gated, "too-large-0", "Infeasible"), what="why it waits"
+            lambda: event_message(gated, "too-large-0", "Infeasible"), what="why it waits"
         )
 
         gated.apply(cpu_job("one"), cpu_job("two"))
-        eventually(lambda: running(gated, "one") + running(gated, "two") >= 2, what="a gang that runs")
-        assert {running(gated, "one"), running(gated, "two")} == {0, 2}
+        eventually(lambda: count_running(gated, "one") + count_running(gated, "two") >= 2, what="a gang that runs")
+        assert {count_running(gated, "one"), count_running(gated, "two")} == {0, 2}
 
         # Four machines have 11, 6, 6 and 96 left; then two by two, in a zone each, 11 and 6, and 6 and 6.
-        gated.apply(cpus("last", 90))
+        gated.apply(cpu_pod("last", 90))
         gated.wait_pod("last")
-        gated.apply(cpus("between", 12))
-        reason = eventually(lambda: said(gated, "between", "FailedScheduling"), what="the compute scheduler's reason")
+        gated.apply(cpu_pod("between", 12))
+        reason = eventually(
+            lambda: event_message(gated, "between", "FailedScheduling"), what="the compute scheduler's reason"
+        )
         assert "Insufficient cpu" in reason
         assert "a100-" not in reason
     finally:

@@ -10,7 +10,7 @@ from urllib.request import Request
 import pytest
 
 from tests.e2e.cluster import Cluster, Platform, eventually
-from tests.e2e.strangers import status_of, trusting
+from tests.e2e.strangers import http_status, unverified_context
 
 SANDBOX = "vkgateway/local/hollow/kubelet/sandbox.py"
 
@@ -42,7 +42,7 @@ def hollow(alpha: Cluster) -> Iterator[str]:
     alpha.kubectl("delete", "pod", "hollow", "--wait=false", "--ignore-not-found")
 
 
-def sandboxes(platform: Platform) -> list[int]:
+def sandbox_processes(platform: Platform) -> list[int]:
     """Return the sandbox processes of this platform."""
     [kubelet] = [p["pid"] for p in platform.status()["processes"] if p["name"] == "compute/hollow-kubelet"]
     found = subprocess.run(["pgrep", "-f", "-P", str(kubelet), SANDBOX], capture_output=True, text=True, check=False)
@@ -96,7 +96,7 @@ def test_command_ends_with_its_pod_and_its_client(platform: Platform, alpha: Clu
     start_hollow(alpha, "short")
     argv = (alpha.kubectl_path, "--kubeconfig", str(alpha.kubeconfig), "exec", "short", "--", "sh", "-c")
     with subprocess.Popen([*argv, "sleep 1000 & sleep 1000"], stderr=subprocess.PIPE, text=True) as client:
-        eventually(lambda: sandboxes(platform), what="the command runs")
+        eventually(lambda: sandbox_processes(platform), what="the command runs")
         if how == "pod deleted":
             alpha.kubectl("delete", "pod", "short", "--wait=false")
             assert client.wait(30) == 1
@@ -104,28 +104,28 @@ def test_command_ends_with_its_pod_and_its_client(platform: Platform, alpha: Clu
             assert "pod short has ended" in client.stderr.read()
         else:
             client.kill()
-    eventually(lambda: not sandboxes(platform), seconds=20, what="nothing is left of the command")
+    eventually(lambda: not sandbox_processes(platform), seconds=20, what="nothing is left of the command")
     alpha.kubectl("delete", "pod", "short", "--ignore-not-found")
 
 
 def test_hollow_kubelet_accepts_only_the_compute_api_server(platform: Platform, alpha: Cluster, hollow: str) -> None:
     port = platform.status()["ports"]["hollow-kubelet"]
     path = f"https://127.0.0.1:{port}/containerLogs/alpha--default/{hollow}/main"
-    assert status_of(path, trusting()) == 0
-    stranger = trusting()  # another certificate of the compute cluster's own authority
+    assert http_status(path, unverified_context()) == 0
+    stranger = unverified_context()  # another certificate of the compute cluster's own authority
     stranger.load_cert_chain(platform.data_dir / "pki/gateway.crt", platform.data_dir / "pki/gateway.key")
-    assert status_of(path, stranger) == 403
+    assert http_status(path, stranger) == 403
     exec_path = path.replace("containerLogs", "exec") + "?command=id&output=1"
-    assert status_of(Request(exec_path, method="POST"), stranger) == 403
+    assert http_status(Request(exec_path, method="POST"), stranger) == 403
     assert "hollow node" in alpha.kubectl("logs", hollow)
 
 
 def test_kwok_opens_no_port(platform: Platform) -> None:
     [kwok] = [p["pid"] for p in platform.status()["processes"] if p["name"] == "compute/kwok"]
-    assert not _listening(kwok)
+    assert not _listening_sockets(kwok)
 
 
-def _listening(pid: int) -> set[str]:
+def _listening_sockets(pid: int) -> set[str]:
     sockets = {link.readlink().name for link in Path(f"/proc/{pid}/fd").iterdir() if "socket:" in str(link.readlink())}
     rows = [
         line.split() for file in ("tcp", "tcp6") for line in Path(f"/proc/{pid}/net/{file}").read_text().splitlines()

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.e2e.cluster import REAL, Cluster, Document, Platform, eventually, pod
+from tests.e2e.cluster import REAL, Cluster, Document, Platform, eventually, pod_manifest
 
 NAMESPACE = "fences"
 _SERVE = "mkdir /tmp/w; echo web of $TENANT > /tmp/w/index.html; exec httpd -f -p 8080 -h /tmp/w"
@@ -23,7 +23,7 @@ _UNPRIVILEGED = {
 }
 
 
-class Place(NamedTuple):
+class TenantNetwork(NamedTuple):
     """Tenant cluster, with the addresses of its web server."""
 
     cluster: Cluster
@@ -35,39 +35,39 @@ class Place(NamedTuple):
         return self.cluster.kubectl("exec", "-n", NAMESPACE, pod, "--", "sh", "-c", script, timeout=60)
 
 
-def web(tenant: str) -> list[Document]:
+def web_server(tenant: str) -> list[Document]:
     container = {
         "env": [{"name": "TENANT", "value": tenant}],
         "ports": [{"name": "http", "containerPort": 8080}],
         "readinessProbe": {"httpGet": {"port": "http"}, "periodSeconds": 1},
     }
-    server = pod("web", command=_SERVE, container=container, **REAL)
+    server = pod_manifest("web", command=_SERVE, container=container, **REAL)
     server["metadata"] |= {"namespace": NAMESPACE, "labels": {"app": "web"}}
     spec = {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": "http"}]}
     service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": NAMESPACE}, "spec": spec}
     return [service, server]
 
 
-def client(name: str, **container: object) -> Document:
-    made = pod(name, container=container, **REAL)
+def client_pod(name: str, **container: object) -> Document:
+    made = pod_manifest(name, container=container, **REAL)
     made["metadata"] |= {"namespace": NAMESPACE, "labels": {"app": name}}
     return made
 
 
 @pytest.fixture(scope="module")
-def places(platform: Platform, alpha: Cluster, beta: Cluster) -> Iterator[tuple[Place, Place]]:
+def places(platform: Platform, alpha: Cluster, beta: Cluster) -> Iterator[tuple[TenantNetwork, TenantNetwork]]:
     """Yield alpha with a web server and two clients, and beta with a web server."""
     if not platform.real:
         pytest.skip("no real node here")
     both = {"alpha": alpha, "beta": beta}
     for name, cluster in both.items():
         cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
-        cluster.apply(*web(name))
-    alpha.apply(client("client"), client("unprivileged", securityContext=_UNPRIVILEGED))
+        cluster.apply(*web_server(name))
+    alpha.apply(client_pod("client"), client_pod("unprivileged", securityContext=_UNPRIVILEGED))
     for cluster in both.values():
         cluster.kubectl("wait", "-n", NAMESPACE, "--for=condition=Ready", "pod", "--all", "--timeout=90s", timeout=100)
     yield tuple(
-        Place(
+        TenantNetwork(
             cluster,
             cluster.get("pod", "web", "-n", NAMESPACE)["status"]["podIP"],
             cluster.get("service", "web", "-n", NAMESPACE)["spec"]["clusterIP"],
@@ -78,19 +78,19 @@ def places(platform: Platform, alpha: Cluster, beta: Cluster) -> Iterator[tuple[
         cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
 
 
-def open_ones(place: Place, doors: dict[str, tuple[str, int]]) -> set[str]:
+def open_endpoints(place: TenantNetwork, doors: dict[str, tuple[str, int]]) -> set[str]:
     """Return the names of the endpoints that accept a TCP connection."""
     tries = (f"nc -w 2 {host} {port} </dev/null >/dev/null 2>&1 && echo {name}" for name, (host, port) in doors.items())
     return set(place.sh(f"{'; '.join(tries)}; true").split())
 
 
-def server_of(platform: Platform, service: str) -> tuple[str, int]:
+def service_endpoint(platform: Platform, service: str) -> tuple[str, int]:
     """Return host and port behind a Service of the platform."""
     found = platform.compute.get("endpointslice", service, "-n", "vkgateway-system")
     return found["endpoints"][0]["addresses"][0], found["ports"][0]["port"]
 
 
-def test_image_programs_work(places: tuple[Place, Place]) -> None:
+def test_image_programs_work(places: tuple[TenantNetwork, TenantNetwork]) -> None:
     alpha, _ = places
     for name in ("client", "unprivileged"):
         assert alpha.sh("wget -T 5 -q -O - http://web", pod=name).strip() == "web of alpha"
@@ -100,24 +100,24 @@ def test_image_programs_work(places: tuple[Place, Place]) -> None:
         assert "web of alpha" in alpha.sh(asked, pod=name)
 
 
-def test_endpoints_of_others_are_not_reachable(platform: Platform, places: tuple[Place, Place]) -> None:
+def test_endpoints_of_others_are_not_reachable(platform: Platform, places: tuple[TenantNetwork, TenantNetwork]) -> None:
     alpha, beta = places
     node = next(
         one["address"]
         for one in platform.compute.get("node", "real-0")["status"]["addresses"]
         if one["type"] == "InternalIP"
     )
-    api = server_of_compute(platform)
+    api = compute_api_endpoint(platform)
     doors = {
         "own-pod": (alpha.pod, 8080),
         "own-service": (alpha.service, 80),
-        "own-api": server_of(platform, "api-alpha"),
-        "own-names": server_of(platform, "dns-alpha"),
-        "own-node": kubelet_of(alpha.cluster),
+        "own-api": service_endpoint(platform, "api-alpha"),
+        "own-names": service_endpoint(platform, "dns-alpha"),
+        "own-node": kubelet_endpoint(alpha.cluster),
         "pod": (beta.pod, 8080),
         "service": (beta.service, 80),
-        "api": server_of(platform, "api-beta"),
-        "names": server_of(platform, "dns-beta"),
+        "api": service_endpoint(platform, "api-beta"),
+        "names": service_endpoint(platform, "dns-beta"),
         "compute-api": api,
         "compute-api-service": (cluster_ip(platform, "kubernetes", "default"), 443),
         "compute-dns": (node, 53),
@@ -127,18 +127,18 @@ def test_endpoints_of_others_are_not_reachable(platform: Platform, places: tuple
         "hollow-kubelet": (api[0], 10247),
         "node-behind-link": (f"{alpha.pod.rpartition('.')[0]}.1", 10250),
     }
-    assert open_ones(alpha, doors) == {"own-pod", "own-service", "own-api", "own-names", "own-node"}
+    assert open_endpoints(alpha, doors) == {"own-pod", "own-service", "own-api", "own-names", "own-node"}
     assert beta.pod not in alpha.sh(f"ping -c 1 -W 1 {beta.pod} | grep ' 0% packet loss' || true")
 
 
-def kubelet_of(cluster: Cluster) -> tuple[str, int]:
+def kubelet_endpoint(cluster: Cluster) -> tuple[str, int]:
     """Return host and port of the virtual node, which metrics-server and others in pods call."""
     status = cluster.get("node", "real.local")["status"]
     address = next(one["address"] for one in status["addresses"] if one["type"] == "InternalIP")
     return address, status["daemonEndpoints"]["kubeletEndpoint"]["Port"]
 
 
-def server_of_compute(platform: Platform) -> tuple[str, int]:
+def compute_api_endpoint(platform: Platform) -> tuple[str, int]:
     found = platform.compute.get("endpointslice", "kubernetes", "-n", "default")
     return found["endpoints"][0]["addresses"][0], found["ports"][0]["port"]
 
@@ -148,7 +148,7 @@ def cluster_ip(platform: Platform, name: str, namespace: str) -> str:
     return address
 
 
-def test_name_servers_hide_names_of_others(platform: Platform, places: tuple[Place, Place]) -> None:
+def test_name_servers_hide_names_of_others(platform: Platform, places: tuple[TenantNetwork, TenantNetwork]) -> None:
     alpha, beta = places
     reverse = f"{'.'.join(reversed(beta.pod.split('.')))}.in-addr.arpa"
     names = (f"web.beta--{NAMESPACE}.svc.cluster.local", "kube-dns.kube-system.svc.cluster.local", reverse)
@@ -159,7 +159,7 @@ def test_name_servers_hide_names_of_others(platform: Platform, places: tuple[Pla
             assert not any(line.startswith(("Name:", reverse)) for line in said.splitlines()), said
 
 
-def test_tenant_network_policies_are_enforced_and_probes_pass(places: tuple[Place, Place]) -> None:
+def test_tenant_network_policies_are_enforced_and_probes_pass(places: tuple[TenantNetwork, TenantNetwork]) -> None:
     alpha, _ = places
     spec = {
         "podSelector": {"matchLabels": {"app": "web"}},

@@ -19,7 +19,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.e2e.cluster import REAL, Cluster, Document, Platform, eventually, pod
+from tests.e2e.cluster import REAL, Cluster, Document, Platform, eventually, pod_manifest
 from vkgateway.kube import kubeconfig
 
 NODE = "real.local"
@@ -49,13 +49,13 @@ def busy(platform: Platform, alpha: Cluster) -> Iterator[str]:
         pytest.skip(f"no real node here: {platform.status().get('realNode')}")
     probe = {"exec": {"command": ["true"]}, "periodSeconds": 1}
     command = "while true; do i=0; while [ $i -lt 2000 ]; do i=$((i+1)); done; sleep 0.1; done"
-    alpha.apply(pod("busy", command=command, container={"readinessProbe": probe}, **REAL))
+    alpha.apply(pod_manifest("busy", command=command, container={"readinessProbe": probe}, **REAL))
     alpha.wait_pod("busy")
     yield "busy"
     alpha.kubectl("delete", "pod", "busy", "--wait=false")
 
 
-def hidden(platform: Platform, text: str) -> None:
+def check_hides_compute_cluster(platform: Platform, text: str) -> None:
     """Check that a text shows nothing of the compute cluster."""
     below = platform.compute.get("pod", "busy", "-n", "alpha--default")
     for secret in ("real-0", "alpha--", below["metadata"]["uid"], below["metadata"]["uid"].replace("-", "_")):
@@ -65,12 +65,12 @@ def hidden(platform: Platform, text: str) -> None:
 
 
 def test_summary_has_the_tenants_pods_with_tenant_uids(platform: Platform, alpha: Cluster, busy: str) -> None:
-    def look() -> str:
+    def read_summary() -> str:
         text = alpha.kubectl("get", "--raw", f"{PROXY}/stats/summary")
         return text if any(one["podRef"]["name"] == busy for one in json.loads(text)["pods"]) else ""
 
-    text = eventually(look, what="the pod's figures")
-    hidden(platform, text)
+    text = eventually(read_summary, what="the pod's figures")
+    check_hides_compute_cluster(platform, text)
     told = json.loads(text)
     mine = next(one for one in told["pods"] if one["podRef"]["name"] == busy)
     assert mine["podRef"]["uid"] == alpha.get("pod", busy)["metadata"]["uid"]
@@ -91,18 +91,18 @@ def test_summary_has_the_tenants_pods_with_tenant_uids(platform: Platform, alpha
 )
 def test_metrics(platform: Platform, alpha: Cluster, busy: str, path: str, sample: str) -> None:
     assert busy
-    text = eventually_holding(alpha, path, sample)
-    hidden(platform, text)
+    text = wait_for_sample(alpha, path, sample)
+    check_hides_compute_cluster(platform, text)
 
 
-def eventually_holding(alpha: Cluster, path: str, sample: str) -> str:
+def wait_for_sample(alpha: Cluster, path: str, sample: str) -> str:
     """The text at a path once it holds a sample."""
 
-    def look() -> str:
+    def read_text() -> str:
         text = alpha.kubectl("get", "--raw", f"{PROXY}/{path}")
         return text if sample in text else ""
 
-    return eventually(look, what=sample)
+    return eventually(read_text, what=sample)
 
 
 def test_top_and_autoscaling_work(alpha: Cluster, beta: Cluster) -> None:
@@ -143,7 +143,7 @@ def test_pods_of_one_node(alpha: Cluster, busy: str) -> None:
     assert busy not in [one["metadata"]["name"] for one in others]
 
 
-def ask(alpha: Cluster, path: str, token: str) -> int:
+def request_status(alpha: Cluster, path: str, token: str) -> int:
     """Call the kubelet endpoint without a certificate, as metrics-server does."""
     node = alpha.get("node", NODE)["status"]
     host = next(entry["address"] for entry in node["addresses"] if entry["type"] == "InternalIP")
@@ -167,12 +167,12 @@ def test_service_account_with_metrics_rights_reads_them(alpha: Cluster, beta: Cl
     token, foreign = (cluster.kubectl("create", "token", "reader").strip() for cluster in (alpha, beta))
     weak = alpha.kubectl("create", "token", "default").strip()
 
-    assert ask(alpha, path, token) == 200
-    assert ask(alpha, path, weak) == 403
-    assert ask(alpha, path, foreign) == 401
-    assert ask(alpha, path.replace("alpha", "beta"), token) == 401
-    assert ask(alpha, path.replace("metrics/resource", "stats/summary"), token) == 403
-    assert ask(alpha, "/tenants/alpha/containerLogs/default/busy/main", token) == 403
+    assert request_status(alpha, path, token) == 200
+    assert request_status(alpha, path, weak) == 403
+    assert request_status(alpha, path, foreign) == 401
+    assert request_status(alpha, path.replace("alpha", "beta"), token) == 401
+    assert request_status(alpha, path.replace("metrics/resource", "stats/summary"), token) == 403
+    assert request_status(alpha, "/tenants/alpha/containerLogs/default/busy/main", token) == 403
 
 
 def test_run_returns_the_output(alpha: Cluster, busy: str) -> None:
@@ -181,7 +181,7 @@ def test_run_returns_the_output(alpha: Cluster, busy: str) -> None:
 
 
 def test_idle_connections_do_not_block_logs(alpha: Cluster) -> None:
-    alpha.apply(pod("heard", nodeSelector={"vkgateway.io/pool": "a100"}))
+    alpha.apply(pod_manifest("heard", nodeSelector={"vkgateway.io/pool": "a100"}))
     alpha.wait_pod("heard")
     status = alpha.get("node", "a100.zone-0.local")["status"]
     address = next(each["address"] for each in status["addresses"] if each["type"] == "InternalIP")
@@ -204,13 +204,13 @@ def test_files_are_copied_in_both_directions(alpha: Cluster, busy: str, tmp_path
 
 @pytest.mark.usefixtures("real")
 def test_short_log_is_complete_over_websockets(alpha: Cluster) -> None:
-    alpha.apply(pod("brief", command="echo all that there is; sleep 3600", **REAL))
+    alpha.apply(pod_manifest("brief", command="echo all that there is; sleep 3600", **REAL))
     alpha.wait_pod("brief")
     eventually(lambda: alpha.kubectl("logs", "brief"), what="the log")
     connection = kubeconfig.load(alpha.kubeconfig).client_config(None)
     url = f"{connection.server}/api/v1/namespaces/default/pods/brief/log"
 
-    async def read() -> bytes:
+    async def read_log() -> bytes:
         async with (
             aiohttp.ClientSession() as session,
             session.ws_connect(url, ssl=connection.ssl_context() or True, protocols=("binary.k8s.io",)) as socket,
@@ -219,14 +219,14 @@ def test_short_log_is_complete_over_websockets(alpha: Cluster) -> None:
         await asyncio.sleep(0.25)  # aiohttp returns before connections with TLS are closed
         return log
 
-    assert [asyncio.run(read()) for _ in range(5)] == [b"all that there is\n"] * 5
+    assert [asyncio.run(read_log()) for _ in range(5)] == [b"all that there is\n"] * 5
     alpha.kubectl("delete", "pod", "brief", "--wait=false")
 
 
 def test_attach_with_a_terminal(alpha: Cluster, busy: str) -> None:
     assert busy
     terminal = {"stdin": True, "tty": True, "command": ["sh", "-c", "read line; echo got $line; sleep 1"]}
-    alpha.apply(pod("terminal", restartPolicy="Never", container=terminal, **REAL))
+    alpha.apply(pod_manifest("terminal", restartPolicy="Never", container=terminal, **REAL))
     alpha.wait_pod("terminal")
     ours, theirs = pty.openpty()
     argv = (alpha.kubectl_path, "--kubeconfig", str(alpha.kubeconfig), "attach", "-it", "terminal")
@@ -249,7 +249,7 @@ def test_attach_with_a_terminal(alpha: Cluster, busy: str) -> None:
 def test_forwarded_port_closes_with_its_pod(alpha: Cluster, busy: str) -> None:
     assert busy
     serving = "mkdir -p /tmp/w; echo here > /tmp/w/index.html; httpd -f -p 8080 -h /tmp/w"
-    alpha.apply(pod("web", command=serving, **REAL))
+    alpha.apply(pod_manifest("web", command=serving, **REAL))
     alpha.wait_pod("web")
     argv = (alpha.kubectl_path, "--kubeconfig", str(alpha.kubeconfig), "port-forward", "pod/web", ":8080")
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as forwarding:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.cluster import COMPUTE_MINOR, Cluster, Document, Platform, eventually, pod
+from tests.e2e.cluster import COMPUTE_MINOR, Cluster, Document, Platform, eventually, pod_manifest
 from vkgateway.controlplane.plane import POLICIES_SINCE
 
 BELOW = ("-n", "alpha--default")
@@ -17,39 +17,39 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def record(cluster: Cluster, name: str, *options: str) -> list[dict[str, Any]]:
+def managed_fields(cluster: Cluster, name: str, *options: str) -> list[dict[str, Any]]:
     """Return the managed fields of a pod, which kubectl hides by default."""
     found: Document = cluster.get("pod", name, *options, "--show-managed-fields")
     entries: list[dict[str, Any]] = found["metadata"].get("managedFields", [])
     return entries
 
 
-def writers(entries: list[dict[str, Any]]) -> set[str]:
+def field_managers(entries: list[dict[str, Any]]) -> set[str]:
     return {entry["manager"] for entry in entries}
 
 
 def test_tenant_pod_has_managed_fields_and_compute_pod_has_none(platform: Platform, alpha: Cluster) -> None:
     """Neither binding and status nor a forwarded change adds managed fields."""
 
-    def below() -> Document:
+    def compute_pod() -> Document:
         return platform.compute.get("pod", "lean", *BELOW)
 
-    alpha.apply(pod("lean"))
+    alpha.apply(pod_manifest("lean"))
     alpha.wait_pod("lean")
-    assert below()["status"]["phase"] == "Running"
-    assert record(platform.compute, "lean", *BELOW) == []
-    assert APPLIED in writers(record(alpha, "lean"))
+    assert compute_pod()["status"]["phase"] == "Running"
+    assert managed_fields(platform.compute, "lean", *BELOW) == []
+    assert APPLIED in field_managers(managed_fields(alpha, "lean"))
 
     alpha.kubectl("label", "pod", "lean", "stage=later")
-    eventually(lambda: below()["metadata"]["labels"].get("stage") == "later", what="the label below")
-    assert record(platform.compute, "lean", *BELOW) == []
+    eventually(lambda: compute_pod()["metadata"]["labels"].get("stage") == "later", what="the label below")
+    assert managed_fields(platform.compute, "lean", *BELOW) == []
     alpha.kubectl("delete", "pod", "lean", "--wait")
 
 
 def test_unmanaged_pod_keeps_its_managed_fields(platform: Platform) -> None:
-    platform.compute.apply(pod("of-nobody"))
+    platform.compute.apply(pod_manifest("of-nobody"))
     platform.compute.wait_pod("of-nobody")
 
-    kept = record(platform.compute, "of-nobody")
+    kept = managed_fields(platform.compute, "of-nobody")
     platform.compute.kubectl("delete", "pod", "of-nobody", "--wait")
-    assert APPLIED in writers(kept)
+    assert APPLIED in field_managers(kept)

@@ -11,15 +11,15 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e.cluster import Cluster, Platform, eventually
-from tests.e2e.dns import SRV, ask
-from tests.e2e.webservers import servers, service
+from tests.e2e.dns import SRV, query_server
+from tests.e2e.webservers import service_manifest, web_server_manifests
 
 NAMESPACE = "names"
 DOMAIN = f"{NAMESPACE}.svc.cluster.local"
 OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-def fetch(address: str, port: int = 80) -> str:
+def fetch_page(address: str, port: int = 80) -> str:
     with OPENER.open(f"http://{address}:{port}/", timeout=5) as answer:
         text: str = answer.read().decode()
     return text.strip()
@@ -34,14 +34,14 @@ def tenants(platform: Platform, alpha: Cluster, beta: Cluster) -> Iterator[dict[
     for name, cluster in both.items():
         cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
         cluster.apply(
-            service(NAMESPACE, "web"),
-            service(NAMESPACE, "peers", clusterIP="None"),
-            service(NAMESPACE, "alias", type="ExternalName", externalName=f"web.{DOMAIN}", selector=None),
-            service(
+            service_manifest(NAMESPACE, "web"),
+            service_manifest(NAMESPACE, "peers", clusterIP="None"),
+            service_manifest(NAMESPACE, "alias", type="ExternalName", externalName=f"web.{DOMAIN}", selector=None),
+            service_manifest(
                 NAMESPACE, "spy", type="ExternalName", externalName="web.beta--names.svc.cluster.local", selector=None
             ),
-            service(NAMESPACE, "manual", selector=None),
-            servers(NAMESPACE, name),
+            service_manifest(NAMESPACE, "manual", selector=None),
+            web_server_manifests(NAMESPACE, name),
         )
     for cluster in both.values():
         cluster.kubectl("rollout", "status", "sts/web", "-n", NAMESPACE, "--timeout=90s", timeout=100)
@@ -58,47 +58,49 @@ def name_server(cluster: Cluster) -> str:
     return server
 
 
-def known(server: str, name: str) -> list[str]:
+def resolve_known(server: str, name: str) -> list[str]:
     """Return the addresses of a name once it has any, because controllers write endpoints with a delay."""
-    return eventually(lambda: ask(server, name))
+    return eventually(lambda: query_server(server, name))
 
 
-def answers_of_all(address: str, pods: int) -> set[str]:
+def distinct_answers(address: str, pods: int) -> set[str]:
     """Return the answers of the pods behind an address, once `pods` different ones have answered.
 
     The choice of a pod is random, and kube-proxy learns of a ready pod with a delay.
     """
     answers: set[str] = set()
 
-    def all_answer() -> bool:
-        answers.update(fetch(address) for _ in range(12))
+    def have_all_answered() -> bool:
+        answers.update(fetch_page(address) for _ in range(12))
         return len(answers) >= pods
 
-    eventually(all_answer, what=f"{pods} pods behind {address}")
+    eventually(have_all_answered, what=f"{pods} pods behind {address}")
     return answers
 
 
 def test_names_resolve_to_the_tenants_pods(tenants: dict[str, Cluster]) -> None:
     for name, cluster in tenants.items():
         server = name_server(cluster)
-        (address,) = known(server, f"web.{DOMAIN}")
-        assert known(server, f"alias.{DOMAIN}") == [address]
-        assert answers_of_all(address, 2) == {f"web-0 of {name}", f"web-1 of {name}"}
-        first, _ = (known(server, f"web-{number}.peers.{DOMAIN}")[0] for number in (0, 1))
-        assert fetch(first, 8080) == f"web-0 of {name}"
-        assert first in ask(server, f"peers.{DOMAIN}")
-        assert ask(server, f"_http._tcp.peers.{DOMAIN}", SRV) == [f"web-{n}.peers.{DOMAIN}:8080" for n in (0, 1)]
+        (address,) = resolve_known(server, f"web.{DOMAIN}")
+        assert resolve_known(server, f"alias.{DOMAIN}") == [address]
+        assert distinct_answers(address, 2) == {f"web-0 of {name}", f"web-1 of {name}"}
+        first, _ = (resolve_known(server, f"web-{number}.peers.{DOMAIN}")[0] for number in (0, 1))
+        assert fetch_page(first, 8080) == f"web-0 of {name}"
+        assert first in query_server(server, f"peers.{DOMAIN}")
+        assert query_server(server, f"_http._tcp.peers.{DOMAIN}", SRV) == [
+            f"web-{n}.peers.{DOMAIN}:8080" for n in (0, 1)
+        ]
 
 
 def test_names_of_other_tenants_and_the_compute_cluster_do_not_resolve(tenants: dict[str, Cluster]) -> None:
     server = name_server(tenants["alpha"])
     for name in (f"spy.{DOMAIN}", "web.beta--names.svc.cluster.local", "dns-alpha.vkgateway-system.svc.cluster.local"):
-        assert ask(server, name) == []
+        assert query_server(server, name) == []
 
 
 def test_custom_endpoints_lead_to_the_tenants_pods_only(platform: Platform, tenants: dict[str, Cluster]) -> None:
     alpha = tenants["alpha"]
-    own, others = (known(name_server(cluster), f"web-0.peers.{DOMAIN}")[0] for cluster in tenants.values())
+    own, others = (resolve_known(name_server(cluster), f"web-0.peers.{DOMAIN}")[0] for cluster in tenants.values())
     document = {
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.cluster import Platform
-from tests.e2e.pages import follow
+from tests.e2e.pages import run_page
 
 ROOT = Path(__file__).parents[2]
 PAGES = ["mpi", "kopf"]
@@ -39,4 +39,4 @@ def admin(platform: Platform) -> Iterator[dict[str, str]]:
 @pytest.mark.skipif(shutil.which("mmdebstrap") is None, reason="no mmdebstrap here, which makes the images")
 @pytest.mark.parametrize("page", PAGES + (LONG_PAGES if os.environ.get("VKGATEWAY_ALL_OPERATORS") else []))
 def test_page_matches_what_happens(admin: dict[str, str], page: str) -> None:
-    follow(ROOT / "docs" / "operators" / f"{page}.md", folder=ROOT, env=admin, timeout=TIMEOUT)
+    run_page(ROOT / "docs" / "operators" / f"{page}.md", folder=ROOT, env=admin, timeout=TIMEOUT)

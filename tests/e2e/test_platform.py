@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.cluster import VKGATEWAY, Cluster, Platform, eventually, new_data_dir, pod
+from tests.e2e.cluster import VKGATEWAY, Cluster, Platform, eventually, new_data_dir, pod_manifest
 
 
 @contextlib.contextmanager
-def another() -> Iterator[Platform]:
+def new_platform() -> Iterator[Platform]:
     """Yield a second data directory without a platform, and remove it with its contents."""
     made = Platform(new_data_dir())
     try:
@@ -31,14 +31,14 @@ def another() -> Iterator[Platform]:
 @pytest.fixture
 def elsewhere() -> Iterator[Platform]:
     """Yield a data directory for one test."""
-    with another() as made:
+    with new_platform() as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def second(platform: Platform) -> Iterator[Platform]:
     """Yield a second platform next to the first, whose `up` was killed and repeated."""
-    with another() as made:
+    with new_platform() as made:
         made.kubectl_path = platform.kubectl_path
         up = subprocess.Popen(
             [*VKGATEWAY, "up", "--real-node", "no"],
@@ -57,7 +57,7 @@ def all_running(platform: Platform) -> bool:
     return all(process["state"] == "running" for process in platform.processes().values())
 
 
-def runs_again(platform: Platform, name: str, killed: int) -> bool:
+def is_restarted(platform: Platform, name: str, killed: int) -> bool:
     process = platform.processes()[name]
     return process["state"] == "running" and process["pid"] != killed and "SIGKILL" in process["reason"]
 
@@ -82,33 +82,33 @@ def test_component_logs_are_shown(platform: Platform) -> None:
 
 
 def test_killed_processes_are_restarted_and_pods_survive(platform: Platform, alpha: Cluster) -> None:
-    alpha.apply(pod("lasting"))
+    alpha.apply(pod_manifest("lasting"))
     alpha.wait_pod("lasting")
     uid = alpha.get("pod", "lasting")["metadata"]["uid"]
     for name in platform.processes():
         eventually(lambda: all_running(platform), what="everything running")
         killed = platform.processes()[name]["pid"]
         os.kill(killed, signal.SIGKILL)
-        eventually(functools.partial(runs_again, platform, name, killed), what=f"{name} running again")
+        eventually(functools.partial(is_restarted, platform, name, killed), what=f"{name} running again")
     eventually(lambda: all_running(platform), what="everything running")
     eventually(lambda: alpha.try_kubectl("get", "pod", "lasting").code == 0, what="the tenant's API server")
     alpha.kubectl("wait", "nodes", "--all", "--for=condition=Ready", "--timeout=60s", timeout=70)
     assert alpha.get("pod", "lasting")["metadata"]["uid"] == uid
-    alpha.apply(pod("afterwards"))
+    alpha.apply(pod_manifest("afterwards"))
     alpha.wait_pod("afterwards")
     alpha.kubectl("delete", "pod", "lasting", "afterwards", "--wait")
 
 
 def test_changes_during_a_gateway_outage_are_repaired(platform: Platform, alpha: Cluster) -> None:
     for name in ("ends", "forced", "victim"):
-        alpha.apply(pod(name))
+        alpha.apply(pod_manifest(name))
         alpha.wait_pod(name)
     gateway = platform.processes()["gateway"]["pid"]
     os.kill(gateway, signal.SIGSTOP)
     try:
         alpha.kubectl("delete", "pod", "forced", "--force", "--grace-period=0")
         platform.compute.kubectl("delete", "pod", "victim", "-n", "alpha--default", "--wait=false")
-        alpha.apply(pod("late"))
+        alpha.apply(pod_manifest("late"))
     finally:
         os.kill(gateway, signal.SIGKILL)
         os.kill(gateway, signal.SIGCONT)
@@ -120,7 +120,7 @@ def test_changes_during_a_gateway_outage_are_repaired(platform: Platform, alpha:
 
 
 def test_repeated_up_changes_nothing(platform: Platform, alpha: Cluster) -> None:
-    alpha.apply(pod("before"))
+    alpha.apply(pod_manifest("before"))
     alpha.wait_pod("before")
     pids = {name: process["pid"] for name, process in platform.processes().items()}
 
@@ -157,7 +157,7 @@ def test_down_and_up_keep_tenants_and_pods(second: Platform, platform: Platform)
     """The second platform has its own ports and address, and keeps its state over `down`."""
     second.vkgateway("tenant", "create", "gamma", "--pool", "v100")
     gamma = second.tenant("gamma")
-    gamma.apply(pod("kept"))
+    gamma.apply(pod_manifest("kept"))
     gamma.wait_pod("kept")
     uid = gamma.get("pod", "kept")["metadata"]["uid"]
     servers = {

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.cluster import Cluster, Platform, eventually, pod
+from tests.e2e.cluster import Cluster, Platform, eventually, pod_manifest
 from tests.refused import BY_LEVEL_BASELINE, BY_LEVEL_RESTRICTED, BY_POLICY, pod_of
 from vkgateway.controlplane.templates import Templates, TenantFacts
 from vkgateway.model.api import TenantPolicy
@@ -43,7 +43,7 @@ def denials(alpha: Cluster, pods: list[dict[str, Any]]) -> dict[str, str]:
     }
 
 
-def said(pod: dict[str, Any], policy: TenantPolicy) -> str:
+def gateway_message(pod: dict[str, Any], policy: TenantPolicy) -> str:
     """Return the gateway's message about a pod."""
     first, *more = [refusal.message for refusal in find_refusals(pod, tenant=policy)]
     return first + (f" (and {len(more)} more)" if more else "")
@@ -53,7 +53,7 @@ def test_api_server_refuses_pods_with_the_gateways_messages(alpha: Cluster, loos
     alpha.apply({"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "kata"}, "handler": "k"})
     samples = {**BY_POLICY, **BY_LEVEL_BASELINE}
     pods = [pod_of(name, fields, namespace=loose) for name, fields in samples.items() if name not in INVALID]
-    expected = {pod["metadata"]["name"]: said(pod, TenantPolicy()) for pod in pods}
+    expected = {pod["metadata"]["name"]: gateway_message(pod, TenantPolicy()) for pod in pods}
     eventually(lambda: "inline-csi" in denials(alpha, pods), what="the policy in force")
 
     denied = denials(alpha, pods)
@@ -98,14 +98,14 @@ def test_level_restricted_is_refused_with_the_same_messages(alpha: Cluster, loos
 
     denied = denials(alpha, pods)
 
-    expected = {pod["metadata"]["name"]: said(pod, strict) for pod in pods}
+    expected = {pod["metadata"]["name"]: gateway_message(pod, strict) for pod in pods}
     assert of_volumes in denied
     assert denied | {of_volumes: ""} == expected | {of_volumes: ""}
 
 
-def deployment(name: str, labels: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
+def deployment_manifest(name: str, labels: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
     labels = {"app": name, **(labels or {})}
-    template = {"metadata": {"labels": labels}, "spec": pod(name, **spec)["spec"]}
+    template = {"metadata": {"labels": labels}, "spec": pod_manifest(name, **spec)["spec"]}
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -120,36 +120,38 @@ def pods_of(alpha: Cluster, name: str) -> list[dict[str, Any]]:
 
 
 def test_controller_of_refused_pods_reports_it_and_creates_none(alpha: Cluster) -> None:
-    alpha.apply(deployment("vaulted", **INLINE))
+    alpha.apply(deployment_manifest("vaulted", **INLINE))
 
-    def told() -> list[str]:
+    def failure_messages() -> list[str]:
         events = alpha.get("events", "--field-selector", "reason=FailedCreate")["items"]
         return [event["message"] for event in events if event["involvedObject"]["name"].startswith("vaulted-")]
 
-    eventually(told, what="FailedCreate")
-    assert "spec.volumes[data].csi: inline CSI volumes are not supported" in told()[0]
+    eventually(failure_messages, what="FailedCreate")
+    assert "spec.volumes[data].csi: inline CSI volumes are not supported" in failure_messages()[0]
     assert pods_of(alpha, "vaulted") == []
     alpha.kubectl("delete", "deployment", "vaulted")
 
 
 def test_gateway_refuses_bypassing_pods_and_restores_the_policy(platform: Platform, alpha: Cluster) -> None:
-    def change(secrets: list[str]) -> None:
+    def allow_secrets(secrets: list[str]) -> None:
         spec = json.dumps({"spec": {"policy": {"imagePullSecrets": secrets}}})
         platform.compute.kubectl("patch", "tenant", "alpha", "--type=merge", "-p", spec)
 
-    private = pod("private", imagePullSecrets=[{"name": "b"}])
+    private = pod_manifest("private", imagePullSecrets=[{"name": "b"}])
     alpha.kubectl("delete", POLICY)
     try:
-        eventually(lambda: not denials(alpha, [pod("inline", **INLINE)]), what="pods let in without the policy")
-        alpha.apply(pod("inline", **INLINE))
+        eventually(
+            lambda: not denials(alpha, [pod_manifest("inline", **INLINE)]), what="pods let in without the policy"
+        )
+        alpha.apply(pod_manifest("inline", **INLINE))
         eventually(lambda: alpha.phase("inline") == "Failed", what="the pod failed")
         assert alpha.get("pod", "inline")["status"]["reason"] == "PolicyRefused"
 
-        change(["a"])
+        allow_secrets(["a"])
         words = "spec.imagePullSecrets[b]: image pull secret b is not allowed for this tenant; allowed secrets: a"
         eventually(lambda: denials(alpha, [private]).get("private") == words, what="the new policy in force")
     finally:
-        change(["*"])
+        allow_secrets(["*"])
         alpha.kubectl("delete", "pod", "inline", "--ignore-not-found", "--wait=false")
     eventually(lambda: not denials(alpha, [private]), what="the old policy in force")
 
@@ -183,13 +185,13 @@ def test_pods_refused_by_the_compute_cluster_back_off(platform: Platform, alpha:
         "spec": {"policyName": "not-here", "validationActions": ["Deny"]},
     }
     platform.compute.apply(policy, binding)
-    probe = pod("probe")
+    probe = pod_manifest("probe")
     probe["metadata"]["labels"] = {"not-here": "yes"}
     eventually(lambda: denials(platform.compute, [probe]), what="the compute cluster's policy in force")
     try:
-        alpha.apply(deployment("misfit", {"not-here": "yes"}))
+        alpha.apply(deployment_manifest("misfit", {"not-here": "yes"}))
 
-        def waiting() -> list[str]:
+        def refusal_messages() -> list[str]:
             conditions = [
                 one
                 for pod in pods_of(alpha, "misfit")
@@ -198,7 +200,7 @@ def test_pods_refused_by_the_compute_cluster_back_off(platform: Platform, alpha:
             ]
             return [one["message"] for one in conditions if one["reason"] == "ForwardingRefused"]
 
-        (why,) = eventually(waiting, what="a pod that fails later")
+        (why,) = eventually(refusal_messages, what="a pod that fails later")
         assert "not in this cluster" in why
         assert len(pods_of(alpha, "misfit")) == 4
     finally:
@@ -216,7 +218,7 @@ def test_global_default_priority_class_is_allowed(alpha: Cluster) -> None:
         "globalDefault": True,
     }
     alpha.apply(mine)
-    alpha.apply(pod("ordinary"))
+    alpha.apply(pod_manifest("ordinary"))
     alpha.wait_pod("ordinary")
     assert alpha.get("pod", "ordinary")["spec"]["priorityClassName"] == "mine"
     alpha.kubectl("delete", "priorityclass", "mine")

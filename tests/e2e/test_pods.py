@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.cluster import BUSYBOX, REAL, Answer, Cluster, Platform, eventually, pod
+from tests.e2e.cluster import BUSYBOX, REAL, Cluster, CommandResult, Platform, eventually, pod_manifest
 
 DISRUPTION = "DisruptionTarget"
 
 
-def condition(document: dict[str, object], kind: str) -> dict[str, str]:
+def find_condition(document: dict[str, object], kind: str) -> dict[str, str]:
     status = document["status"]
     assert isinstance(status, dict)
     return next((entry for entry in status.get("conditions", []) if entry["type"] == kind), {})
@@ -36,7 +36,7 @@ def test_deployment_rolls_out(alpha: Cluster) -> None:
 
 def test_gpu_pod_runs_in_its_pool_and_hides_the_host(platform: Platform, alpha: Cluster) -> None:
     alpha.apply(
-        pod(
+        pod_manifest(
             "gpu",
             container={"resources": {"limits": {"nvidia.com/gpu": "8"}}},
             nodeSelector={"vkgateway.io/pool": "a100"},
@@ -58,22 +58,22 @@ def test_gpu_pod_runs_in_its_pool_and_hides_the_host(platform: Platform, alpha: 
 def test_readiness_gate_is_synchronized_within_two_seconds(platform: Platform, alpha: Cluster) -> None:
     gate = "example.org/warm"
 
-    def ready() -> tuple[str, str]:
+    def ready_state() -> tuple[str, str]:
         below = platform.compute.get("pod", "warm", "-n", "alpha--default")
-        return condition(alpha.get("pod", "warm"), "Ready")["status"], condition(below, "Ready")["status"]
+        return find_condition(alpha.get("pod", "warm"), "Ready")["status"], find_condition(below, "Ready")["status"]
 
     def set_gate(status: str) -> None:
         patch = json.dumps({"status": {"conditions": [{"type": gate, "status": status}]}})
         alpha.kubectl("patch", "pod", "warm", "--subresource=status", "--type=strategic", "-p", patch)
 
     alpha.apply(
-        pod("warm", nodeSelector={"vkgateway.io/pool": "a100"}, readinessGates=[{"conditionType": gate}]),
+        pod_manifest("warm", nodeSelector={"vkgateway.io/pool": "a100"}, readinessGates=[{"conditionType": gate}]),
     )
     alpha.wait_pod("warm", "condition=ContainersReady")
-    assert ready() == ("False", "False")
+    assert ready_state() == ("False", "False")
     for status in ("True", "False"):
         set_gate(status)
-        eventually(lambda status=status: ready() == (status, status), seconds=2)  # type: ignore[misc]
+        eventually(lambda status=status: ready_state() == (status, status), seconds=2)  # type: ignore[misc]
     alpha.kubectl("delete", "pod", "warm", "--wait=false")
 
 
@@ -131,7 +131,9 @@ def test_job_retries_a_failed_pod(alpha: Cluster) -> None:
 @pytest.mark.usefixtures("real")
 def test_logs_follow_tail_since_timestamps_previous(alpha: Cluster) -> None:
     alpha.apply(
-        pod("talk", command="i=0; while [ $i -lt 6 ]; do i=$((i+1)); echo line $i; sleep 0.5; done; exit 1", **REAL)
+        pod_manifest(
+            "talk", command="i=0; while [ $i -lt 6 ]; do i=$((i+1)); echo line $i; sleep 0.5; done; exit 1", **REAL
+        )
     )
     alpha.wait_pod("talk")
     followed = alpha.kubectl("logs", "-f", "talk", timeout=30)
@@ -150,7 +152,7 @@ def test_logs_follow_tail_since_timestamps_previous(alpha: Cluster) -> None:
 
 @pytest.mark.usefixtures("real")
 def test_exec_with_input_exit_codes_and_a_terminal(alpha: Cluster) -> None:
-    alpha.apply(pod("shell", **REAL))
+    alpha.apply(pod_manifest("shell", **REAL))
     alpha.wait_pod("shell")
 
     assert alpha.kubectl("exec", "-i", "shell", "--", "cat", stdin="through and back\n") == "through and back\n"
@@ -179,7 +181,7 @@ def test_config_map_change_reaches_the_container(alpha: Cluster) -> None:
     config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}, "data": {"colour": "red"}}
     alpha.apply(
         config,
-        pod(
+        pod_manifest(
             "reader",
             container={"volumeMounts": [{"name": "settings", "mountPath": "/settings"}]},
             volumes=[{"name": "settings", "configMap": {"name": "settings"}}],
@@ -195,7 +197,7 @@ def test_config_map_change_reaches_the_container(alpha: Cluster) -> None:
 
 @pytest.mark.usefixtures("real")
 def test_pod_token_is_valid_for_the_tenants_api_only(alpha: Cluster, beta: Cluster, tmp_path: Path) -> None:
-    alpha.apply(pod("caller", **REAL))
+    alpha.apply(pod_manifest("caller", **REAL))
     alpha.wait_pod("caller")
     secret = "/var/run/secrets/kubernetes.io/serviceaccount"
     token = alpha.kubectl("exec", "caller", "--", "cat", f"{secret}/token")
@@ -211,7 +213,9 @@ def test_pod_token_is_valid_for_the_tenants_api_only(alpha: Cluster, beta: Clust
 
 def test_pod_names_its_missing_secret_and_starts_once_it_exists(platform: Platform, alpha: Cluster) -> None:
     alpha.apply(
-        pod("needy", container={"env": [{"name": "K", "valueFrom": {"secretKeyRef": {"name": "key", "key": "k"}}}]})
+        pod_manifest(
+            "needy", container={"env": [{"name": "K", "valueFrom": {"secretKeyRef": {"name": "key", "key": "k"}}}]}
+        )
     )
     eventually(
         lambda: any(
@@ -228,20 +232,20 @@ def test_pod_names_its_missing_secret_and_starts_once_it_exists(platform: Platfo
 
 @pytest.mark.usefixtures("real")
 def test_kubectl_debug_follows_the_pod_security_level(alpha: Cluster) -> None:
-    alpha.apply(pod("debugged", **REAL))
+    alpha.apply(pod_manifest("debugged", **REAL))
     alpha.wait_pod("debugged")
 
-    def debug(name: str, profile: str) -> Answer:
+    def run_debug(name: str, profile: str) -> CommandResult:
         asked = ("debug", "debugged", "-c", name, f"--profile={profile}", f"--image={BUSYBOX}", "--target=main")
         return alpha.try_kubectl(*asked, "--", "sh", "-c", "echo seen from inside")
 
-    def state(name: str) -> dict[str, dict[str, str]]:
+    def container_state(name: str) -> dict[str, dict[str, str]]:
         told = alpha.get("pod", "debugged")["status"].get("ephemeralContainerStatuses") or []
         return next((one["state"] for one in told if one["name"] == name), {})
 
-    assert 'violates PodSecurity "baseline:latest"' in debug("root", "sysadmin").err
-    assert debug("looks", "baseline").code == 0
-    eventually(lambda: "terminated" in state("looks"), what="the end of the container that may")
+    assert 'violates PodSecurity "baseline:latest"' in run_debug("root", "sysadmin").err
+    assert run_debug("looks", "baseline").code == 0
+    eventually(lambda: "terminated" in container_state("looks"), what="the end of the container that may")
     assert alpha.kubectl("logs", "debugged", "-c", "looks").strip() == "seen from inside"
     refused = alpha.try_kubectl("attach", "debugged", "-c", "looks")
     assert "container looks not found in pod debugged_default" in refused.err
@@ -249,13 +253,13 @@ def test_kubectl_debug_follows_the_pod_security_level(alpha: Cluster) -> None:
 
 
 def test_deleted_compute_pod_fails_the_tenant_pod_with_a_reason(platform: Platform, alpha: Cluster) -> None:
-    alpha.apply(pod("victim", command="echo last words; sleep 3600", **(REAL if platform.real else {})))
+    alpha.apply(pod_manifest("victim", command="echo last words; sleep 3600", **(REAL if platform.real else {})))
     alpha.wait_pod("victim")
     eventually(lambda: alpha.kubectl("logs", "victim"), what="a line in its log")
     platform.compute.kubectl("delete", "pod", "victim", "-n", "alpha--default", "--wait=false")
     eventually(lambda: alpha.phase("victim") == "Failed", what="the pod failed above")
 
-    assert condition(alpha.get("pod", "victim"), DISRUPTION)["status"] == "True"
+    assert find_condition(alpha.get("pod", "victim"), DISRUPTION)["status"] == "True"
     eventually(lambda: platform.compute.find("pod", "victim", "-n", "alpha--default") is None, what="gone below")
     first, *kept = alpha.kubectl("logs", "victim").splitlines()
     assert "ran and was deleted in the compute cluster" in first
@@ -265,7 +269,7 @@ def test_deleted_compute_pod_fails_the_tenant_pod_with_a_reason(platform: Platfo
 
 
 def test_forced_deletion_deletes_the_compute_pod(platform: Platform, alpha: Cluster) -> None:
-    alpha.apply(pod("forced"))
+    alpha.apply(pod_manifest("forced"))
     alpha.wait_pod("forced")
     alpha.kubectl("delete", "pod", "forced", "--force", "--grace-period=0")
     eventually(lambda: platform.compute.find("pod", "forced", "-n", "alpha--default") is None, what="gone below")

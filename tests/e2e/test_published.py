@@ -35,14 +35,14 @@ INSTEAD = {
 """Baseline rules that a stricter rule replaces at level restricted."""
 
 
-def minor(name: str) -> int:
+def minor_version(name: str) -> int:
     return int(name.split(".")[1])
 
 
 @pytest.mark.parametrize("level", ["baseline", "restricted"])
 def test_verdicts_equal_pod_security_admission(level: PodSecurity) -> None:
     cases = module_folder("k8s.io/pod-security-admission", NEWEST) / "test" / "testdata" / level
-    newest = max((folder for folder in cases.iterdir()), key=lambda folder: minor(folder.name))
+    newest = max((folder for folder in cases.iterdir()), key=lambda folder: minor_version(folder.name))
     wrong, seen = [], {"pass": 0, "fail": 0}
     for file in sorted(newest.glob("*/*.yaml")):
         broken = {
@@ -106,7 +106,7 @@ NAMING = {
 
 
 @cache
-def published(version: str) -> Any:
+def published_sample(version: str) -> Any:
     release, folder = VERSIONS[version]
     file: Path = module_folder("k8s.io/api", release) / "testdata" / folder / "core.v1.Pod.json"
     return json.loads(file.read_text())
@@ -115,7 +115,7 @@ def published(version: str) -> Any:
 @pytest.fixture(params=list(VERSIONS))
 def pod(request: pytest.FixtureRequest) -> Object:
     """Return a pod of a Kubernetes version with every field set and one source for each volume."""
-    made: Object = copy.deepcopy(published(request.param))
+    made: Object = copy.deepcopy(published_sample(request.param))
     (volume,) = made["spec"]["volumes"]
     kinds = {kind: source for kind, source in volume.items() if kind != "name"}
     made["spec"]["volumes"] = [{"name": kind.lower(), kind: source} for kind, source in kinds.items()]
@@ -125,14 +125,14 @@ def pod(request: pytest.FixtureRequest) -> Object:
     return made
 
 
-def named(value: Any, *, projected: bool = False) -> Iterator[Object]:
+def name_sources(value: Any, *, projected: bool = False) -> Iterator[Object]:
     """Yield all objects in a pod that name a Secret or ConfigMap, and set a unique name in each."""
     for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
         if key in NAMING and isinstance(inner, dict):
             field = "name" if projected and key == "secret" else NAMING[key]
             inner[field] = f"{key.lower()}-{id(inner)}"
             yield {"name": inner[field], "is_map": key.startswith("configMap")}
-        yield from named(inner, projected=projected or key == "sources")
+        yield from name_sources(inner, projected=projected or key == "sources")
 
 
 def test_pods_of_every_version_are_forwarded_completely(pod: Object) -> None:
@@ -155,7 +155,7 @@ def test_pods_of_every_version_are_forwarded_completely(pod: Object) -> None:
 
 
 def test_all_references_of_a_pod_are_found(pod: Object) -> None:
-    names = list(named(pod["spec"]))
+    names = list(name_sources(pod["spec"]))
     found = find_references(pod)
     assert {one["name"] for one in names if one["is_map"]} <= found.config_maps.keys()
     assert {one["name"] for one in names if not one["is_map"]} <= found.secrets.keys()

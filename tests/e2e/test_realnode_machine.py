@@ -40,7 +40,7 @@ def node(tmp_path: Path) -> Iterator[RealNode]:
     node.teardown()
 
 
-def traces(node: RealNode) -> list[str]:
+def find_traces(node: RealNode) -> list[str]:
     """Return the node's traces on the machine."""
     network = node.options.network
     mounts = [place for place in namespaces.mount_points() if place.startswith(str(node.options.directory))]
@@ -56,7 +56,7 @@ def traces(node: RealNode) -> list[str]:
     return [*mounts, *groups, *routes, *tables]
 
 
-def cut_after(commands: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def interrupt_after(commands: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let `commands` of the machine's tools run, then interrupt."""
     left = iter(range(commands))
 
@@ -65,48 +65,48 @@ def cut_after(commands: int, monkeypatch: pytest.MonkeyPatch) -> None:
             raise Cut
         return host.run_command(*command, stdin=stdin, timeout=timeout)
 
-    use(run, monkeypatch)
+    replace_run_command(run, monkeypatch)
 
 
-def use(run: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+def replace_run_command(run: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (namespaces, host_network, node_module):
         monkeypatch.setattr(module, "run_command", run)
 
 
-def interrupted(node: RealNode, commands: int, monkeypatch: pytest.MonkeyPatch) -> bool:
+def is_interrupted(node: RealNode, commands: int, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Prepare with an interruption after `commands` commands. Return False if the preparation completed before."""
-    cut_after(commands, monkeypatch)
+    interrupt_after(commands, monkeypatch)
     try:
         node.prepare()
     except Cut:
         return True
     finally:
-        use(host.run_command, monkeypatch)
+        replace_run_command(host.run_command, monkeypatch)
     return False
 
 
-def inside(node: RealNode, script: str) -> str:
+def run_inside(node: RealNode, script: str) -> str:
     folder = node.options.folders.namespaces_dir
     return host.run_command(*namespaces.NodeNamespaces(node.options.network, folder).enter_command("sh", "-ec", script))
 
 
 def test_interrupted_preparation_is_completed_by_a_second_call(node: RealNode, monkeypatch: pytest.MonkeyPatch) -> None:
     commands = 0
-    while interrupted(node, commands, monkeypatch):
+    while is_interrupted(node, commands, monkeypatch):
         node.prepare()
-        assert "10.213.254.2/31" in inside(node, "ip -brief address"), commands
-        assert "tmpfs" in inside(node, "findmnt -n -o FSTYPE /run/containerd"), commands
+        assert "10.213.254.2/31" in run_inside(node, "ip -brief address"), commands
+        assert "tmpfs" in run_inside(node, "findmnt -n -o FSTYPE /run/containerd"), commands
         node.teardown()
-        assert traces(node) == [], commands
+        assert find_traces(node) == [], commands
         commands += 1
     assert commands > 10
 
 
 def test_interrupted_preparation_can_be_removed(node: RealNode, monkeypatch: pytest.MonkeyPatch) -> None:
     commands = 0
-    while interrupted(node, commands, monkeypatch):
+    while is_interrupted(node, commands, monkeypatch):
         node.teardown()
-        assert traces(node) == [], commands
+        assert find_traces(node) == [], commands
         commands += 1
     assert commands > 10
 
@@ -117,12 +117,12 @@ def test_removal_by_a_previous_owner_leaves_the_node(node: RealNode, tmp_path: P
     before.prepare()
     before.teardown()
     node.prepare()
-    inside(node, "sleep 600 </dev/null >/dev/null 2>&1 &")
-    has = traces(node)
+    run_inside(node, "sleep 600 </dev/null >/dev/null 2>&1 &")
+    has = find_traces(node)
     before.teardown()
-    assert traces(node) == has
+    assert find_traces(node) == has
     assert [each for each in has if node.options.network.host_link in each]
-    assert "sleep" in inside(node, "cat /proc/[0-9]*/comm")
+    assert "sleep" in run_inside(node, "cat /proc/[0-9]*/comm")
     # Mount points that are removed would be gone inside, too.
     assert node.options.owner_key in json.loads(Path("/run/vkgateway/claims.json").read_text())["users"]
 
@@ -132,13 +132,13 @@ def test_machine_keeps_its_settings_and_the_node_gets_the_kubelets(node: RealNod
     before = setting.read_text()
     node.prepare()
     assert setting.read_text() == before
-    assert inside(node, f"cat {setting}") == "10\n"
+    assert run_inside(node, f"cat {setting}") == "10\n"
 
 
 def test_removal_kills_processes_and_unmounts(node: RealNode) -> None:
     node.prepare()
-    inside(node, "mount -t tmpfs tmpfs /run/containerd; sleep 600 </dev/null >/dev/null 2>&1 &")
+    run_inside(node, "mount -t tmpfs tmpfs /run/containerd; sleep 600 </dev/null >/dev/null 2>&1 &")
     assert namespaces.NodeNamespaces(node.options.network, node.options.folders.namespaces_dir).list_members() != set()
     node.teardown()
-    assert traces(node) == []
+    assert find_traces(node) == []
     node.teardown()

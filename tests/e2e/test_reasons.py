@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.cluster import Cluster, Document, Platform, eventually, pod
+from tests.e2e.cluster import Cluster, Document, Platform, eventually, pod_manifest
 
 POD_GROUPS = "podgroups.scheduling.volcano.sh"
 
@@ -25,28 +25,28 @@ def waiter(platform: Platform) -> Iterator[Cluster]:
 V100: dict[str, Any] = {"nodeSelector": {"vkgateway.io/pool": "v100"}}
 
 
-def gpus(name: str, amount: int, annotations: dict[str, str] | None = None, **spec: Any) -> Document:
+def gpu_pod(name: str, amount: int, annotations: dict[str, str] | None = None, **spec: Any) -> Document:
     """Return a pod that requests GPUs, in the pool v100 unless it names a node."""
     spec = spec if "nodeName" in spec else V100 | spec
-    made = pod(name, container={"resources": {"limits": {"nvidia.com/gpu": str(amount)}}}, **spec)
+    made = pod_manifest(name, container={"resources": {"limits": {"nvidia.com/gpu": str(amount)}}}, **spec)
     made["metadata"]["annotations"] = annotations or {}
     return made
 
 
-def as_json(platform: Platform, *args: str) -> Any:
+def json_output(platform: Platform, *args: str) -> Any:
     return json.loads(platform.vkgateway(*args, "-o", "json"))
 
 
 def test_pending_gang_is_queued_and_explained(platform: Platform, waiter: Cluster) -> None:
-    waiter.apply(gpus("first", 8))
+    waiter.apply(gpu_pod("first", 8))
     waiter.wait_pod("first")
-    waiter.apply(gpus("second", 8))
-    eventually(lambda: waiting(platform, "second"), what="second stands in line")
-    entry = waiting(platform, "second")
+    waiter.apply(gpu_pod("second", 8))
+    eventually(lambda: pending_gang(platform, "second"), what="second stands in line")
+    entry = pending_gang(platform, "second")
     assert (entry["tenant"], entry["code"], entry["place"]) == ("waiter", "WaitingForQuota", 1)
 
     kubeconfig = str(waiter.kubeconfig)
-    eventually(lambda: as_json(platform, "queue", "--kubeconfig", kubeconfig), what="told to the tenant, too")
+    eventually(lambda: json_output(platform, "queue", "--kubeconfig", kubeconfig), what="told to the tenant, too")
     told = platform.vkgateway("explain", "second", "--kubeconfig", kubeconfig)
     assert "limit" in told
     assert "WaitingForQuota" in told
@@ -54,27 +54,27 @@ def test_pending_gang_is_queued_and_explained(platform: Platform, waiter: Cluste
 
     waiter.kubectl("delete", "pod", "first", "--grace-period=1")
     waiter.wait_pod("second")
-    assert waiting(platform, "second") is None
+    assert pending_gang(platform, "second") is None
     waiter.kubectl("delete", "pod", "second", "--grace-period=1")
 
 
 def test_surplus_of_an_elastic_gang_is_queued(platform: Platform, waiter: Cluster) -> None:
     marks = {"vkgateway.io/gang": "grows", "vkgateway.io/gang-min": "1", "vkgateway.io/gang-elastic-max": "4"}
-    waiter.apply(*(gpus(f"grows-{number}", 4, marks) for number in range(3)))
+    waiter.apply(*(gpu_pod(f"grows-{number}", 4, marks) for number in range(3)))
     for number in range(2):
         waiter.wait_pod(f"grows-{number}")
     expected = ("v100.local", 0, 1, 2, "nvidia.com/gpu 4", "WaitingForQuota")
 
-    def told(*options: str) -> bool:
-        found = [each for each in as_json(platform, "queue", *options) if each["name"] == "grows"]
+    def is_queued(*options: str) -> bool:
+        found = [each for each in json_output(platform, "queue", *options) if each["name"] == "grows"]
         facts = ("pool", "place", "pods", "running", "asks", "code")
         return [tuple(each[fact] for fact in facts) for each in found] == [expected]
 
-    eventually(told, what="one of three waits beside two that run")
-    eventually(lambda: told("--kubeconfig", str(waiter.kubeconfig)), what="told to the tenant, too")
+    eventually(is_queued, what="one of three waits beside two that run")
+    eventually(lambda: is_queued("--kubeconfig", str(waiter.kubeconfig)), what="told to the tenant, too")
     waiter.kubectl("delete", "pod", "grows-0", "--grace-period=1")
     waiter.wait_pod("grows-2")
-    assert waiting(platform, "grows") is None
+    assert pending_gang(platform, "grows") is None
     waiter.kubectl("delete", "pods", "grows-1", "grows-2", "--grace-period=1")
 
 
@@ -82,7 +82,7 @@ def test_directly_bound_pod_over_the_limit_fails_like_on_a_kubelet(platform: Pla
     node = "a100.zone-0.local"
     assert waiter.get("node", node)["status"]["allocatable"]["nvidia.com/gpu"] == "1"
     cpus: dict[str, Any] = {"resources": {"requests": {"cpu": "100000"}}}
-    waiter.apply(gpus("big", 2, nodeName=node), pod("wide", container=cpus, nodeName=node))
+    waiter.apply(gpu_pod("big", 2, nodeName=node), pod_manifest("wide", container=cpus, nodeName=node))
     past_the_limit = ("big", "OutOfnvidia.com/gpu", "Node didn't have enough resource: nvidia.com/gpu")
     past_any_machine = ("wide", "OutOfcpu", "no machine of the pool has cpu 100000; a pod can have cpu 96 at most")
     for name, reason, message in (past_the_limit, past_any_machine):
@@ -90,39 +90,39 @@ def test_directly_bound_pod_over_the_limit_fails_like_on_a_kubelet(platform: Pla
         status = waiter.get("pod", name)["status"]
         assert (status["reason"], message in status["message"]) == (reason, True)
         assert platform.compute.find("pod", name, "-n", "waiter--default") is None
-    waiter.apply(pod("other", nodeSelector={"vkgateway.io/pool": "a100"}))
+    waiter.apply(pod_manifest("other", nodeSelector={"vkgateway.io/pool": "a100"}))
     waiter.wait_pod("other")
     waiter.kubectl("delete", "pods", "big", "wide", "other", "--grace-period=1")
 
 
-def waiting(platform: Platform, name: str) -> Any:
-    found = [each for each in as_json(platform, "queue") if each["name"] == name]
+def pending_gang(platform: Platform, name: str) -> Any:
+    found = [each for each in json_output(platform, "queue") if each["name"] == name]
     return found[0] if found else None
 
 
 def test_top_and_usage_account_for_pools_and_tenants(platform: Platform, waiter: Cluster) -> None:
-    waiter.apply(gpus("counted", 4, {"kwok.vkgateway.io/run-seconds": "15"}, restartPolicy="Never"))
+    waiter.apply(gpu_pod("counted", 4, {"kwok.vkgateway.io/run-seconds": "15"}, restartPolicy="Never"))
     waiter.wait_pod("counted")
-    state = as_json(platform, "top")
+    state = json_output(platform, "top")
     [pool] = [each for each in state["pools"] if each["pool"] == "v100"]
     [tenant] = [each for each in state["tenants"] if (each["tenant"], each["pool"]) == ("waiter", "v100")]
     assert (pool["used"], tenant["used"], tenant["guarantee"]) == (4, 4, 8)
 
     waiter.kubectl("wait", "pod/counted", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s")
-    [used] = eventually(lambda: hours(platform), what="its use in the log")
+    [used] = eventually(lambda: usage_entries(platform), what="its use in the log")
     assert 2 / 3600 * 4 < used["hours"] < 60 / 3600 * 8 * 2
     waiter.kubectl("delete", "pod", "counted", "--grace-period=1")
 
 
-def hours(platform: Platform) -> list[Document]:
-    found = as_json(platform, "usage", "--since", "1h", "--by", "tenant")
+def usage_entries(platform: Platform) -> list[Document]:
+    found = json_output(platform, "usage", "--since", "1h", "--by", "tenant")
     return [each for each in found if each["by"]["tenant"] == "waiter"]
 
 
 def test_logged_decisions_are_replayed_identically(platform: Platform, waiter: Cluster) -> None:
-    waiter.apply(gpus("logged", 1))
+    waiter.apply(gpu_pod("logged", 1))
     waiter.wait_pod("logged")
-    cycles = as_json(platform, "replay")
+    cycles = json_output(platform, "replay")
     assert any(cycle["admits"] and cycle["same"] for cycle in cycles), "no admission was decided again"
     assert not [cycle for cycle in cycles if cycle["same"] is False]
     waiter.kubectl("delete", "pod", "logged", "--grace-period=1")
@@ -130,22 +130,22 @@ def test_logged_decisions_are_replayed_identically(platform: Platform, waiter: C
 
 def test_arbiter_metrics_are_served(platform: Platform, waiter: Cluster) -> None:
     parts = [f'guaranteed_start_seconds_count{{term="{term}"}}' for term in ("watch", "cycle", "bind")]
-    before = figures(platform)
-    waiter.apply(gpus("measured", 1))
+    before = metric_values(platform)
+    waiter.apply(gpu_pod("measured", 1))
     waiter.wait_pod("measured")
 
-    def measured() -> bool:
-        after = figures(platform)
+    def has_metrics() -> bool:
+        after = metric_values(platform)
         return all(after[part] > before[part] for part in parts)
 
-    eventually(measured, what="each part of a guaranteed start is counted")
-    after = figures(platform)
+    eventually(has_metrics, what="each part of a guaranteed start is counted")
+    after = metric_values(platform)
     assert after["arbiter_cycle_seconds_count"] > before["arbiter_cycle_seconds_count"]
     assert any(name.startswith("arbiter_free_units") for name in after)
     waiter.kubectl("delete", "pod", "measured", "--grace-period=1")
 
 
-def figures(platform: Platform) -> dict[str, float]:
+def metric_values(platform: Platform) -> dict[str, float]:
     """Return the gateway's metrics by name and labels."""
     lines = platform.metrics().splitlines()
     pairs = (line.rpartition(" ") for line in lines if line.startswith("vkgateway_"))
@@ -155,8 +155,8 @@ def figures(platform: Platform) -> dict[str, float]:
 def test_volcano_pod_group_declares_a_gang(waiter: Cluster) -> None:
     waiter.define(pod_group_crd())
     group = {"scheduling.k8s.io/group-name": "pair"}
-    waiter.apply(gpus("pair-0", 1, group))
-    eventually(lambda: "WaitingForMembers" in reason(waiter, "pair-0"), what="the size of the gang is unknown")
+    waiter.apply(gpu_pod("pair-0", 1, group))
+    eventually(lambda: "WaitingForMembers" in pending_reason(waiter, "pair-0"), what="the size of the gang is unknown")
     waiter.apply(
         {
             "apiVersion": "scheduling.volcano.sh/v1beta1",
@@ -165,14 +165,14 @@ def test_volcano_pod_group_declares_a_gang(waiter: Cluster) -> None:
             "spec": {"minMember": 2},
         }
     )
-    eventually(lambda: "1 of 2" in reason(waiter, "pair-0"), what="one of two is there")
-    waiter.apply(gpus("pair-1", 1, group))
+    eventually(lambda: "1 of 2" in pending_reason(waiter, "pair-0"), what="one of two is there")
+    waiter.apply(gpu_pod("pair-1", 1, group))
     for name in ("pair-0", "pair-1"):
         waiter.wait_pod(name)
     waiter.kubectl("delete", "pods", "--all", "--grace-period=1")
 
 
-def reason(cluster: Cluster, name: str) -> str:
+def pending_reason(cluster: Cluster, name: str) -> str:
     conditions = cluster.get("pod", name)["status"].get("conditions", ())
     return next((f"{e['reason']}: {e['message']}" for e in conditions if e["type"] == "vkgateway.io/Admitted"), "")
 

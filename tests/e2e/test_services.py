@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.e2e.cluster import COMPUTE_MINOR, REAL, Cluster, Platform, eventually, pod
-from tests.e2e.dns import SRV, ask
-from tests.e2e.inside import Inside
-from tests.e2e.webservers import SCHEDULERS_LABELS, servers, service
+from tests.e2e.cluster import COMPUTE_MINOR, REAL, Cluster, Platform, eventually, pod_manifest
+from tests.e2e.dns import SRV, query_server
+from tests.e2e.inside import PodNetwork
+from tests.e2e.webservers import SCHEDULERS_LABELS, service_manifest, web_server_manifests
 
 HOSTNAME_OVERRIDE_SINCE = 35
 """First minor release whose API server keeps `hostnameOverride` by default (KEP-4762)."""
@@ -23,12 +23,12 @@ CA = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
 
 
 @dataclass
-class Side:
+class TenantServices:
     """Tenant with the Services, and a pod that calls them."""
 
     name: str
     cluster: Cluster
-    caller: Inside
+    caller: PodNetwork
 
     @property
     def hosts(self) -> set[str]:
@@ -44,73 +44,77 @@ class Side:
 
 
 @pytest.fixture(scope="module")
-def sides(platform: Platform, alpha: Cluster, beta: Cluster) -> Iterator[dict[str, Side]]:
+def sides(platform: Platform, alpha: Cluster, beta: Cluster) -> Iterator[dict[str, TenantServices]]:
     """Yield both tenants, with the same Services and pods."""
     if not platform.real:
         pytest.skip("no real node here")
-    found: dict[str, Side] = {}
+    found: dict[str, TenantServices] = {}
     for name, cluster in (("alpha", alpha), ("beta", beta)):
         cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
         cluster.apply(
-            service(NAMESPACE, "web"),
-            service(NAMESPACE, "peers", clusterIP="None"),
-            service(NAMESPACE, "sticky", sessionAffinity="ClientIP"),
-            service(NAMESPACE, "board", selector=SCHEDULERS_LABELS),
-            service(NAMESPACE, "alias", type="ExternalName", externalName=f"web.{DOMAIN}", selector=None),
-            servers(NAMESPACE, name),
+            service_manifest(NAMESPACE, "web"),
+            service_manifest(NAMESPACE, "peers", clusterIP="None"),
+            service_manifest(NAMESPACE, "sticky", sessionAffinity="ClientIP"),
+            service_manifest(NAMESPACE, "board", selector=SCHEDULERS_LABELS),
+            service_manifest(NAMESPACE, "alias", type="ExternalName", externalName=f"web.{DOMAIN}", selector=None),
+            web_server_manifests(NAMESPACE, name),
         )
-        caller = pod("caller", **REAL)
+        caller = pod_manifest("caller", **REAL)
         caller["metadata"]["namespace"] = NAMESPACE
         cluster.apply(caller)
         cluster.kubectl("rollout", "status", "sts/web", "-n", NAMESPACE, "--timeout=90s", timeout=100)
         cluster.kubectl("wait", "pod/caller", "-n", NAMESPACE, "--for=condition=Ready", "--timeout=90s", timeout=100)
         below = platform.compute.get("pod", "caller", "-n", f"{name}--{NAMESPACE}")
-        found[name] = Side(name, cluster, Inside(below))
+        found[name] = TenantServices(name, cluster, PodNetwork(below))
     yield found
     for side in found.values():
         side.cluster.kubectl("delete", "namespace", NAMESPACE, "--wait", "--timeout=90s", timeout=100)
 
 
-def ingress(cluster: Cluster, name: str) -> list[dict[str, str]]:
+def ingress_addresses(cluster: Cluster, name: str) -> list[dict[str, str]]:
     """Return the addresses in the status of a LoadBalancer."""
     found: list[dict[str, str]] = cluster.get("service", name)["status"]["loadBalancer"].get("ingress") or []
     return found
 
 
 def test_load_balancer_follows_the_tenants_policy(platform: Platform, alpha: Cluster) -> None:
-    def change(how: str) -> None:
+    def set_policy(how: str) -> None:
         spec = json.dumps({"spec": {"policy": {"loadBalancers": how}}})
         platform.compute.kubectl("patch", "tenant", "alpha", "--type=merge", "-p", spec)
 
     def refusal() -> str:
         return alpha.try_kubectl("create", "service", "loadbalancer", "other", "--tcp=80", "--dry-run=server").err
 
-    alpha.apply(pod("seen"), service("default", "door", type="LoadBalancer"))
+    alpha.apply(pod_manifest("seen"), service_manifest("default", "door", type="LoadBalancer"))
     try:
         address = alpha.get("service", "door")["spec"]["clusterIP"]
-        eventually(lambda: [one["ip"] for one in ingress(alpha, "door")] == [address], what="the cluster address")
+        eventually(
+            lambda: [one["ip"] for one in ingress_addresses(alpha, "door")] == [address], what="the cluster address"
+        )
 
-        change("Refuse")
+        set_policy("Refuse")
         words = "spec.type: LoadBalancer is not allowed for this tenant; use ClusterIP"
         eventually(lambda: words in refusal(), what="the refusal")
         alpha.kubectl("label", "service", "door", "old=yes")
 
-        change("Forward")
+        set_policy("Forward")
         below = ("service", "door", "-n", "alpha--default")
         eventually(lambda: platform.compute.get(*below)["spec"]["type"] == "LoadBalancer", what="the type below")
         outer = [{"ip": "192.0.2.7", "ipMode": "VIP"}]
         status = json.dumps({"status": {"loadBalancer": {"ingress": outer}}})
         platform.compute.kubectl("patch", *below, "--subresource=status", "--type=merge", "-p", status)
-        eventually(lambda: ingress(alpha, "door") == outer, what="the compute cluster's address")
+        eventually(lambda: ingress_addresses(alpha, "door") == outer, what="the compute cluster's address")
     finally:
-        change("ClusterAddress")
+        set_policy("ClusterAddress")
     eventually(lambda: platform.compute.get(*below)["spec"]["type"] == "ClusterIP", what="the type taken back")
-    eventually(lambda: [one["ip"] for one in ingress(alpha, "door")] == [address], what="the cluster address again")
+    eventually(
+        lambda: [one["ip"] for one in ingress_addresses(alpha, "door")] == [address], what="the cluster address again"
+    )
     eventually(lambda: not refusal(), what="the type allowed again")
     alpha.kubectl("delete", "pod,service", "seen", "door", "--ignore-not-found", "--wait=false")
 
 
-def test_service_address_leads_to_the_tenants_pods(sides: dict[str, Side]) -> None:
+def test_service_address_leads_to_the_tenants_pods(sides: dict[str, TenantServices]) -> None:
     shown = {name: side.address("web") for name, side in sides.items()}
     assert shown["alpha"] != shown["beta"]
     for name, side in sides.items():
@@ -120,20 +124,20 @@ def test_service_address_leads_to_the_tenants_pods(sides: dict[str, Side]) -> No
         assert len(sticky) == 1
 
 
-def test_service_selecting_by_scheduler_labels_leads_to_its_pods(sides: dict[str, Side]) -> None:
+def test_service_selecting_by_scheduler_labels_leads_to_its_pods(sides: dict[str, TenantServices]) -> None:
     for side in sides.values():
         address = side.address("board")
         eventually(lambda side=side, address=address: side.caller.reaches(f"http://{address}/"))  # type: ignore[misc]
         assert side.caller.fetch(f"http://{address}/") in side.hosts
 
 
-def test_service_follows_the_readiness_gate(sides: dict[str, Side]) -> None:
+def test_service_follows_the_readiness_gate(sides: dict[str, TenantServices]) -> None:
     side = sides["alpha"]
-    warm = pod("warm", command="mkdir /w; echo warm > /w/index.html; exec httpd -f -p 8080 -h /w", **REAL)
+    warm = pod_manifest("warm", command="mkdir /w; echo warm > /w/index.html; exec httpd -f -p 8080 -h /w", **REAL)
     warm["metadata"] |= {"namespace": NAMESPACE, "labels": {"app": "warm"}}
     warm["spec"]["readinessGates"] = [{"conditionType": GATE}]
     ports = [{"port": 80, "targetPort": 8080}]
-    side.cluster.apply(warm, service(NAMESPACE, "warm", selector={"app": "warm"}, ports=ports))
+    side.cluster.apply(warm, service_manifest(NAMESPACE, "warm", selector={"app": "warm"}, ports=ports))
     ready = ("pod/warm", "-n", NAMESPACE, "--timeout=60s")
     side.cluster.kubectl("wait", *ready, "--for=condition=ContainersReady", timeout=70)
     url = f"http://{side.address('warm')}/"
@@ -154,7 +158,7 @@ def _set_gate(cluster: Cluster, status: str) -> None:
 
 
 def test_service_ranges_are_the_tenants_and_exist_in_the_compute_cluster(
-    platform: Platform, sides: dict[str, Side]
+    platform: Platform, sides: dict[str, TenantServices]
 ) -> None:
     ranges = {}
     for name, side in sides.items():
@@ -166,7 +170,7 @@ def test_service_ranges_are_the_tenants_and_exist_in_the_compute_cluster(
     assert not ranges["alpha"].overlaps(ranges["beta"])
 
 
-def test_every_form_of_a_service_name_resolves(sides: dict[str, Side]) -> None:
+def test_every_form_of_a_service_name_resolves(sides: dict[str, TenantServices]) -> None:
     forms = ["web", f"web.{NAMESPACE}", f"web.{NAMESPACE}.svc", f"web.{DOMAIN}", f"web.{DOMAIN}.", "alias"]
     for side in sides.values():
         shown = side.address("web")
@@ -175,7 +179,7 @@ def test_every_form_of_a_service_name_resolves(sides: dict[str, Side]) -> None:
         assert side.caller.fetch(f"http://web.{NAMESPACE}/") in side.hosts
 
 
-def test_headless_and_stateful_set_names_resolve_to_pod_addresses(sides: dict[str, Side]) -> None:
+def test_headless_and_stateful_set_names_resolve_to_pod_addresses(sides: dict[str, TenantServices]) -> None:
     for side in sides.values():
         pods = side.cluster.get("pods", "-n", NAMESPACE, "-l", "app=web")["items"]
         own = {found["metadata"]["name"]: found["status"]["podIP"] for found in pods}
@@ -186,14 +190,16 @@ def test_headless_and_stateful_set_names_resolve_to_pod_addresses(sides: dict[st
         assert side.caller.fetch("http://web-1.peers:8080/") == f"web-1 of {side.name}"
 
 
-def test_srv_records_have_port_and_target(sides: dict[str, Side]) -> None:
+def test_srv_records_have_port_and_target(sides: dict[str, TenantServices]) -> None:
     for side in sides.values():
         (server,) = side.caller.name_servers()
-        assert ask(server, f"_http._tcp.web.{DOMAIN}", SRV) == [f"web.{DOMAIN}:80"]
-        assert ask(server, f"_http._tcp.peers.{DOMAIN}", SRV) == [f"web-{n}.peers.{DOMAIN}:8080" for n in (0, 1)]
+        assert query_server(server, f"_http._tcp.web.{DOMAIN}", SRV) == [f"web.{DOMAIN}:80"]
+        assert query_server(server, f"_http._tcp.peers.{DOMAIN}", SRV) == [
+            f"web-{n}.peers.{DOMAIN}:8080" for n in (0, 1)
+        ]
 
 
-def test_service_variables_have_the_same_addresses(sides: dict[str, Side]) -> None:
+def test_service_variables_have_the_same_addresses(sides: dict[str, TenantServices]) -> None:
     for side in sides.values():
         found = side.variables()
         assert found["WEB_SERVICE_HOST"] == side.address("web")
@@ -205,7 +211,7 @@ def test_service_variables_have_the_same_addresses(sides: dict[str, Side]) -> No
 
 
 def test_api_server_is_at_its_service_with_a_trusted_certificate(
-    sides: dict[str, Side],
+    sides: dict[str, TenantServices],
 ) -> None:
     for name, side in sides.items():
         ca = side.cluster.kubectl("exec", "-n", NAMESPACE, "caller", "--", "cat", CA)
@@ -220,12 +226,12 @@ def test_api_server_is_at_its_service_with_a_trusted_certificate(
             side.caller.handshake(address, 443, ca=strange)
 
 
-def test_services_of_other_tenants_do_not_resolve(sides: dict[str, Side]) -> None:
+def test_services_of_other_tenants_do_not_resolve(sides: dict[str, TenantServices]) -> None:
     strange = [f"web.beta--{NAMESPACE}", f"web.beta--{NAMESPACE}.svc.cluster.local"]
     assert sides["alpha"].caller.resolve(*strange) == {name: [] for name in strange}
 
 
-def test_kube_dns_names_the_pods_name_server(sides: dict[str, Side]) -> None:
+def test_kube_dns_names_the_pods_name_server(sides: dict[str, TenantServices]) -> None:
     for side in sides.values():
         (server,) = side.caller.name_servers()
         assert side.address("kube-dns", "kube-system") == server
@@ -240,9 +246,9 @@ def test_kube_dns_names_the_pods_name_server(sides: dict[str, Side]) -> None:
         assert [one for one in events if one["involvedObject"]["name"] == "kube-dns"] == []
 
 
-def test_new_service_is_reachable_immediately(sides: dict[str, Side]) -> None:
+def test_new_service_is_reachable_immediately(sides: dict[str, TenantServices]) -> None:
     side = sides["alpha"]
-    side.cluster.apply(service(NAMESPACE, "later"))
+    side.cluster.apply(service_manifest(NAMESPACE, "later"))
     shown = side.address("later")
     eventually(lambda: side.caller.reaches(f"http://{shown}/"), seconds=10)
     eventually(lambda: side.caller.resolve("later")["later"] == [shown], seconds=10)
@@ -250,7 +256,9 @@ def test_new_service_is_reachable_immediately(sides: dict[str, Side]) -> None:
     eventually(lambda: not side.caller.reaches(f"http://{shown}/"), seconds=10)
 
 
-def test_network_policies_are_forwarded_within_the_isolation(platform: Platform, sides: dict[str, Side]) -> None:
+def test_network_policies_are_forwarded_within_the_isolation(
+    platform: Platform, sides: dict[str, TenantServices]
+) -> None:
     side = sides["alpha"]
     below = ("-n", f"alpha--{NAMESPACE}")
     fence = platform.compute.get("networkpolicy", "vkgateway-tenant", *below)["spec"]
@@ -274,9 +282,9 @@ def test_network_policies_are_forwarded_within_the_isolation(platform: Platform,
     assert platform.compute.get("networkpolicy", "vkgateway-tenant", *below)["spec"] == fence
 
 
-def test_fqdn_hostname_uses_the_tenant_domain(sides: dict[str, Side]) -> None:
+def test_fqdn_hostname_uses_the_tenant_domain(sides: dict[str, TenantServices]) -> None:
     cluster = sides["alpha"].cluster
-    named = pod("full", hostname="h", subdomain="peers", setHostnameAsFQDN=True, **REAL)
+    named = pod_manifest("full", hostname="h", subdomain="peers", setHostnameAsFQDN=True, **REAL)
     named["metadata"]["namespace"] = NAMESPACE
     cluster.apply(named)
     if COMPUTE_MINOR < HOSTNAME_OVERRIDE_SINCE:

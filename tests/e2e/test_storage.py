@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.cluster import BUSYBOX, REAL, Cluster, Document, Platform, eventually, pod
+from tests.e2e.cluster import BUSYBOX, REAL, Cluster, Document, Platform, eventually, pod_manifest
 
 NAMESPACE = "kept"
 BELOW = f"gamma--{NAMESPACE}"
@@ -29,14 +29,14 @@ def gamma(platform: Platform) -> Iterator[Cluster]:
         platform.vkgateway("tenant", "delete", "gamma", "--yes", timeout=200)
 
 
-def claim(name: str, *, size: str = "64Mi", **spec: Any) -> Document:
+def claim_manifest(name: str, *, size: str = "64Mi", **spec: Any) -> Document:
     wanted = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}}
     metadata = {"name": name, "namespace": NAMESPACE}
     return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": wanted | spec}
 
 
-def user(name: str, command: str, **volume: Any) -> Document:
-    made = pod(
+def claim_user_pod(name: str, command: str, **volume: Any) -> Document:
+    made = pod_manifest(
         name, command=command, container=DATA, volumes=[{"name": "data", **volume}], restartPolicy="Never", **REAL
     )
     made["metadata"]["namespace"] = NAMESPACE
@@ -51,7 +51,7 @@ def stateful_set() -> Document:
         "metadata": {"labels": labels},
         "spec": {"containers": [container], "terminationGracePeriodSeconds": 1, **REAL},
     }
-    claims = {"metadata": {"name": "data"}, "spec": claim("data")["spec"]}
+    claims = {"metadata": {"name": "data"}, "spec": claim_manifest("data")["spec"]}
     return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
@@ -65,16 +65,16 @@ def stateful_set() -> Document:
     }
 
 
-def folders(platform: Platform) -> list[str]:
+def volume_folders(platform: Platform) -> list[str]:
     return sorted(path.name for path in (platform.data_dir / "volumes").glob("*"))
 
 
 def test_volume_data_survives_its_pod(platform: Platform, gamma: Cluster) -> None:
     mine = {"persistentVolumeClaim": {"claimName": "mine"}}
-    gamma.apply(claim("mine"), user("writer", "echo kept > /data/file", **mine))
+    gamma.apply(claim_manifest("mine"), claim_user_pod("writer", "echo kept > /data/file", **mine))
     gamma.wait_pod("writer", "jsonpath={.status.phase}=Succeeded")
     gamma.kubectl("delete", "pod", "writer", "--wait")
-    gamma.apply(user("reader", "cat /data/file", **mine))
+    gamma.apply(claim_user_pod("reader", "cat /data/file", **mine))
     gamma.wait_pod("reader", "jsonpath={.status.phase}=Succeeded")
     assert gamma.kubectl("logs", "reader").strip() == "kept"
 
@@ -99,11 +99,11 @@ def test_claim_is_expanded(gamma: Cluster) -> None:
 
 
 def test_data_is_deleted_with_its_claim(platform: Platform, gamma: Cluster) -> None:
-    before = folders(platform)
+    before = volume_folders(platform)
     gamma.kubectl("delete", "pod", "reader", "--wait")
     gamma.kubectl("delete", "pvc", "mine", "--wait")
     eventually(lambda: gamma.get("pv")["items"] == [], what="no volume above")
-    eventually(lambda: len(folders(platform)) == len(before) - 1, what="no folder")
+    eventually(lambda: len(volume_folders(platform)) == len(before) - 1, what="no folder")
     assert platform.compute.find("pvc", "mine", "-n", BELOW) is None
 
 
@@ -119,25 +119,25 @@ def test_stateful_set_keeps_its_data(platform: Platform, gamma: Cluster) -> None
 
 
 def test_generic_ephemeral_volume_lives_with_its_pod(platform: Platform, gamma: Cluster) -> None:
-    before = folders(platform)
-    template = {"volumeClaimTemplate": {"spec": claim("any")["spec"]}}
-    gamma.apply(user("scratch", "echo x > /data/file && sleep 3600", ephemeral=template))
+    before = volume_folders(platform)
+    template = {"volumeClaimTemplate": {"spec": claim_manifest("any")["spec"]}}
+    gamma.apply(claim_user_pod("scratch", "echo x > /data/file && sleep 3600", ephemeral=template))
     gamma.wait_pod("scratch")
-    assert len(folders(platform)) == len(before) + 1
+    assert len(volume_folders(platform)) == len(before) + 1
     gamma.kubectl("delete", "pod", "scratch", "--wait")
     eventually(lambda: gamma.find("pvc", "scratch-data") is None, what="no claim")
-    eventually(lambda: folders(platform) == before, what="no folder")
+    eventually(lambda: volume_folders(platform) == before, what="no folder")
 
 
 def test_forbidden_class_is_refused_with_the_allowed_ones(gamma: Cluster) -> None:
-    gamma.apply(claim("gold", storageClassName="gold"))
+    gamma.apply(claim_manifest("gold", storageClassName="gold"))
     said = eventually(lambda: [words for reason, words in gamma.events("gold") if reason == "StorageClassRefused"])
     assert said == ["storage class gold is not allowed for this tenant; allowed: local"]
     gamma.kubectl("delete", "pvc", "gold", "--wait")
 
 
 def test_directly_bound_pod_waits_for_its_claim(gamma: Cluster) -> None:
-    late = user("early", "sleep 3600", persistentVolumeClaim={"claimName": "late"})
+    late = claim_user_pod("early", "sleep 3600", persistentVolumeClaim={"claimName": "late"})
     late["spec"] |= {"nodeName": "real.local"}
     gamma.apply(late)
     eventually(
@@ -147,8 +147,8 @@ def test_directly_bound_pod_waits_for_its_claim(gamma: Cluster) -> None:
 
 
 def test_deleted_tenant_leaves_no_compute_objects(platform: Platform, gamma: Cluster) -> None:
-    assert folders(platform)
+    assert volume_folders(platform)
     platform.vkgateway("tenant", "delete", "gamma", "--yes", timeout=200)
     assert platform.compute.get("pvc", "-A", "-l", "vkgateway.io/tenant=gamma")["items"] == []
-    eventually(lambda: folders(platform) == [], what="no folder")
+    eventually(lambda: volume_folders(platform) == [], what="no folder")
     eventually(lambda: platform.compute.get("pv")["items"] == [], what="no volume")

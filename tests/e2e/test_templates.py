@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import pytest
 import yaml
 
-from tests.e2e.cluster import TENANT_VERSION, Cluster, Document, Platform, eventually, pod
+from tests.e2e.cluster import TENANT_VERSION, Cluster, Document, Platform, eventually, pod_manifest
 from vkgateway.controlplane.templates import SHIPPED_FOLDER
 from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
 from vkgateway.model.names import ADMISSION_GATE
@@ -76,31 +76,31 @@ def grouped(platform: Platform, templates: Path) -> Iterator[Cluster]:
 @pytest.fixture
 def blocker(grouped: Cluster) -> Iterator[str]:
     """Yield a pod that uses half of the tenant's limit."""
-    grouped.apply(pod("blocker", container=gpus(2)))
+    grouped.apply(pod_manifest("blocker", container=gpu_container(2)))
     grouped.wait_pod("blocker")
     yield "blocker"
     grouped.kubectl("delete", "jobs,pods", "--all", "--grace-period=1")
 
 
-def gpus(number: int) -> dict[str, Any]:
+def gpu_container(number: int) -> dict[str, Any]:
     return {"resources": {"limits": {"nvidia.com/gpu": str(number)}}}
 
 
-def of_kind(kind: str, name: str, spec: Document) -> Document:
+def manifest(kind: str, name: str, spec: Document) -> Document:
     version = f"scheduling.k8s.io/{ALPHAS[MINOR].version}"
     return {"apiVersion": version, "kind": kind, "metadata": {"name": name, "namespace": "default"}, "spec": spec}
 
 
-def member(name: str, **spec: Any) -> Document:
-    return pod(name, container=gpus(1), **spec)
+def gang_member(name: str, **spec: Any) -> Document:
+    return pod_manifest(name, container=gpu_container(1), **spec)
 
 
-def admitted(cluster: Cluster, name: str) -> Document:
+def admitted_condition(cluster: Cluster, name: str) -> Document:
     conditions = cluster.get("pod", name)["status"].get("conditions", ())
     return next((entry for entry in conditions if entry["type"] == ADMITTED_CONDITION), {})
 
 
-def gated(cluster: Cluster, *options: str) -> list[str]:
+def gated_pods(cluster: Cluster, *options: str) -> list[str]:
     """Return the gated pods."""
     found = cluster.get("pods", *options)["items"]
     return [
@@ -110,19 +110,19 @@ def gated(cluster: Cluster, *options: str) -> list[str]:
     ]
 
 
-def queued(platform: Platform, name: str) -> tuple[str, int, str] | None:
+def pending_gang(platform: Platform, name: str) -> tuple[str, int, str] | None:
     """Return integration, number of pods and reason of a pending gang."""
     found = json.loads(platform.vkgateway("queue", "--tenant", "grouped", "-o", "json"))
     return next(((each["way"], each["pods"], each["code"]) for each in found if each["name"] == name), None)
 
 
-def explained(platform: Platform, name: str) -> Any:
+def explained_gang(platform: Platform, name: str) -> Any:
     """Return the output of `explain` about a pod's gang."""
     return json.loads(platform.vkgateway("explain", name, "--tenant", "grouped", "-o", "json"))["gang"]
 
 
 def test_long_lived_token_from_a_template_is_refreshed(platform: Platform, grouped: Cluster) -> None:
-    grouped.apply(pod("reader"))
+    grouped.apply(pod_manifest("reader"))
     grouped.wait_pod("reader")
     secrets = platform.compute.get("secrets", "-n", "grouped--default")["items"]
     (tokens,) = [one for one in secrets if one["metadata"]["annotations"].get(TOKEN_OF) == "reader"]
@@ -137,11 +137,13 @@ def test_long_lived_token_from_a_template_is_refreshed(platform: Platform, group
 @of_1_36
 def test_pod_group_starts_when_complete(grouped: Cluster) -> None:
     in_group = {"schedulingGroup": {"podGroupName": "train"}}
-    group = of_kind("PodGroup", "train", {"schedulingPolicy": {"gang": {"minCount": 2}}})
-    grouped.apply(group, member("one", **in_group))
-    eventually(lambda: admitted(grouped, "one").get("reason") == "WaitingForMembers", what="one waits for another")
-    assert admitted(grouped, "one")["message"] == "1 of 2 pods created"
-    grouped.apply(member("two", **in_group))
+    group = manifest("PodGroup", "train", {"schedulingPolicy": {"gang": {"minCount": 2}}})
+    grouped.apply(group, gang_member("one", **in_group))
+    eventually(
+        lambda: admitted_condition(grouped, "one").get("reason") == "WaitingForMembers", what="one waits for another"
+    )
+    assert admitted_condition(grouped, "one")["message"] == "1 of 2 pods created"
+    grouped.apply(gang_member("two", **in_group))
     for name in ("one", "two"):
         grouped.wait_pod(name)
     grouped.kubectl("delete", "pods,podgroups", "--all", "--grace-period=1")
@@ -150,7 +152,12 @@ def test_pod_group_starts_when_complete(grouped: Cluster) -> None:
 @of_1_36
 def test_job_with_generated_workload_starts_as_a_gang(platform: Platform, grouped: Cluster, blocker: str) -> None:
     """One of its two pods would fit. Both wait, and the Job's objects are deleted with it."""
-    template = {"spec": {"containers": pod("any", container=gpus(2))["spec"]["containers"], "restartPolicy": "Never"}}
+    template = {
+        "spec": {
+            "containers": pod_manifest("any", container=gpu_container(2))["spec"]["containers"],
+            "restartPolicy": "Never",
+        }
+    }
     counts = {"parallelism": 2, "completions": 2, "completionMode": "Indexed"}
     job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "train", "namespace": "default"}}
     grouped.apply(job | {"spec": counts | {"template": template}})
@@ -158,12 +165,14 @@ def test_job_with_generated_workload_starts_as_a_gang(platform: Platform, groupe
     (group,) = grouped.get("podgroups")["items"]
     name = group["metadata"]["name"]
     assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 2}}
-    eventually(lambda: queued(platform, name) == ("podgroup", 2, "WaitingForQuota"), what="both wait")
-    names = gated(grouped, "-l", "job-name=train")
+    eventually(lambda: pending_gang(platform, name) == ("podgroup", 2, "WaitingForQuota"), what="both wait")
+    names = gated_pods(grouped, "-l", "job-name=train")
     assert len(names) == 2
     told = {"WaitingForQuota"}
-    eventually(lambda: {admitted(grouped, each).get("reason") for each in names} == told, what="both are told")
-    facts = explained(platform, names[0])
+    eventually(
+        lambda: {admitted_condition(grouped, each).get("reason") for each in names} == told, what="both are told"
+    )
+    facts = explained_gang(platform, names[0])
     assert (facts["name"], facts["minimum"], facts["waiting"]) == (name, 2, 2)
     grouped.kubectl("delete", "pod", blocker, "--grace-period=1")
     for each in names:
@@ -176,20 +185,23 @@ def test_job_with_generated_workload_starts_as_a_gang(platform: Platform, groupe
 @of_1_35
 def test_each_replica_of_a_workload_group_starts_as_a_gang(platform: Platform, grouped: Cluster, blocker: str) -> None:
     def worker(name: str, replica: str) -> Document:
-        return member(name, workloadRef={"name": "train", "podGroup": "workers", "podGroupReplicaKey": replica})
+        return gang_member(name, workloadRef={"name": "train", "podGroup": "workers", "podGroupReplicaKey": replica})
 
     grouped.apply(worker("a-0", "a"), worker("b-0", "b"))
-    eventually(lambda: "Workload train" in admitted(grouped, "a-0").get("message", ""), what="it waits for the object")
+    eventually(
+        lambda: "Workload train" in admitted_condition(grouped, "a-0").get("message", ""),
+        what="it waits for the object",
+    )
     group = {"name": "workers", "policy": {"gang": {"minCount": 2}}}
-    grouped.apply(of_kind("Workload", "train", {"podGroups": [group]}))
+    grouped.apply(manifest("Workload", "train", {"podGroups": [group]}))
     waits = ("workload", 1, "WaitingForMembers")
-    eventually(lambda: queued(platform, "train/workers/a") == waits, what="it waits for another")
-    assert queued(platform, "train/workers/b") == waits
+    eventually(lambda: pending_gang(platform, "train/workers/a") == waits, what="it waits for another")
+    assert pending_gang(platform, "train/workers/b") == waits
     grouped.apply(worker("a-1", "a"))
     for name in ("a-0", "a-1"):
         grouped.wait_pod(name)
-    assert gated(grouped) == ["b-0"]
-    assert explained(platform, "a-0")["minimum"] == 2
+    assert gated_pods(grouped) == ["b-0"]
+    assert explained_gang(platform, "a-0")["minimum"] == 2
     grouped.kubectl("delete", "pod", blocker, "--grace-period=1")
     grouped.apply(worker("b-1", "b"))
     grouped.wait_pod("b-0")

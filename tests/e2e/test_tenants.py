@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.cluster import TENANT_VERSION, Cluster, Platform, eventually, pod, run
+from tests.e2e.cluster import TENANT_VERSION, Cluster, Platform, eventually, pod_manifest, run_program
 
 GONE_WITHIN = 120.0
 
 
-def tenant(name: str, **spec: object) -> dict[str, object]:
+def tenant_manifest(name: str, **spec: object) -> dict[str, object]:
     return {"apiVersion": "vkgateway.io/v1alpha1", "kind": "Tenant", "metadata": {"name": name}, "spec": spec}
 
 
@@ -26,7 +26,7 @@ def leaver(platform: Platform) -> Iterator[Cluster]:
     """Yield a tenant applied with kubectl, which a test may delete."""
     version = {"kubernetesVersion": TENANT_VERSION} if TENANT_VERSION else {}
     pools = [{"name": "a100", "guarantee": {"nvidia.com/gpu": "2"}}]
-    platform.compute.apply(tenant("leaver", pools=pools, **version))
+    platform.compute.apply(tenant_manifest("leaver", pools=pools, **version))
     platform.compute.kubectl("wait", "tenant/leaver", "--for=condition=Ready", "--timeout=60s", timeout=70)
     yield platform.tenant("leaver")
     if platform.compute.find("tenant", "leaver") is not None:
@@ -36,7 +36,7 @@ def leaver(platform: Platform) -> Iterator[Cluster]:
 def test_tenant_applied_with_kubectl_equals_one_of_the_command_line(platform: Platform, leaver: Cluster) -> None:
     platform.vkgateway("tenant", "create", "typed", "--pool", "a100:guarantee=nvidia.com/gpu=2")
     fresh = platform.tenant("typed")
-    fresh.kubectl("create", "-f", "-", stdin=json.dumps(pod("at-once")))
+    fresh.kubectl("create", "-f", "-", stdin=json.dumps(pod_manifest("at-once")))
 
     fresh.wait_pod("at-once")
     applied, typed = (platform.compute.get("tenant", name)["spec"] for name in ("leaver", "typed"))
@@ -48,8 +48,8 @@ def test_tenant_applied_with_kubectl_equals_one_of_the_command_line(platform: Pl
 def test_deleted_tenant_leaves_nothing_and_others_are_untouched(
     platform: Platform, alpha: Cluster, leaver: Cluster
 ) -> None:
-    leaver.apply(pod("left"))
-    alpha.apply(pod("stays"))
+    leaver.apply(pod_manifest("left"))
+    alpha.apply(pod_manifest("stays"))
     leaver.wait_pod("left")
     alpha.wait_pod("stays")
     uid = alpha.get("pod", "stays")["metadata"]["uid"]
@@ -99,11 +99,11 @@ def test_existing_name_is_a_conflict(platform: Platform, alpha: Cluster) -> None
 
 
 def test_invalid_tenant_applied_with_kubectl_reports_why(platform: Platform) -> None:
-    refused = platform.compute.try_kubectl("apply", "-f", "-", stdin=json.dumps(tenant("a--b")))
+    refused = platform.compute.try_kubectl("apply", "-f", "-", stdin=json.dumps(tenant_manifest("a--b")))
     assert refused.code != 0
     assert "--" in refused.err
 
-    platform.compute.apply(tenant("greedy", pools=[{"name": "a100", "guarantee": {"nvidia.com/gpu": "99"}}]))
+    platform.compute.apply(tenant_manifest("greedy", pools=[{"name": "a100", "guarantee": {"nvidia.com/gpu": "99"}}]))
     found = eventually(
         lambda: [
             entry
@@ -208,7 +208,7 @@ def kubelet_request(platform: Platform, as_tenant: str, path: str) -> int:
 
 def test_kubelet_certificate_reaches_only_the_tenants_pods(platform: Platform, alpha: Cluster, beta: Cluster) -> None:
     assert beta
-    alpha.apply(pod("secretive"))
+    alpha.apply(pod_manifest("secretive"))
     alpha.wait_pod("secretive")
 
     assert kubelet_request(platform, "alpha", "/containerLogs/default/secretive/main") == 200
@@ -241,8 +241,8 @@ def test_etcd_user_reads_only_its_tenants_keys(platform: Platform, alpha: Cluste
         if word.startswith("--etcd-servers=")
     )
 
-    def keys(prefix: str) -> str:
-        answer = run(
+    def list_keys(prefix: str) -> str:
+        answer = run_program(
             etcdctl,
             f"--endpoints=https://127.0.0.1:{port}",
             f"--cacert={folder / 'etcd-ca.crt'}",
@@ -255,6 +255,6 @@ def test_etcd_user_reads_only_its_tenants_keys(platform: Platform, alpha: Cluste
         )
         return answer.out + answer.err
 
-    assert "/tenants/alpha/" in keys("/tenants/alpha/")
+    assert "/tenants/alpha/" in list_keys("/tenants/alpha/")
     for other in ("/tenants/beta/", "/compute/", "/"):
-        assert "permission denied" in keys(other)
+        assert "permission denied" in list_keys(other)

@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 from tests.e2e.cluster import Cluster, Document, Platform, eventually
-from tests.e2e.test_arbiter import clear, condition, count, gpus, kill, pods, steady, waits
+from tests.e2e.test_arbiter import (
+    consistently,
+    count_pods,
+    delete_workloads,
+    find_condition,
+    gpu_pod,
+    kill_gateway,
+    list_pods,
+    wait_for_reason,
+)
 from vkgateway.translate.conditions import ADMITTED_CONDITION
 
 GPU = "nvidia.com/gpu"
@@ -16,7 +25,7 @@ PRODUCT = "nvidia.com/gpu.product"
 LWS = "leaderworkerset.sigs.k8s.io"
 
 
-def definition(group: str, kind: str, plural: str, version: str, *, scope: str) -> Document:
+def crd_manifest(group: str, kind: str, plural: str, version: str, *, scope: str) -> Document:
     """Return a CustomResourceDefinition that accepts any object."""
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     approved = {"api-approved.kubernetes.io": "unapproved, for a test"}
@@ -45,10 +54,10 @@ def team(platform: Platform) -> Iterator[Cluster]:
 def tenant(team: Cluster) -> Iterator[Cluster]:
     """Yield the tenant without pods."""
     yield team
-    clear(team)
+    delete_workloads(team)
 
 
-def zones(node: str, *free: int) -> Document:
+def zone_resources(node: str, *free: int) -> Document:
     """Return two zones of four GPUs, as node-feature-discovery's topology updater publishes them."""
     return {
         "apiVersion": "topology.node.k8s.io/v1alpha2",
@@ -72,65 +81,67 @@ def zones(node: str, *free: int) -> Document:
 @pytest.fixture
 def zoned(platform: Platform) -> Iterator[list[str]]:
     """Publish the zones of all nodes of the pool, and yield the nodes' names."""
-    kind = definition(
+    kind = crd_manifest(
         "topology.node.k8s.io", "NodeResourceTopology", "noderesourcetopologies", "v1alpha2", scope="Cluster"
     )
     platform.compute.define(kind)
     name = str(kind["metadata"]["name"])
     every = [str(node["metadata"]["name"]) for node in platform.compute.get("nodes")["items"]]
     names = [name for name in every if name.startswith("a100-")]
-    platform.compute.apply(*(zones(name, 4, 4) for name in names))
-    kill(platform)  # a new one looks at once
+    platform.compute.apply(*(zone_resources(name, 4, 4) for name in names))
+    kill_gateway(platform)  # a new one looks at once
     yield names
     platform.compute.kubectl("delete", "crd", name)
-    kill(platform)
+    kill_gateway(platform)
 
 
-def on(platform: Platform, name: str) -> str:
+def compute_node(platform: Platform, name: str) -> str:
     """Return the compute node of a pod."""
     return str(platform.compute.get("pod", name, "-n", "team--default")["spec"]["nodeName"])
 
 
 def test_single_numa_zone_pod_waits_until_a_zone_fits(tenant: Cluster, platform: Platform, zoned: list[str]) -> None:
     here: dict[str, Any] = {"nodeSelector": {"vkgateway.io/pool": "a100"}}
-    tenant.apply(gpus("five", 5, **here))
-    waits(tenant, "five", "Infeasible")
+    tenant.apply(gpu_pod("five", 5, **here))
+    wait_for_reason(tenant, "five", "Infeasible")
 
     names = [f"three-{number}" for number in range(2 * len(zoned))]
-    tenant.apply(*(gpus(name, 3, **here) for name in names))
-    eventually(lambda: count(tenant, "Running", "three-") == len(names), what="a pod in each zone")
-    assert sorted(on(platform, name) for name in names) == sorted(zoned * 2)
+    tenant.apply(*(gpu_pod(name, 3, **here) for name in names))
+    eventually(lambda: count_pods(tenant, "Running", "three-") == len(names), what="a pod in each zone")
+    assert sorted(compute_node(platform, name) for name in names) == sorted(zoned * 2)
 
-    tenant.apply(gpus("two", 2, **here))
-    waits(tenant, "two", "WaitingForRoom")
-    tenant.apply(gpus("one", 1, **here))
+    tenant.apply(gpu_pod("two", 2, **here))
+    wait_for_reason(tenant, "two", "WaitingForRoom")
+    tenant.apply(gpu_pod("one", 1, **here))
     tenant.wait_pod("one")
-    assert condition(tenant.get("pod", "two"), ADMITTED_CONDITION)["reason"] == "WaitingForRoom", "both halves are free"
+    assert find_condition(tenant.get("pod", "two"), ADMITTED_CONDITION)["reason"] == "WaitingForRoom", (
+        "both halves are free"
+    )
 
-    platform.compute.apply(*(zones(node, 1, 1) for node in zoned if node != on(platform, "one")))
-    steady(lambda: tenant.phase("two") == "Pending")
-    gone = next(name for name in names if on(platform, name) != on(platform, "one"))
-    left = on(platform, gone)
+    platform.compute.apply(*(zone_resources(node, 1, 1) for node in zoned if node != compute_node(platform, "one")))
+    consistently(lambda: tenant.phase("two") == "Pending")
+    gone = next(name for name in names if compute_node(platform, name) != compute_node(platform, "one"))
+    left = compute_node(platform, gone)
     tenant.kubectl("delete", "pod", gone, "--grace-period=1")
     tenant.wait_pod("two")
-    assert on(platform, "two") == left
+    assert compute_node(platform, "two") == left
 
     # What comes free on a node that does not publish: with zones of 0 and 1 free, and one that may be in either.
-    full = on(platform, "one")
-    platform.compute.apply(zones(full, 0, 1))
-    tenant.apply(gpus("last", 3, **here))
-    waits(tenant, "last", "WaitingForRoom")
-    steady(lambda: tenant.phase("last") == "Pending")
-    other = next(name for name in names if name != gone and on(platform, name) == full)
+    full = compute_node(platform, "one")
+    platform.compute.apply(zone_resources(full, 0, 1))
+    tenant.apply(gpu_pod("last", 3, **here))
+    wait_for_reason(tenant, "last", "WaitingForRoom")
+    consistently(lambda: tenant.phase("last") == "Pending")
+    other = next(name for name in names if name != gone and compute_node(platform, name) == full)
     tenant.kubectl("delete", "pod", other, "--grace-period=1")
     tenant.wait_pod("last")
-    assert on(platform, "last") == full
+    assert compute_node(platform, "last") == full
 
 
-def member(group: int, index: int, *, spec: Document) -> Document:
+def group_pod(group: int, index: int, *, spec: Document) -> Document:
     """Return a pod as LeaderWorkerSet's controller and webhook create it: set `serve` with groups of three."""
     name = f"serve-{group}" if index == 0 else f"serve-{group}-{index}"
-    made = gpus(name, 1)
+    made = gpu_pod(name, 1)
     made["metadata"] |= {
         "labels": {
             f"{LWS}/name": "serve",
@@ -149,7 +160,7 @@ def member(group: int, index: int, *, spec: Document) -> Document:
     return made
 
 
-def leader(group: int) -> Document:
+def leader_affinity(group: int) -> Document:
     """Return the affinity of a leader: with pods of its group, and apart from all others."""
     key = f"{LWS}/group-key"
     mine = [{"key": key, "operator": "In", "values": [f"group{group}"]}]
@@ -162,11 +173,11 @@ def leader(group: int) -> Document:
         term = {"labelSelector": {"matchExpressions": expressions}, "topologyKey": PRODUCT}
         return {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
 
-    return member(group, 0, spec={"affinity": {"podAffinity": required(mine), "podAntiAffinity": required(others)}})
+    return group_pod(group, 0, spec={"affinity": {"podAffinity": required(mine), "podAntiAffinity": required(others)}})
 
 
 def test_each_leader_worker_group_has_its_own_domain(tenant: Cluster, platform: Platform) -> None:
-    kind = definition("leaderworkerset.x-k8s.io", "LeaderWorkerSet", "leaderworkersets", "v1", scope="Namespaced")
+    kind = crd_manifest("leaderworkerset.x-k8s.io", "LeaderWorkerSet", "leaderworkersets", "v1", scope="Namespaced")
     tenant.define(kind)
     tenant.apply(
         {
@@ -180,7 +191,7 @@ def test_each_leader_worker_group_has_its_own_domain(tenant: Cluster, platform: 
             "spec": {"replicas": 2, "leaderWorkerTemplate": {"size": 3}},
         }
     )
-    tenant.apply(leader(0), leader(1))
+    tenant.apply(leader_affinity(0), leader_affinity(1))
     for group in range(2):
         tenant.wait_pod(f"serve-{group}")
     chosen = [str(tenant.get("pod", f"serve-{group}")["spec"]["nodeName"]) for group in range(2)]
@@ -188,17 +199,18 @@ def test_each_leader_worker_group_has_its_own_domain(tenant: Cluster, platform: 
 
     for group, node in enumerate(chosen):
         domain = tenant.get("node", node)["metadata"]["labels"][PRODUCT]
-        tenant.apply(member(group, 1, spec={"nodeSelector": {PRODUCT: domain}}))
-    waits(tenant, "serve-0-1", "WaitingForMembers")
+        tenant.apply(group_pod(group, 1, spec={"nodeSelector": {PRODUCT: domain}}))
+    wait_for_reason(tenant, "serve-0-1", "WaitingForMembers")
     for group, node in enumerate(chosen):
         domain = tenant.get("node", node)["metadata"]["labels"][PRODUCT]
-        tenant.apply(member(group, 2, spec={"nodeSelector": {PRODUCT: domain}}))
-    eventually(lambda: count(tenant, "Running", "serve-") == 6, what="both groups, whole")
-    where = {str(each["metadata"]["name"]): str(each["spec"]["nodeName"]) for each in pods(tenant, "serve-")}
+        tenant.apply(group_pod(group, 2, spec={"nodeSelector": {PRODUCT: domain}}))
+    eventually(lambda: count_pods(tenant, "Running", "serve-") == 6, what="both groups, whole")
+    where = {str(each["metadata"]["name"]): str(each["spec"]["nodeName"]) for each in list_pods(tenant, "serve-")}
     assert {name[:7]: node for name, node in where.items()} == {"serve-0": chosen[0], "serve-1": chosen[1]}
     assert all(node == where[name[:7]] for name, node in where.items())
     products = {
-        name: str(platform.compute.get("node", on(platform, name))["metadata"]["labels"][PRODUCT]) for name in where
+        name: str(platform.compute.get("node", compute_node(platform, name))["metadata"]["labels"][PRODUCT])
+        for name in where
     }
     assert len({products[name] for name in where if name.startswith("serve-0")}) == 1
     assert len(set(products.values())) == 2, "below they are apart as well"

@@ -16,7 +16,7 @@ from tests.e2e.cluster import Cluster, Platform
 
 @pytest.fixture(scope="module")
 def programs() -> Path:
-    return virtualkubelet.build()
+    return virtualkubelet.build_suite()
 
 
 @pytest.fixture(scope="module")
@@ -26,14 +26,14 @@ def tenant(platform: Platform, programs: Path, tmp_path_factory: pytest.TempPath
     virtualkubelet.load_images(platform, programs, folder=tmp_path_factory.mktemp("images"))
     platform.vkgateway("tenant", "create", "suite", "--pool", "v100", "--pool", "real")
     made = platform.tenant("suite")
-    virtualkubelet.prepare(made)
+    virtualkubelet.create_namespace(made)
     return made
 
 
 @pytest.mark.parametrize("node", ["real.local", "v100.local"])
 def test_virtual_kubelet_suite_passes(tenant: Cluster, programs: Path, node: str) -> None:
-    virtualkubelet.add_front(tenant, node)
-    outcomes, said = virtualkubelet.run(tenant, programs, node)
+    virtualkubelet.create_kubelet_pod(tenant, node)
+    outcomes, said = virtualkubelet.run_suite(tenant, programs, node)
     passed = sorted(case for case, outcome in outcomes.items() if outcome == "PASS")
     sys.stdout.write(f"virtual-kubelet's suite against {node}: {len(passed)} of {len(outcomes)} passed\n")
     assert set(outcomes.values()) == {"PASS"}, said

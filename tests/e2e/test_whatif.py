@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.cluster import Cluster, Document, Platform, eventually, pod
+from tests.e2e.cluster import Cluster, Document, Platform, eventually, pod_manifest
 from vkgateway.model.names import EVICTION_DEADLINE_ANNOTATION
 
 POOL = "v100"
@@ -28,23 +28,23 @@ def lender(platform: Platform) -> Iterator[Cluster]:
     """Yield a tenant that fills the pool with borrowing pods."""
     platform.vkgateway("tenant", "create", "lender", "--pool", POOL)
     cluster = platform.tenant("lender")
-    cluster.apply(*(gpus(f"low-{number}", priorityClassName="vkgateway-low") for number in range(2)))
+    cluster.apply(*(node_pod(f"low-{number}", priorityClassName="vkgateway-low") for number in range(2)))
     for number in range(2):
         cluster.wait_pod(f"low-{number}")
     yield cluster
     platform.vkgateway("tenant", "delete", "lender", "--yes")
 
 
-def gpus(name: str, **spec: Any) -> Document:
+def node_pod(name: str, **spec: Any) -> Document:
     """Return a pod that uses a node."""
-    return pod(name, container={"resources": {"limits": {"nvidia.com/gpu": "8"}}}, **spec)
+    return pod_manifest(name, container={"resources": {"limits": {"nvidia.com/gpu": "8"}}}, **spec)
 
 
-def asked(platform: Platform, *question: str) -> Any:
+def ask_whatif(platform: Platform, *question: str) -> Any:
     return json.loads(platform.vkgateway("whatif", *question, "-o", "json"))
 
 
-def under_notice(cluster: Cluster) -> list[str]:
+def notified_pods(cluster: Cluster) -> list[str]:
     found = cluster.get("pods")["items"]
     return [
         each["metadata"]["name"]
@@ -53,7 +53,7 @@ def under_notice(cluster: Cluster) -> list[str]:
     ]
 
 
-def placed_on(platform: Platform, tenant: str, name: str) -> str:
+def compute_node(platform: Platform, tenant: str, name: str) -> str:
     return str(platform.compute.get("pod", name, "-n", f"{tenant}--default")["spec"]["nodeName"])
 
 
@@ -61,25 +61,25 @@ GANG = ("gang", "--tenant", "asker", "--request", "nvidia.com/gpu=8")
 
 
 def test_gang_prediction_comes_true_and_changes_nothing(platform: Platform, asker: Cluster, lender: Cluster) -> None:
-    told = asked(platform, *GANG)
+    told = ask_whatif(platform, *GANG)
     [outcome], [evicted] = told["gangs"], told["evictions"]
     assert (told["verdict"], outcome["borrowed"]) == ("StartsAfterEviction", False)
     assert (evicted["gang"]["tenant"], evicted["inside"]) == ("lender", False)
     [place] = outcome["placements"]
     victim = evicted["gang"]["name"]
-    assert placed_on(platform, "lender", victim) == place["node"]
+    assert compute_node(platform, "lender", victim) == place["node"]
     text = platform.vkgateway("whatif", *GANG)
     assert "once the arbiter has evicted 1 pod" in text
     assert victim in text
-    assert under_notice(lender) == []
+    assert notified_pods(lender) == []
     assert json.loads(platform.vkgateway("queue", "--tenant", "asker", "-o", "json")) == []
 
-    asker.apply(gpus("train"))
+    asker.apply(node_pod("train"))
     asker.wait_pod("train")
-    assert placed_on(platform, "asker", "train") == place["node"]
+    assert compute_node(platform, "asker", "train") == place["node"]
     phases = {each["metadata"]["name"]: each["status"]["phase"] for each in lender.get("pods")["items"]}
     assert {name for name, phase in phases.items() if phase != "Running"} <= {victim}
-    drained = asked(platform, "drain", place["node"])
+    drained = ask_whatif(platform, "drain", place["node"])
     assert (drained["verdict"], [each["gang"]["name"] for each in drained["gangs"]]) == ("AllRestart", ["train"])
     assert {each["gang"]["name"] for each in drained["evictions"]} == {"low-0", "low-1"} - {victim}
 
@@ -87,7 +87,7 @@ def test_gang_prediction_comes_true_and_changes_nothing(platform: Platform, aske
 def test_guarantee_is_checked_as_the_gateway_checks_the_tenant(
     platform: Platform, asker: Cluster, lender: Cluster
 ) -> None:
-    refused = asked(platform, "guarantee", "--tenant", "third", "--pool", f"{POOL}:guarantee=nvidia.com/gpu=16")
+    refused = ask_whatif(platform, "guarantee", "--tenant", "third", "--pool", f"{POOL}:guarantee=nvidia.com/gpu=16")
     assert refused["verdict"] == "Refused"
     assert "1 more node like v100-0 would hold it" in refused["notes"][0]
     line = ("tenant", "create", "third", "--pool")
@@ -99,13 +99,13 @@ def test_guarantee_is_checked_as_the_gateway_checks_the_tenant(
 
 
 def test_added_nodes_are_explained_by_the_gangs_that_start(platform: Platform, asker: Cluster, lender: Cluster) -> None:
-    lender.apply(gpus("waits", priorityClassName="vkgateway-low"))
+    lender.apply(node_pod("waits", priorityClassName="vkgateway-low"))
 
-    def effects() -> dict[str, str]:
-        found = asked(platform, "grow", POOL, "--nodes", "2")["effects"]
+    def start_effects() -> dict[str, str]:
+        found = ask_whatif(platform, "grow", POOL, "--nodes", "2")["effects"]
         return {each["gang"]["name"]: each["after"] for each in found}
 
-    eventually(lambda: "starts on new-" in effects().get("waits", ""), what="the waiting pod would start")
+    eventually(lambda: "starts on new-" in start_effects().get("waits", ""), what="the waiting pod would start")
     lender.kubectl("delete", "pod", "waits", "--grace-period=1")
 
 

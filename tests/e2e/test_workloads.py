@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.cluster import BUSYBOX, REAL, Cluster, Document, Platform, eventually, pod
+from tests.e2e.cluster import BUSYBOX, REAL, Cluster, Document, Platform, eventually, pod_manifest
 
 V100: dict[str, Any] = {"nodeSelector": {"vkgateway.io/pool": "v100"}}
 A100: dict[str, Any] = {"nodeSelector": {"vkgateway.io/pool": "a100"}}
 GPU = {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
 
 
-def template(app: str, *, command: str = "sleep 3600", **spec: Any) -> Document:
+def pod_template(app: str, *, command: str = "sleep 3600", **spec: Any) -> Document:
     container = {"name": "main", "image": BUSYBOX, "command": ["sh", "-c", command]}
     return {
         "metadata": {"labels": {"app": app}},
@@ -23,23 +23,23 @@ def template(app: str, *, command: str = "sleep 3600", **spec: Any) -> Document:
     }
 
 
-def workload(kind: str, name: str, *, version: str = "apps/v1", **spec: Any) -> Document:
+def workload_manifest(kind: str, name: str, *, version: str = "apps/v1", **spec: Any) -> Document:
     return {"apiVersion": version, "kind": kind, "metadata": {"name": name, "namespace": "default"}, "spec": spec}
 
 
-def below(platform: Platform, name: str) -> Document | None:
+def compute_pod(platform: Platform, name: str) -> Document | None:
     """Return the compute pod of a pod of alpha."""
     return platform.compute.find("pod", name, "-n", "alpha--default")
 
 
-def budget_below(platform: Platform) -> Document:
+def compute_budget(platform: Platform) -> Document:
     """Return the compute copy of alpha's budget `quorum`."""
     found = platform.compute.find("pdb", "quorum", "-n", "alpha--default")
     status: Document = found["status"] if found is not None else {}
     return status
 
 
-def names(cluster: Cluster, app: str) -> list[str]:
+def pod_names(cluster: Cluster, app: str) -> list[str]:
     return sorted(item["metadata"]["name"] for item in cluster.get("pods", "-l", f"app={app}")["items"])
 
 
@@ -55,8 +55,8 @@ def cordoned(alpha: Cluster) -> Iterator[str]:
 def tick(platform: Platform, alpha: Cluster) -> Iterator[str]:
     """Create a CronJob that is due every minute, before all tests, so that its test need not wait."""
     if platform.real:
-        job = {"spec": {"template": template("tick", command="echo tick", restartPolicy="Never", **REAL)}}
-        alpha.apply(workload("CronJob", "tick", version="batch/v1", schedule="* * * * *", jobTemplate=job))
+        job = {"spec": {"template": pod_template("tick", command="echo tick", restartPolicy="Never", **REAL)}}
+        alpha.apply(workload_manifest("CronJob", "tick", version="batch/v1", schedule="* * * * *", jobTemplate=job))
     yield "tick"
     alpha.kubectl("delete", "cronjob", "tick", "--cascade=foreground", "--wait", "--ignore-not-found")
 
@@ -67,17 +67,17 @@ def tick(platform: Platform, alpha: Cluster) -> Iterator[str]:
 def test_stateful_set_creates_pods_in_order_with_stable_names(platform: Platform, alpha: Cluster) -> None:
     labels = {"matchLabels": {"app": "ledger"}}
     alpha.apply(
-        workload(
+        workload_manifest(
             "StatefulSet",
             "ledger",
             replicas=2,
             serviceName="ledger",
             selector=labels,
-            template=template("ledger", **A100),
+            template=pod_template("ledger", **A100),
         )
     )
     alpha.kubectl("rollout", "status", "statefulset/ledger", "--timeout=60s", timeout=70)
-    assert names(alpha, "ledger") == ["ledger-0", "ledger-1"]
+    assert pod_names(alpha, "ledger") == ["ledger-0", "ledger-1"]
     first = alpha.get("pod", "ledger-0")["metadata"]["uid"]
 
     alpha.kubectl("delete", "pod", "ledger-0", "--wait")
@@ -87,14 +87,18 @@ def test_stateful_set_creates_pods_in_order_with_stable_names(platform: Platform
     )
     alpha.wait_pod("ledger-0")
     alpha.kubectl("scale", "statefulset/ledger", "--replicas=1")
-    eventually(lambda: below(platform, "ledger-1") is None, what="the last one gone below")
-    assert below(platform, "ledger-0") is not None
+    eventually(lambda: compute_pod(platform, "ledger-1") is None, what="the last one gone below")
+    assert compute_pod(platform, "ledger-0") is not None
     alpha.kubectl("delete", "statefulset", "ledger", "--cascade=foreground", "--wait")
 
 
 def test_daemon_set_has_a_pod_on_each_virtual_node(alpha: Cluster) -> None:
     nodes = {node["metadata"]["name"] for node in alpha.get("nodes")["items"]}
-    alpha.apply(workload("DaemonSet", "agent", selector={"matchLabels": {"app": "agent"}}, template=template("agent")))
+    alpha.apply(
+        workload_manifest(
+            "DaemonSet", "agent", selector={"matchLabels": {"app": "agent"}}, template=pod_template("agent")
+        )
+    )
     alpha.kubectl("rollout", "status", "daemonset/agent", "--timeout=90s", timeout=100)
     assert {item["spec"]["nodeName"] for item in alpha.get("pods", "-l", "app=agent")["items"]} == nodes
     alpha.kubectl("delete", "daemonset", "agent", "--cascade=foreground", "--wait")
@@ -118,31 +122,31 @@ def evict(cluster: Cluster, name: str, namespace: str = "default") -> tuple[int,
 def test_eviction_honours_the_budget_and_reaches_the_compute_pod(platform: Platform, alpha: Cluster) -> None:
     labels = {"matchLabels": {"app": "quorum"}}
     alpha.apply(
-        workload("Deployment", "quorum", replicas=2, selector=labels, template=template("quorum", **A100)),
-        workload("PodDisruptionBudget", "quorum", version="policy/v1", minAvailable=2, selector=labels),
+        workload_manifest("Deployment", "quorum", replicas=2, selector=labels, template=pod_template("quorum", **A100)),
+        workload_manifest("PodDisruptionBudget", "quorum", version="policy/v1", minAvailable=2, selector=labels),
     )
     alpha.kubectl("rollout", "status", "deployment/quorum", "--timeout=60s", timeout=70)
-    first, _ = names(alpha, "quorum")
+    first, _ = pod_names(alpha, "quorum")
     eventually(
         lambda: alpha.get("pdb", "quorum")["status"].get("currentHealthy") == 2, what="the budget to know its pods"
     )
     code, said = evict(alpha, first)
     assert code != 0
     assert "disruption budget" in said
-    assert below(platform, first) is not None
-    eventually(lambda: budget_below(platform).get("disruptionsAllowed") == 0, what="the budget below")
+    assert compute_pod(platform, first) is not None
+    eventually(lambda: compute_budget(platform).get("disruptionsAllowed") == 0, what="the budget below")
     code, said = evict(platform.compute, first, "alpha--default")
     assert code != 0
     assert "disruption budget" in said
 
     alpha.kubectl("patch", "pdb", "quorum", "--type=merge", "-p", '{"spec":{"minAvailable":1}}')
     eventually(lambda: alpha.get("pdb", "quorum")["status"].get("disruptionsAllowed") == 1, what="room in the budget")
-    eventually(lambda: budget_below(platform).get("disruptionsAllowed") == 1, what="room in the budget below")
+    eventually(lambda: compute_budget(platform).get("disruptionsAllowed") == 1, what="room in the budget below")
     assert evict(alpha, first)[0] == 0
-    eventually(lambda: below(platform, first) is None, what="the evicted one gone below")
+    eventually(lambda: compute_pod(platform, first) is None, what="the evicted one gone below")
     alpha.kubectl("rollout", "status", "deployment/quorum", "--timeout=60s", timeout=70)
-    eventually(lambda: budget_below(platform).get("disruptionsAllowed") == 1, what="the next pod is healthy below")
-    second, _ = names(alpha, "quorum")
+    eventually(lambda: compute_budget(platform).get("disruptionsAllowed") == 1, what="the next pod is healthy below")
+    second, _ = pod_names(alpha, "quorum")
     assert evict(platform.compute, second, "alpha--default")[0] == 0
     eventually(lambda: alpha.phase(second) in ("Failed", ""), what="the pod that was evicted below has ended")
     alpha.kubectl("delete", "deployment,pdb", "quorum", "--cascade=foreground", "--wait")
@@ -150,7 +154,7 @@ def test_eviction_honours_the_budget_and_reaches_the_compute_pod(platform: Platf
 
 
 def test_cordoned_virtual_node_gets_no_new_pods(alpha: Cluster, cordoned: str) -> None:
-    alpha.apply(pod("late", **V100), pod("late-gpu", container=GPU, **V100))
+    alpha.apply(pod_manifest("late", **V100), pod_manifest("late-gpu", container=GPU, **V100))
     eventually(
         lambda: "cordoned" in str(alpha.get("pod", "late-gpu")["status"].get("conditions")),
         what="the reason of the pod that waits for a GPU",
@@ -178,8 +182,8 @@ def test_drain_moves_pods_to_another_virtual_node(platform: Platform, alpha: Clu
     }
     alpha.kubectl("uncordon", cordoned)
     alpha.apply(
-        workload(
-            "Deployment", "wanderer", replicas=2, selector=labels, template=template("wanderer", affinity=affinity)
+        workload_manifest(
+            "Deployment", "wanderer", replicas=2, selector=labels, template=pod_template("wanderer", affinity=affinity)
         )
     )
     alpha.kubectl("rollout", "status", "deployment/wanderer", "--timeout=60s", timeout=70)
@@ -199,13 +203,13 @@ def test_drain_moves_pods_to_another_virtual_node(platform: Platform, alpha: Clu
         what="all pods on the other node",
     )
     for name in moved:
-        assert below(platform, name) is None
+        assert compute_pod(platform, name) is None
     alpha.kubectl("rollout", "status", "deployment/wanderer", "--timeout=60s", timeout=70)
     alpha.kubectl("delete", "deployment", "wanderer", "--cascade=foreground", "--wait")
 
 
 def test_pods_survive_the_deletion_of_their_virtual_node(platform: Platform, alpha: Cluster) -> None:
-    alpha.apply(pod("stays", **V100))
+    alpha.apply(pod_manifest("stays", **V100))
     alpha.wait_pod("stays")
     before = alpha.get("node", "v100.local")["metadata"]["uid"]
     alpha.kubectl("delete", "node", "v100.local")
@@ -214,7 +218,7 @@ def test_pods_survive_the_deletion_of_their_virtual_node(platform: Platform, alp
         what="the node back",
     )
     alpha.kubectl("wait", "node/v100.local", "--for=condition=Ready", "--timeout=30s")
-    assert below(platform, "stays") is not None
+    assert compute_pod(platform, "stays") is not None
     assert alpha.phase("stays") == "Running"
     alpha.kubectl("delete", "pod", "stays", "--wait")
 
@@ -256,8 +260,8 @@ def test_webhook_that_refuses_status_affects_its_tenant_only(alpha: Cluster, bet
         }
     )
     try:
-        alpha.apply(pod("unheard", **A100))
-        beta.apply(pod("unharmed", **A100))
+        alpha.apply(pod_manifest("unheard", **A100))
+        beta.apply(pod_manifest("unharmed", **A100))
         beta.wait_pod("unharmed")
         assert alpha.phase("unheard") == "Pending"
     finally:
@@ -272,19 +276,21 @@ def test_names_texts_and_sizes_at_their_limits(platform: Platform, alpha: Cluste
     odd = "ünïcode ✓ \u202e 数据 \\ \" '"
     large = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "large"}, "data": {"x": "x" * 1_000_000}}
     alpha.kubectl("create", "-f", "-", stdin=json.dumps(large))
-    document = pod(long, **A100)
+    document = pod_manifest(long, **A100)
     document["metadata"]["annotations"] = {"example.org/odd": odd, "example.org/large": "y" * 200_000}
     document["spec"]["volumes"] = [{"name": "large", "configMap": {"name": "large"}}]
     alpha.kubectl("create", "-f", "-", stdin=json.dumps(document))
     alpha.wait_pod(long)
 
-    made = below(platform, long)
+    made = compute_pod(platform, long)
     assert made is not None
     assert made["metadata"]["annotations"]["example.org/odd"] == odd
     copy = platform.compute.get("configmap", "large", "-n", "alpha--default")
     assert len(copy["data"]["x"]) == 1_000_000
 
-    heavy = pod("heavy", container={"env": [{"name": f"V{i}", "value": "x" * 9_990} for i in range(140)]}, **A100)
+    heavy = pod_manifest(
+        "heavy", container={"env": [{"name": f"V{i}", "value": "x" * 9_990} for i in range(140)]}, **A100
+    )
     alpha.kubectl("create", "-f", "-", stdin=json.dumps(heavy))
     alpha.wait_pod("heavy")
     alpha.kubectl("delete", "pod", long, "heavy", "--wait")
@@ -294,7 +300,7 @@ def test_names_texts_and_sizes_at_their_limits(platform: Platform, alpha: Cluste
 def test_deleted_namespace_can_be_re_created(platform: Platform, alpha: Cluster) -> None:
     for _ in range(2):
         alpha.kubectl("create", "namespace", "short-lived")
-        document = pod("inside", **A100)
+        document = pod_manifest("inside", **A100)
         document["metadata"]["namespace"] = "short-lived"
         alpha.apply(document)
         alpha.kubectl("wait", "pod/inside", "-n", "short-lived", "--for=condition=Ready", "--timeout=60s", timeout=70)
@@ -309,10 +315,10 @@ def test_deleted_namespace_can_be_re_created(platform: Platform, alpha: Cluster)
 
 @pytest.mark.usefixtures("real")
 def test_cron_job_starts_jobs(alpha: Cluster, tick: str) -> None:
-    def own() -> list[str]:
+    def started_jobs() -> list[str]:
         found = [each["metadata"] for each in alpha.get("jobs")["items"]]
         return [each["name"] for each in found if each.get("ownerReferences", [{}])[0].get("name") == tick]
 
-    started = eventually(own, seconds=90, what="the job of the next minute")[0]
+    started = eventually(started_jobs, seconds=90, what="the job of the next minute")[0]
     alpha.kubectl("wait", f"job/{started}", "--for=condition=Complete", "--timeout=60s", timeout=70)
     assert alpha.kubectl("logs", f"job/{started}").strip() == "tick"

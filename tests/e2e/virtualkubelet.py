@@ -25,7 +25,7 @@ _SECONDS: Final = 600
 _OUTCOME: Final = re.compile(r"^\s+--- (PASS|FAIL|SKIP): TestEndToEnd/(\w+)", re.MULTILINE)
 
 
-def build() -> Path:
+def build_suite() -> Path:
     """Return the directory with the suite and the program of the pod that acts as the node's kubelet."""
     return asyncio.run(published.provide_programs(VIRTUAL_KUBELET_SUITE, report=print))
 
@@ -42,12 +42,12 @@ def load_images(platform: Platform, programs: Path, *, folder: Path) -> None:
         platform.vkgateway("image", "load", str(archive))
 
 
-def prepare(tenant: Cluster) -> None:
+def create_namespace(tenant: Cluster) -> None:
     """Create the suite's namespace. Its pods use images of the node, because no registry has them."""
-    tenant.apply(*_namespace(), *_policy())
+    tenant.apply(*_namespace_objects(), *_policy_objects())
 
 
-def add_front(tenant: Cluster, node: str) -> None:
+def create_kubelet_pod(tenant: Cluster, node: str) -> None:
     """Create the pod that the suite uses as the node's kubelet. It has the node's name and runs on the real node."""
     account = {"serviceAccountName": "node-front", "nodeSelector": {"vkgateway.io/pool": "real"}}
     container: dict[str, Any] = {"name": "front", "image": _FRONT, "env": [{"name": "NODE_NAME", "value": node}]}
@@ -59,7 +59,7 @@ def add_front(tenant: Cluster, node: str) -> None:
     tenant.kubectl("wait", "pod", node, "-n", NAMESPACE, "--for=condition=Ready", "--timeout=120s")
 
 
-def run(tenant: Cluster, programs: Path, node: str) -> tuple[dict[str, str], str]:
+def run_suite(tenant: Cluster, programs: Path, node: str) -> tuple[dict[str, str], str]:
     """Run the suite against a virtual node. Return PASS, FAIL or SKIP by case, and the output."""
     argv = [str(programs / "virtual-kubelet-e2e.test"), "-test.v", f"-test.timeout={_SECONDS}s"]
     argv += [f"-kubeconfig={tenant.kubeconfig}", f"-namespace={NAMESPACE}", f"-node-name={node}"]
@@ -68,7 +68,7 @@ def run(tenant: Cluster, programs: Path, node: str) -> tuple[dict[str, str], str
     return {case: outcome for outcome, case in _OUTCOME.findall(said)}, said
 
 
-def _namespace() -> list[dict[str, Any]]:
+def _namespace_objects() -> list[dict[str, Any]]:
     """Return the namespace, and an account that may use the proxies of nodes."""
     subject = {"kind": "ServiceAccount", "name": "node-front", "namespace": NAMESPACE}
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "node-front"}
@@ -92,7 +92,7 @@ def _namespace() -> list[dict[str, Any]]:
     ]
 
 
-def _policy() -> list[dict[str, Any]]:
+def _policy_objects() -> list[dict[str, Any]]:
     """Return a policy of the tenant that replaces a registry: images without a tag would otherwise always be pulled."""
     names = "object.spec.containers.map(c, Object.spec.containers{name: c.name, imagePullPolicy: 'IfNotPresent'})"
     expression = f"Object{{spec: Object.spec{{containers: {names}}}}}"

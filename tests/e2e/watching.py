@@ -170,12 +170,12 @@ def watching() -> Iterator[Watching]:
 
 def is_watched(args: Sequence[str]) -> bool:
     """Return whether a watch answers these arguments of `kubectl get`: within such a block, and for one kind."""
-    return _current.get() is not None and _selected(args) is not None
+    return _current.get() is not None and _field_selector(args) is not None
 
 
-def watched(kubectl: Sequence[str], args: Sequence[str], env: Mapping[str, str]) -> Document | None:
+def get_watched(kubectl: Sequence[str], args: Sequence[str], env: Mapping[str, str]) -> Document | None:
     """Return the result of `kubectl get`: a list, the named object, or None if it does not exist."""
-    block, selected = _current.get(), _selected(args)
+    block, selected = _current.get(), _field_selector(args)
     assert block is not None
     assert selected is not None
     options, name = selected
@@ -183,7 +183,7 @@ def watched(kubectl: Sequence[str], args: Sequence[str], env: Mapping[str, str])
     return next(iter(found), None) if name else {"items": found}
 
 
-def _selected(args: Sequence[str]) -> tuple[tuple[str, ...], str] | None:
+def _field_selector(args: Sequence[str]) -> tuple[tuple[str, ...], str] | None:
     """Return the arguments with a field selector in place of a name, and the name.
 
     None: several kinds or names.

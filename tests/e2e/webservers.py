@@ -10,7 +10,7 @@ SCHEDULERS_LABELS = {"volcano.sh/job-name": "web", "kueue.x-k8s.io/pod-group-nam
 """Additional labels of the servers, by which schedulers identify gangs."""
 
 
-def service(namespace: str, name: str, **spec: object) -> Document:
+def service_manifest(namespace: str, name: str, **spec: object) -> Document:
     """Return a Service on port 80 of the servers, unless its `spec` sets another."""
     ports = [{"name": "http", "port": 80, "targetPort": "http"}]
     return {
@@ -21,7 +21,7 @@ def service(namespace: str, name: str, **spec: object) -> Document:
     }
 
 
-def servers(namespace: str, tenant: str) -> Document:
+def web_server_manifests(namespace: str, tenant: str) -> Document:
     """Return `web-0` and `web-1` on the real node, which answer `web-N of TENANT`. Their Service is `peers`."""
     container = {
         "name": "main",

@@ -26,7 +26,7 @@ from typing import Any, Self
 from aiohttp import web
 
 from tests.fakes import patches
-from tests.fakes.fields import without
+from tests.fakes.fields import without_fields
 from tests.fakes.rights import Rights
 from tests.fakes.store import Change, ObjectStore, Refusal, Selection
 from vkgateway.kube.client import Client
@@ -411,7 +411,7 @@ class FakeApiServer:
                 raise Refusal(403, "Forbidden", f'admission webhook "images" denied the request: {why}')
 
     def _known(self, target: Target, document: Document) -> Document:
-        return without(document, self.unknown_fields) if target.resource is PODS else document
+        return without_fields(document, self.unknown_fields) if target.resource is PODS else document
 
     def _action(self, target: Target, body: Document) -> web.Response:
         store = self.store

@@ -7,15 +7,15 @@ from collections.abc import Iterable
 from typing import Any
 
 
-def without(document: dict[str, Any], paths: Iterable[str]) -> dict[str, Any]:
+def without_fields(document: dict[str, Any], paths: Iterable[str]) -> dict[str, Any]:
     """Return a copy of the document without these paths. `[]` means every entry of a list: `spec.volumes[].image`."""
     left = copy.deepcopy(document)
     for path in paths:
-        _take(left, path.split("."))
+        _remove_path(left, path.split("."))
     return left
 
 
-def _take(part: Any, path: list[str]) -> None:
+def _remove_path(part: Any, path: list[str]) -> None:
     if not isinstance(part, dict):
         return
     name, *rest = path
@@ -23,6 +23,6 @@ def _take(part: Any, path: list[str]) -> None:
         part.pop(name, None)
     elif name.endswith("[]"):
         for entry in part.get(name[:-2]) or ():
-            _take(entry, rest)
+            _remove_path(entry, rest)
     else:
-        _take(part.get(name), rest)
+        _remove_path(part.get(name), rest)

@@ -24,7 +24,7 @@ _MERGE_KEYS = {
 _SETS = {"finalizers"}
 
 
-def merge(target: Any, patch: Any) -> Any:
+def apply_merge_patch(target: Any, patch: Any) -> Any:
     """Apply a merge patch (RFC 7396)."""
     if not isinstance(patch, dict):
         return copy.deepcopy(patch)
@@ -33,11 +33,11 @@ def merge(target: Any, patch: Any) -> Any:
         if value is None:
             result.pop(key, None)
         else:
-            result[key] = merge(result.get(key), value)
+            result[key] = apply_merge_patch(result.get(key), value)
     return result
 
 
-def strategic(target: Any, patch: Any) -> Any:
+def apply_strategic_patch(target: Any, patch: Any) -> Any:
     """Apply a strategic merge patch with the merge keys of pods, nodes and metadata. Other lists are replaced."""
     if not isinstance(patch, dict):
         return copy.deepcopy(patch)
@@ -57,7 +57,7 @@ def strategic(target: Any, patch: Any) -> Any:
             old = result.get(key) or []
             result[key] = old + [entry for entry in value if entry not in old]
         else:
-            result[key] = strategic(result.get(key), value)
+            result[key] = apply_strategic_patch(result.get(key), value)
     return result
 
 
@@ -71,11 +71,11 @@ def _merge_list(target: list[Document], patch: list[Document], merge_key: str) -
         if entry.get("$patch") == "delete":
             result.pop(name, None)
         else:
-            result[name] = strategic(result.get(name), entry)
+            result[name] = apply_strategic_patch(result.get(name), entry)
     return list(result.values())
 
 
-def json_patch(target: Document, operations: list[Document]) -> Document:
+def apply_json_patch(target: Document, operations: list[Document]) -> Document:
     """Apply a JSON patch (RFC 6902) with add, remove, replace and test.
 
     Raises:

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fakes.patches import strategic
+from tests.fakes.patches import apply_strategic_patch
 from tests.unit.translate import samples
 from vkgateway.model.names import GROUP
 from vkgateway.model.objects import Object
@@ -460,7 +460,7 @@ def test_changes_of_a_running_pod_are_forwarded_once(pod: Object, change: Object
     changes = diff_pods(wanted, below, tenant=samples.TENANT, pool=samples.POOL)
     assert (wanted, below) == before
     for patch in (changes.patch, *changes.subresources.values()):
-        below = strategic(below, patch or {})
+        below = apply_strategic_patch(below, patch or {})
     again = diff_pods(wanted, below, tenant=samples.TENANT, pool=samples.POOL)
     assert (again.patch, again.subresources) == (None, {})
     for kind in ("containers", "initContainers"):

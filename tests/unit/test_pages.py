@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.pages import agrees, blocks, follow
+from tests.e2e.pages import is_same_output, read_blocks, run_page
 
 PAGE = """\
 Some words.
@@ -31,7 +31,7 @@ echo "and $NAME again"
 
 
 def test_blocks_are_commands_with_what_they_show() -> None:
-    first, second = blocks(PAGE)
+    first, second = read_blocks(PAGE)
     assert (first.line, first.shown) == (3, "tenant alpha\n")
     assert first.commands.startswith("export")
     assert (second.line, second.shown) == (16, "")
@@ -49,24 +49,24 @@ def test_blocks_are_commands_with_what_they_show() -> None:
     ],
 )
 def test_what_is_said_agrees_with_what_is_shown(output: str, shown: str, *, same: bool) -> None:
-    assert agrees(output, shown) is same
+    assert is_same_output(output, shown) is same
 
 
 def test_a_page_is_followed_in_one_shell(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(PAGE)
-    follow(page, folder=tmp_path, env={}, timeout=10)
+    run_page(page, folder=tmp_path, env={}, timeout=10)
 
 
 def test_a_page_that_shows_something_else_fails(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(PAGE.replace("tenant alpha", "tenant beta"))
     with pytest.raises(AssertionError, match="line 3"):
-        follow(page, folder=tmp_path, env={}, timeout=10)
+        run_page(page, folder=tmp_path, env={}, timeout=10)
 
 
 def test_a_page_whose_command_fails_fails(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(PAGE.replace('echo "and', 'no-such-command "and'))
     with pytest.raises(AssertionError, match="line 16"):
-        follow(page, folder=tmp_path, env={}, timeout=10)
+        run_page(page, folder=tmp_path, env={}, timeout=10)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from vkgateway.model.api import ComputeCluster, Tenant
     from vkgateway.model.objects import Condition
 
-T = TypeVar("T", "Tenant", "ComputeCluster")
+T = TypeVar("T", bound="Tenant | ComputeCluster")
 
 
 async def describe_object(

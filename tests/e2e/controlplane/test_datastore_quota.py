@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from tests.e2e.controlplane.world import World, world
+from tests.e2e.controlplane.world import World, run_world
 from vkgateway.controlplane.access import ControlPlane
 from vkgateway.controlplane.etcd.errors import EtcdFull
 from vkgateway.controlplane.etcd.quota import (
@@ -31,7 +31,7 @@ LARGE = "x" * 900_000
 """Value of nearly the maximum size of an object."""
 
 
-class Side:
+class TenantApi:
     """Tenant with its API server."""
 
     def __init__(self, client: Client) -> None:
@@ -48,7 +48,7 @@ class Side:
             await keeper.check_usage()
 
 
-async def rewrite(place: World, *, keeper: QuotaController | None = None) -> None:
+async def rewrite_object(place: World, *, keeper: QuotaController | None = None) -> None:
     """Rewrite one large object through `wild`'s API server until the sum exceeds the quota."""
     async with place.etcd_as("tenant-wild") as etcd:
         for number in range(2 * QUOTA // len(LARGE)):
@@ -59,7 +59,7 @@ async def rewrite(place: World, *, keeper: QuotaController | None = None) -> Non
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def place(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
-    async with world(tmp_path_factory.mktemp("platform"), quota=QUOTA) as place:
+    async with run_world(tmp_path_factory.mktemp("platform"), quota=QUOTA) as place:
         yield place
 
 
@@ -69,55 +69,57 @@ def keeper(place: World) -> QuotaController:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def wild(place: World) -> AsyncIterator[Side]:
+async def wild(place: World) -> AsyncIterator[TenantApi]:
     async with (await _tenant(place, "wild")).create_client() as client:
-        yield Side(client)
+        yield TenantApi(client)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def calm(place: World) -> AsyncIterator[Side]:
+async def calm(place: World) -> AsyncIterator[TenantApi]:
     async with (await _tenant(place, "calm")).create_client() as client:
-        yield Side(client)
+        yield TenantApi(client)
 
 
 async def _tenant(place: World, name: str) -> ControlPlane:
     return await place.provisioner().provision(Tenant(metadata=Meta(name=name)))
 
 
-async def _share(place: World) -> float:
+async def _quota_share(place: World) -> float:
     return StoreUsage.from_status(await place.etcd.maintenance.member_status()).used_share
 
 
-async def test_rewritten_object_blocks_no_tenant(place: World, keeper: QuotaController, wild: Side, calm: Side) -> None:
-    await rewrite(place, keeper=keeper)
+async def test_rewritten_object_blocks_no_tenant(
+    place: World, keeper: QuotaController, wild: TenantApi, calm: TenantApi
+) -> None:
+    await rewrite_object(place, keeper=keeper)
     await calm.create("meanwhile")
     assert keeper.blocked == {}
     assert (await place.etcd.maintenance.member_status()).size < QUOTA
 
 
 async def test_tenant_over_quota_is_read_only_and_others_continue(
-    place: World, keeper: QuotaController, wild: Side, calm: Side
+    place: World, keeper: QuotaController, wild: TenantApi, calm: TenantApi
 ) -> None:
     with pytest.raises(errors.ApiError, match="permission denied"):
         await wild.fill(keeper)
     assert set(keeper.blocked) == {"wild"}
     assert keeper.blocked["wild"] > QUOTA // 3
-    assert BLOCKING_SHARE <= await _share(place) < URGENT_SHARE
+    assert BLOCKING_SHARE <= await _quota_share(place) < URGENT_SHARE
     await calm.create("afterwards")
-    await Side(place.management).create("below")
+    await TenantApi(place.management).create("below")
     assert await wild.client.get(CONFIG_MAPS, "large-0", namespace="default")
     with pytest.raises(errors.ApiError, match="permission denied"):
         await wild.client.delete(CONFIG_MAPS, "large-0", namespace="default")
 
 
 async def test_tenant_that_frees_space_may_write_again(
-    place: World, keeper: QuotaController, wild: Side, calm: Side
+    place: World, keeper: QuotaController, wild: TenantApi, calm: TenantApi
 ) -> None:
     await keeper.check_usage()
     assert set(keeper.blocked) == {"wild"}
     await keeper.check_usage(exempt={"wild"})
     number = 0
-    while await _share(place) >= COMPACTION_SHARE:
+    while await _quota_share(place) >= COMPACTION_SHARE:
         await wild.client.delete(CONFIG_MAPS, f"large-{number}", namespace="default")
         number += 1
         if number % 5 == 0:
@@ -128,17 +130,17 @@ async def test_tenant_that_frees_space_may_write_again(
         await side.create("again-free")
 
 
-async def test_full_datastore_is_reopened(place: World, keeper: QuotaController, wild: Side) -> None:
+async def test_full_datastore_is_reopened(place: World, keeper: QuotaController, wild: TenantApi) -> None:
     with pytest.raises(EtcdFull):
-        await rewrite(place)
+        await rewrite_object(place)
     assert (await place.etcd.maintenance.member_status()).is_full
     with pytest.raises(errors.ApiError, match="space exceeded"):
-        await Side(place.management).create("refused")
+        await TenantApi(place.management).create("refused")
 
     await keeper.check_usage()
 
     status = await place.etcd.maintenance.member_status()
     assert not status.is_full
     assert status.size < QUOTA // 2
-    await Side(place.management).create("taken")
+    await TenantApi(place.management).create("taken")
     await wild.create("taken")

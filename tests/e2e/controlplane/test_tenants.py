@@ -11,7 +11,7 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from tests.e2e.controlplane.world import World, world
+from tests.e2e.controlplane.world import World, run_world
 from tests.support.waiting import wait_until
 from vkgateway.controlplane.access import ControlPlane
 from vkgateway.controlplane.etcd.client import EtcdClient
@@ -38,7 +38,7 @@ class Stopped(Exception):  # noqa: N818 - the gateway dies here
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def place(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
-    async with world(tmp_path_factory.mktemp("platform")) as place:
+    async with run_world(tmp_path_factory.mktemp("platform")) as place:
         yield place
 
 
@@ -70,7 +70,7 @@ async def test_admin_works_in_the_tenant_cluster(place: World, alpha: ControlPla
     code, said = await place.kubectl(kubeconfig, "-n", "team", "create", "deployment", "web", "--image=x")
     assert code == 0, said
     async with alpha.create_client() as client:
-        await wait_until(lambda: _pods(client, "team"), interval=0.1)
+        await wait_until(lambda: _count_pods(client, "team"), interval=0.1)
     async with beta.create_client() as client:
         with pytest.raises(errors.NotFound):
             await client.get(NAMESPACES, "team")
@@ -82,12 +82,12 @@ async def test_interrupted_provisioning_and_removal_complete(place: World) -> No
             await place.provisioner().provision(tenant("gamma"), on_step=stop_at(step))
     gamma = await place.provisioner().provision(tenant("gamma"))
     async with gamma.create_client() as client:
-        await wait_until(lambda: _service_accounts(client), interval=0.1)
+        await wait_until(lambda: _count_service_accounts(client), interval=0.1)
     for step in REMOVING:
         with pytest.raises(Stopped):
             await place.provisioner().deprovision("gamma", on_step=stop_at(step))
     await place.provisioner().deprovision("gamma")
-    await _nothing_left(place, "gamma")
+    await _check_removed(place, "gamma")
 
 
 async def test_etcd_certificate_opens_only_the_tenants_keys(
@@ -142,18 +142,18 @@ async def test_admin_has_no_rights_elsewhere(place: World, alpha: ControlPlane, 
 
 async def test_tokens_are_invalid_elsewhere(place: World, alpha: ControlPlane, beta: ControlPlane) -> None:
     async with alpha.create_client() as client:
-        await wait_until(lambda: _service_accounts(client), interval=0.1)
+        await wait_until(lambda: _count_service_accounts(client), interval=0.1)
         answer = await client.create(
             SERVICE_ACCOUNTS, {"spec": {}}, namespace="default", name="default", subresource="token"
         )
     token = msgspec.json.decode(answer)["status"]["token"]
-    assert await _status(alpha, "/api", token) == 200
-    assert await _status(beta, "/api", token) == 401
+    assert await _http_status(alpha, "/api", token) == 200
+    assert await _http_status(beta, "/api", token) == 401
 
 
 async def test_anonymous_requests_are_refused(alpha: ControlPlane) -> None:
-    assert await _status(alpha, "/api", "") == 401
-    assert await _status(alpha, "/version", "") == 401
+    assert await _http_status(alpha, "/api", "") == 401
+    assert await _http_status(alpha, "/version", "") == 401
 
 
 async def test_dead_process_is_restarted_and_the_cluster_continues(place: World, alpha: ControlPlane) -> None:
@@ -173,19 +173,19 @@ async def test_dead_process_is_restarted_and_the_cluster_continues(place: World,
             },
         }
         await client.create(DEPLOYMENTS, deployment, namespace="default")
-        await wait_until(lambda: _pods(client, "default"), interval=0.1)
+        await wait_until(lambda: _count_pods(client, "default"), interval=0.1)
 
 
 async def test_removal_deletes_one_tenant_completely(place: World, alpha: ControlPlane, beta: ControlPlane) -> None:
     await place.provisioner().deprovision("alpha")
-    await _nothing_left(place, "alpha")
+    await _check_removed(place, "alpha")
     async with beta.create_client() as client:
         await client.get(NAMESPACES, "default")
     assert "tenant/beta/apiserver" in {state.name for state in await place.supervisor.list_processes()}
     assert await place.etcd.keys.count_range(KeyRange.for_prefix("/tenants/beta")) > 0
 
 
-async def _nothing_left(place: World, name: str) -> None:
+async def _check_removed(place: World, name: str) -> None:
     assert await place.etcd.keys.count_range(KeyRange.for_prefix(f"/tenants/{name}")) == 0
     assert name not in await Tenancy(place.etcd).list_tenants()
     with pytest.raises(EtcdNotFound):
@@ -200,15 +200,15 @@ async def _nothing_left(place: World, name: str) -> None:
     assert not [argv for argv in running if any(own in argument for argument in argv)]
 
 
-async def _pods(client: Client, namespace: str) -> int:
+async def _count_pods(client: Client, namespace: str) -> int:
     return len((await client.list_all(PODS, namespace=namespace)).items)
 
 
-async def _service_accounts(client: Client) -> int:
+async def _count_service_accounts(client: Client) -> int:
     return len((await client.list_all(SERVICE_ACCOUNTS, namespace="default")).items)
 
 
-async def _status(control_plane: ControlPlane, path: str, token: str) -> int:
+async def _http_status(control_plane: ControlPlane, path: str, token: str) -> int:
     """Return the API server's HTTP status for a bearer of `token` without a certificate."""
     context = ssl.create_default_context(cadata=control_plane.ca.decode())
     headers = {"Authorization": f"Bearer {token}"} if token else {}

@@ -79,7 +79,7 @@ class World:
 
     def etcd_as(self, user: str, *, authority: Authority | None = None) -> EtcdClient:
         """Return an etcd client that authenticates as `user`."""
-        return EtcdClient([self.endpoint], tls=_tls(self.authorities.etcd, user, signer=authority))
+        return EtcdClient([self.endpoint], tls=_client_tls(self.authorities.etcd, user, signer=authority))
 
     async def kubectl(self, kubeconfig: Path, *arguments: str, stdin: str = "") -> tuple[int, str]:
         """Run kubectl, and return its exit code and output."""
@@ -115,7 +115,7 @@ def free_port(address: str) -> int:
 
 
 @asynccontextmanager
-async def world(data_dir: Path, *, quota: int = 0) -> AsyncIterator[World]:
+async def run_world(data_dir: Path, *, quota: int = 0) -> AsyncIterator[World]:
     """Start all components, yield them, and stop them. `quota` is etcd's in bytes, 0 for its default."""
     address = own_address()
     resolver = Resolver(report=print)
@@ -124,8 +124,8 @@ async def world(data_dir: Path, *, quota: int = 0) -> AsyncIterator[World]:
     try:
         etcd_authority, kubelet_authority = Authority.create("etcd"), Authority.create("kubelet")
         endpoint = await _start_etcd(supervisor, programs["etcd"], data_dir, etcd_authority, quota)
-        async with EtcdClient([endpoint], tls=_tls(etcd_authority, "root")) as etcd:
-            await _etcd_serves(etcd)
+        async with EtcdClient([endpoint], tls=_client_tls(etcd_authority, "root")) as etcd:
+            await _wait_for_etcd(etcd)
             await Tenancy(etcd).ensure_auth()
             authorities = Authorities(etcd=etcd_authority, kubelet=kubelet_authority)
             management = await _start_management(supervisor, programs, data_dir, address, endpoint, etcd_authority)
@@ -169,7 +169,7 @@ async def _start_etcd(
     return client
 
 
-async def _etcd_serves(etcd: EtcdClient) -> None:
+async def _wait_for_etcd(etcd: EtcdClient) -> None:
     async with asyncio.timeout(20):
         while True:
             try:
@@ -210,6 +210,6 @@ async def _start_management(
                 await asyncio.sleep(0.05)
 
 
-def _tls(authority: Authority, user: str, *, signer: Authority | None = None) -> ClientTls:
+def _client_tls(authority: Authority, user: str, *, signer: Authority | None = None) -> ClientTls:
     pair = (signer or authority).issue(user, client=True)
     return ClientTls(ca=authority.cert_pem, cert=pair.cert_pem, key=pair.key_pem)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.patches import json_patch
+from tests.fakes.patches import apply_json_patch
 from vkgateway.model.errors import InputError
 from vkgateway.model.names import ADMISSION_GATE
 from vkgateway.translate.admission_review import review_pod
@@ -33,7 +33,7 @@ def gates(asked: dict[str, Any]) -> list[str]:
     pod = asked["request"]["object"]
     if "patch" in response:
         assert response["patchType"] == "JSONPatch"
-        pod = json_patch(pod, json.loads(base64.b64decode(response["patch"])))
+        pod = apply_json_patch(pod, json.loads(base64.b64decode(response["patch"])))
     return [gate["name"] for gate in pod["spec"].get("schedulingGates") or ()]
 
 

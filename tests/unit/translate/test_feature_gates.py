@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.fields import without
+from tests.fakes.fields import without_fields
 from tests.unit.translate.samples import container, forward, pod
 from vkgateway.translate.feature_gates import FeatureGatedField, feature_gated_fields, lost_fields_message
 from vkgateway.translate.subresources import drop_lost_containers
@@ -119,7 +119,7 @@ def test_fields_are_compared_by_name_not_by_index() -> None:
     injected = {**sent, "initContainers": [container("mesh", restartPolicy="Always"), *sent["initContainers"]]}
     assert set(feature_gated_fields(sent)) <= set(feature_gated_fields(injected))
     assert FeatureGatedField("UserNamespacesSupport", "spec.hostUsers") not in feature_gated_fields(
-        without(injected, ["hostUsers"])
+        without_fields(injected, ["hostUsers"])
     )
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.patches import strategic
+from tests.fakes.patches import apply_strategic_patch
 from tests.unit.translate.samples import POOL, container, pod
 from vkgateway.model.objects import Taint
 from vkgateway.model.requests import is_extended
@@ -103,7 +103,7 @@ def test_ungate_patch_removes_only_the_vkgateway_gate() -> None:
 def test_ungate_patch_applied_by_a_server() -> None:
     mine = {"name": "a.example.com/b"}
     gated = free(schedulingGates=[mine, OURS], nodeSelector={"zone": "z1"})
-    after = strategic(gated, ungate_patch("6c5f", {"kubernetes.io/hostname": "a100.local"}))["spec"]
+    after = apply_strategic_patch(gated, ungate_patch("6c5f", {"kubernetes.io/hostname": "a100.local"}))["spec"]
     assert after == {
         **gated["spec"],
         "schedulingGates": [mine],

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fakes.patches import strategic
+from tests.fakes.patches import apply_strategic_patch
 from vkgateway.model.objects import Meta, NodeStatusView, NodeView
 from vkgateway.model.requests import MilliResources
 from vkgateway.translate.node_sizes import (
@@ -115,7 +115,7 @@ GATED: dict[str, Any] = {
 
 
 def patched(pod: dict[str, Any], judgement: SizeVerdict) -> dict[str, Any]:
-    spec: dict[str, Any] = strategic(pod, admit_patch(pod, judgement))["spec"]
+    spec: dict[str, Any] = apply_strategic_patch(pod, admit_patch(pod, judgement))["spec"]
     assert not spec.get("schedulingGates")
     return spec
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fakes.patches import strategic
+from tests.fakes.patches import apply_strategic_patch
 from tests.unit.translate.samples import forward, pod
 from vkgateway.model.objects import Object
 from vkgateway.translate.conditions import gate_conditions_patch
@@ -68,7 +68,7 @@ conditions = st.lists(
 def test_gate_patch_leaves_other_conditions(tenant_conditions: list[Object], compute_conditions: list[Object]) -> None:
     before = {"conditions": copy.deepcopy(compute_conditions)}
     patch = gate_conditions_patch(tenant_conditions, compute_conditions, ("g", "h"))
-    after = strategic(before, {"conditions": patch})["conditions"] if patch else compute_conditions
+    after = apply_strategic_patch(before, {"conditions": patch})["conditions"] if patch else compute_conditions
     assert gate_conditions_patch(tenant_conditions, after, ("g", "h")) == []
     assert [entry for entry in after if entry["type"] not in "gh"] == [
         entry for entry in compute_conditions if entry["type"] not in "gh"
