@@ -74,11 +74,11 @@ def version_option(args: tuple[str, ...]) -> tuple[str, ...]:
         ("conformance", "prepare"): TENANT_VERSION,
         ("conformance", "list"): TENANT_VERSION,
     }
-    wanted = next((found for words, found in version.items() if args[: len(words)] == words), "")
-    return ("--kubernetes-version", wanted) if wanted and "--kubernetes-version" not in args else ()
+    version_found = next((found for words, found in version.items() if args[: len(words)] == words), "")
+    return ("--kubernetes-version", version_found) if version_found and "--kubernetes-version" not in args else ()
 
 
-def eventually(look: Callable[[], T], *, seconds: float = 120, what: str = "") -> T:
+def eventually(condition: Callable[[], T], *, seconds: float = 120, what: str = "") -> T:
     """Call a function until its result is true, and return the result.
 
     Reads by `Cluster.get`, `find`, `phase` and `events` are answered from watches, and each change is checked. State of
@@ -86,16 +86,16 @@ def eventually(look: Callable[[], T], *, seconds: float = 120, what: str = "") -
     up to a tenth of a second of CPU.
     """
     began = time.monotonic()
-    with watching() as seen:
+    with watching() as watches:
         while True:
-            found = look()
+            found = condition()
             if found:
                 return found
             waited = time.monotonic() - began
             if waited > seconds:
-                raise AssertionError(f"not seen within {seconds:.0f} s: {what or look}")
+                raise AssertionError(f"not seen within {seconds:.0f} s: {what or condition}")
             time.sleep(_CHANGES_TOGETHER)
-            seen.pause(min(0.1 + 0.1 * waited, 0.5) - _CHANGES_TOGETHER)
+            watches.pause(min(0.1 + 0.1 * waited, 0.5) - _CHANGES_TOGETHER)
 
 
 @dataclass(frozen=True)
@@ -115,9 +115,9 @@ class Cluster:
 
     def kubectl(self, *args: str, stdin: str | None = None, timeout: float = 60) -> str:
         """Run kubectl, which must succeed, and return its output."""
-        answer = self.try_kubectl(*args, stdin=stdin, timeout=timeout)
-        assert answer.code == 0, f"kubectl {' '.join(args)}: {answer}"
-        return answer.out
+        result = self.try_kubectl(*args, stdin=stdin, timeout=timeout)
+        assert result.code == 0, f"kubectl {' '.join(args)}: {result}"
+        return result.out
 
     def with_token(self, token: str, folder: Path) -> Cluster:
         """Return the same cluster for a user with only a token."""
@@ -144,9 +144,9 @@ class Cluster:
         """Return one object, or None if it does not exist."""
         if is_watched(args):
             return get_watched(self._kubectl, args, _SHORT_LIVED)
-        answer = self.try_kubectl("get", *args, "-o", "json", "--ignore-not-found")
-        assert answer.code == 0, str(answer)
-        return json.loads(answer.out) if answer.out.strip() else None
+        result = self.try_kubectl("get", *args, "-o", "json", "--ignore-not-found")
+        assert result.code == 0, str(result)
+        return json.loads(result.out) if result.out.strip() else None
 
     def events(self, name: str) -> list[tuple[str, str]]:
         """Return reason and message of the events about an object."""
@@ -157,20 +157,20 @@ class Cluster:
         """Wait until a pod meets a condition."""
         self.kubectl("wait", f"pod/{name}", f"--for={condition}", f"--timeout={seconds}s", timeout=seconds + 10)
 
-    def define(self, *definitions: Document) -> None:
+    def apply_crds(self, *definitions: Document) -> None:
         """Apply CustomResourceDefinitions, and wait until their kinds are served.
 
         `kubectl wait` fails on a definition that has no conditions yet.
         """
         self.apply(*definitions)
-        names = [one["metadata"]["name"] for one in definitions]
+        names = [definition["metadata"]["name"] for definition in definitions]
         eventually(lambda: all(map(self._is_served, names)), seconds=60, what=f"not served: {', '.join(names)}")
 
     def _is_served(self, definition: str) -> bool:
         conditions = self.get("crd", definition).get("status", {}).get("conditions") or []
-        return any(one["type"] == "Established" and one["status"] == "True" for one in conditions)
+        return any(condition["type"] == "Established" and condition["status"] == "True" for condition in conditions)
 
-    def phase(self, name: str) -> str:
+    def pod_phase(self, name: str) -> str:
         """Return a pod's phase, or "" if it does not exist."""
         pod = self.find("pod", name)
         return str(pod["status"]["phase"]) if pod else ""
@@ -200,15 +200,15 @@ class Platform:
 
     def vkgateway(self, *args: str, timeout: float = 120) -> str:
         """Run the command line, which must succeed, and return its output."""
-        answer = self.try_vkgateway(*args, timeout=timeout)
-        assert answer.code == 0, f"vkgateway {' '.join(args)}: {answer}"
-        return answer.out
+        result = self.try_vkgateway(*args, timeout=timeout)
+        assert result.code == 0, f"vkgateway {' '.join(args)}: {result}"
+        return result.out
 
     def status(self) -> Document:
         """Return the output of `vkgateway status`, even if a part is not healthy."""
-        answer = self.try_vkgateway("status", "-o", "json")
-        assert answer.out, str(answer)
-        document: Document = json.loads(answer.out)
+        result = self.try_vkgateway("status", "-o", "json")
+        assert result.out, str(result)
+        document: Document = json.loads(result.out)
         return document
 
     def processes(self) -> dict[str, Document]:

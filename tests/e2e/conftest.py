@@ -76,23 +76,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @contextlib.contextmanager
 def start_platform(*options: str) -> Iterator[Platform]:
     """Start a platform, yield it, and remove it completely."""
-    made = Platform(new_data_dir())
+    platform = Platform(new_data_dir())
     try:
-        made.vkgateway("up", *options, timeout=UP_TIMEOUT)
-        made.kubectl_path = made.vkgateway("binaries", "path", "kubectl").strip()
-        made.real = made.compute.find("node", "real-0") is not None
-        yield made
+        platform.vkgateway("up", *options, timeout=UP_TIMEOUT)
+        platform.kubectl_path = platform.vkgateway("binaries", "path", "kubectl").strip()
+        platform.real = platform.compute.find("node", "real-0") is not None
+        yield platform
     finally:
-        down = made.try_vkgateway("down", "--purge", timeout=DOWN_TIMEOUT)
-        shutil.rmtree(made.data_dir, ignore_errors=True)
+        down = platform.try_vkgateway("down", "--purge", timeout=DOWN_TIMEOUT)
+        shutil.rmtree(platform.data_dir, ignore_errors=True)
         assert down.code == 0, str(down)
 
 
 @pytest.fixture(scope="session")
 def platform() -> Iterator[Platform]:
     """Yield a running platform, with a real node if the machine supports it."""
-    with start_platform() as made:
-        yield made
+    with start_platform() as platform:
+        yield platform
 
 
 @pytest.fixture(scope="session")

@@ -31,18 +31,18 @@ def program_folder(wanted: PublishedPrograms) -> Path:
 @contextlib.contextmanager
 def run_kuberay(cluster: Cluster, folder: Path) -> Iterator[None]:
     """Run KubeRay's operator in a tenant, as released, without webhooks."""
-    made = program_folder(KUBERAY)
-    _install(cluster, made / "crds", "rayclusters")
+    folder_of_program = program_folder(KUBERAY)
+    _install(cluster, folder_of_program / "crds", "rayclusters")
     off = ("--enable-leader-election=false", "--metrics-addr=0", "--health-probe-bind-address=0")
-    with _run_controller([str(made / "ray-operator"), *off], cluster, folder):
+    with _run_controller([str(folder_of_program / "ray-operator"), *off], cluster, folder):
         yield
 
 
 @contextlib.contextmanager
 def run_jobset(cluster: Cluster, folder: Path) -> Iterator[None]:
     """Run JobSet's controller in a tenant, with webhooks that the API server reaches on this machine."""
-    made = program_folder(JOBSET)
-    _install(cluster, made / "crds", "jobsets")
+    folder_of_program = program_folder(JOBSET)
+    _install(cluster, folder_of_program / "crds", "jobsets")
     authority, port = Authority.create("jobset"), _free_port()
     authority.issue("jobset", ips=["127.0.0.1"], server=True).write(
         folder, "tls"
@@ -57,10 +57,10 @@ def run_jobset(cluster: Cluster, folder: Path) -> Iterator[None]:
         "health": {"healthProbeBindAddress": "0"},
     }
     (folder / "settings.yaml").write_text(yaml.safe_dump(settings))
-    with _run_controller([str(made / "jobset"), f"--config={folder / 'settings.yaml'}"], cluster, folder):
+    with _run_controller([str(folder_of_program / "jobset"), f"--config={folder / 'settings.yaml'}"], cluster, folder):
         eventually(lambda: _is_listening(port), what="JobSet's webhooks")
-        hooks = list(yaml.safe_load_all((made / "webhooks.yaml").read_text()))
-        cluster.apply(*(_with_url(each, f"https://127.0.0.1:{port}", authority.cert_pem) for each in hooks if each))
+        hooks = list(yaml.safe_load_all((folder_of_program / "webhooks.yaml").read_text()))
+        cluster.apply(*(_with_url(hook, f"https://127.0.0.1:{port}", authority.cert_pem) for hook in hooks if hook))
         yield
 
 
@@ -73,9 +73,9 @@ def _install(cluster: Cluster, crds: Path, plural: str) -> None:
 def _run_controller(argv: Sequence[str], cluster: Cluster, folder: Path) -> Iterator[None]:
     """Run a controller until the block ends. If it exits before, fail with its output."""
     log = folder / "log"
-    with log.open("w") as said:
+    with log.open("w") as output:
         process = subprocess.Popen(
-            argv, env=os.environ | {"KUBECONFIG": str(cluster.kubeconfig)}, stdout=said, stderr=said
+            argv, env=os.environ | {"KUBECONFIG": str(cluster.kubeconfig)}, stdout=output, stderr=output
         )
     try:
         yield

@@ -16,31 +16,31 @@ def query_server(server: str, name: str, kind: int = A, *, timeout: float = 5) -
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as link:
         link.settimeout(timeout)
         link.sendto(struct.pack(">HHHHHH", 7, 0x100, 1, 0, 0, 0) + question, (server, 53))
-        answer = link.recv(4096)
-    count = struct.unpack(">H", answer[6:8])[0]
-    at, found = 12 + len(question), []
+        response = link.recv(4096)
+    count = struct.unpack(">H", response[6:8])[0]
+    offset, found = 12 + len(question), []
     for _ in range(count):
-        _, at = _read_name(answer, at)
-        sort, _, _, length = struct.unpack(">HHIH", answer[at : at + 10])
-        at += 10
+        _, offset = _read_name(response, offset)
+        sort, _, _, length = struct.unpack(">HHIH", response[offset : offset + 10])
+        offset += 10
         if sort == A:
-            found.append(socket.inet_ntoa(answer[at : at + 4]))
+            found.append(socket.inet_ntoa(response[offset : offset + 4]))
         elif sort == SRV:
-            port = struct.unpack(">H", answer[at + 4 : at + 6])[0]
-            found.append(f"{_read_name(answer, at + 6)[0]}:{port}")
-        at += length
+            port = struct.unpack(">H", response[offset + 4 : offset + 6])[0]
+            found.append(f"{_read_name(response, offset + 6)[0]}:{port}")
+        offset += length
     return sorted(found)
 
 
-def _read_name(answer: bytes, at: int) -> tuple[str, int]:
+def _read_name(response: bytes, offset: int) -> tuple[str, int]:
     """Return the name at an offset, and where it ends. Names may end in a pointer to another offset."""
     labels: list[str] = []
     end = 0
-    while length := answer[at]:
+    while length := response[offset]:
         if length >= 0xC0:
-            end = end or at + 2
-            at = struct.unpack(">H", answer[at : at + 2])[0] & 0x3FFF
+            end = end or offset + 2
+            offset = struct.unpack(">H", response[offset : offset + 2])[0] & 0x3FFF
             continue
-        labels.append(answer[at + 1 : at + 1 + length].decode())
-        at += 1 + length
-    return ".".join(labels), end or at + 1
+        labels.append(response[offset + 1 : offset + 1 + length].decode())
+        offset += 1 + length
+    return ".".join(labels), end or offset + 1

@@ -47,7 +47,7 @@ class PodNetwork:
 
     def resolve(self, *names: str) -> dict[str, list[str]]:
         """Return IPv4 addresses by name, from the pod's resolver configuration. Unknown names have none."""
-        found: dict[str, list[str]] = json.loads(self._python(_ASK, *names))
+        found: dict[str, list[str]] = json.loads(self._run_python(_ASK, *names))
         return found
 
     def name_servers(self) -> list[str]:
@@ -57,28 +57,28 @@ class PodNetwork:
 
     def fetch(self, url: str) -> str:
         """Return a server's response over HTTP."""
-        return self._python(_FETCH, url).strip()
+        return self._run_python(_FETCH, url).strip()
 
-    def reaches(self, url: str) -> bool:
+    def can_reach(self, url: str) -> bool:
         """Return whether a server responds."""
-        return self._try(_FETCH, url).returncode == 0
+        return self._try_python(_FETCH, url).returncode == 0
 
-    def handshake(self, host: str, port: int, *, ca: str) -> list[Any]:
+    def certificate_names(self, host: str, port: int, *, ca: str) -> list[Any]:
         """Perform a TLS handshake with a server of that name, trusting `ca` only, and return the names in its
         certificate.
         """
         with tempfile.NamedTemporaryFile("w") as file:
             file.write(ca)
             file.flush()
-            found: list[Any] = json.loads(self._python(_HANDSHAKE, host, str(port), file.name))
+            found: list[Any] = json.loads(self._run_python(_HANDSHAKE, host, str(port), file.name))
         return found
 
-    def _python(self, code: str, *args: str) -> str:
-        done = self._try(code, *args)
+    def _run_python(self, code: str, *args: str) -> str:
+        done = self._try_python(code, *args)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def _try(self, code: str, *args: str) -> subprocess.CompletedProcess[str]:
+    def _try_python(self, code: str, *args: str) -> subprocess.CompletedProcess[str]:
         files = Path(f"/proc/{self._pid}/root/etc")
         with tempfile.TemporaryDirectory() as folder:
             for name in ("resolv.conf", "hosts"):
@@ -93,8 +93,8 @@ def _pod_processes(uid: str) -> Any:
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             try:
-                ours = f"pod{uid}" in (folder / "cgroup").read_text()
-                if ours and (folder / "root/etc/hosts").exists():
+                is_member = f"pod{uid}" in (folder / "cgroup").read_text()
+                if is_member and (folder / "root/etc/hosts").exists():
                     yield int(folder.name)
             except OSError:
                 continue

@@ -40,14 +40,14 @@ def read_blocks(text: str) -> list[Block]:
     return found
 
 
-def is_same_output(said: str, shown: str) -> bool:
+def is_same_output(output: str, expected: str) -> bool:
     """Return whether a command's output matches the page."""
-    lines = [_collapse_blanks(line) for line in shown.splitlines() if line.strip()]
+    lines = [_collapse_blanks(line) for line in expected.splitlines() if line.strip()]
     patterns = [
         r"(?:.*\n)*" if line == "..." else ".*".join(map(re.escape, line.split("..."))) + r"\n" for line in lines
     ]
-    heard = "".join(f"{_collapse_blanks(line)}\n" for line in said.splitlines() if line.strip())
-    return re.fullmatch("".join(patterns), heard) is not None
+    text = "".join(f"{_collapse_blanks(line)}\n" for line in output.splitlines() if line.strip())
+    return re.fullmatch("".join(patterns), text) is not None
 
 
 def run_page(page: Path, *, folder: Path, env: Mapping[str, str], timeout: float) -> None:
@@ -64,11 +64,11 @@ def run_page(page: Path, *, folder: Path, env: Mapping[str, str], timeout: float
         timeout=timeout,
         check=False,
     )
-    said = done.stdout.split(f"{_MARK}\n")
+    outputs = done.stdout.split(f"{_MARK}\n")
     places = [f"{page.name}, line {step.line}:\n{step.commands}" for step in steps]
-    assert len(said) > len(steps), f"{places[len(said) - 1]}\nfailed:\n{said[-1]}\n{done.stderr[-4000:]}"
-    for place, step, heard in zip(places, steps, said, strict=False):
-        assert not step.shown or is_same_output(heard, step.shown), f"{place}\nsaid:\n{heard}\nnot:\n{step.shown}"
+    assert len(outputs) > len(steps), f"{places[len(outputs) - 1]}\nfailed:\n{outputs[-1]}\n{done.stderr[-4000:]}"
+    for place, step, output in zip(places, steps, outputs, strict=False):
+        assert not step.shown or is_same_output(output, step.shown), f"{place}\nsaid:\n{output}\nnot:\n{step.shown}"
 
 
 def _collapse_blanks(line: str) -> str:

@@ -18,8 +18,8 @@ def unverified_context() -> ssl.SSLContext:
 def http_status(request: str | Request, context: ssl.SSLContext | None = None) -> int:
     """Return the HTTP status that a server answers with; 0 where it does not answer."""
     try:
-        with urlopen(request, context=context, timeout=10) as answer:
-            return int(answer.status)
+        with urlopen(request, context=context, timeout=10) as response:
+            return int(response.status)
     except HTTPError as error:
         with error:
             return error.code

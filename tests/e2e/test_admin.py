@@ -47,9 +47,13 @@ class Refuses(BaseHTTPRequestHandler):
     """Validating webhook that refuses every pod labelled `forbidden`."""
 
     def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["request"]
-        labels = asked["object"]["metadata"].get("labels") or {}
-        response = {"uid": asked["uid"], "allowed": "forbidden" not in labels, "status": {"message": "not on my watch"}}
+        review = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["request"]
+        labels = review["object"]["metadata"].get("labels") or {}
+        response = {
+            "uid": review["uid"],
+            "allowed": "forbidden" not in labels,
+            "status": {"message": "not on my watch"},
+        }
         body = json.dumps(
             {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
         ).encode()
@@ -86,7 +90,7 @@ def webhook(tmp_path: Path) -> Iterator[tuple[str, str]]:
 
 
 def test_crd_exists_in_its_tenant_only(alpha: Cluster, beta: Cluster) -> None:
-    alpha.define(CRD)
+    alpha.apply_crds(CRD)
     alpha.apply({"apiVersion": "example.org/v1", "kind": "Training", "metadata": {"name": "t"}, "spec": {"gpus": 8}})
 
     assert alpha.get("training", "t")["spec"]["gpus"] == 8
@@ -120,10 +124,10 @@ def test_tenant_webhook_is_enforced(alpha: Cluster, beta: Cluster, webhook: tupl
     document = json.dumps(forbidden)
 
     def refused() -> bool:
-        answer = alpha.try_kubectl("apply", "-f", "-", stdin=document)
-        if answer.code == 0:
+        result = alpha.try_kubectl("apply", "-f", "-", stdin=document)
+        if result.code == 0:
             alpha.kubectl("delete", "pod", "watched", "--wait")
-        return "not on my watch" in answer.err
+        return "not on my watch" in result.err
 
     try:
         eventually(refused, what="the webhook's refusal")

@@ -53,9 +53,9 @@ def delete_workloads(cluster: Cluster) -> None:
 
 def gpu_pod(name: str, amount: int, *, marks: dict[str, str] | None = None, **spec: Any) -> Document:
     """Return a pod that requests GPUs."""
-    made = pod_manifest(name, container={"resources": {"limits": {"nvidia.com/gpu": str(amount)}}}, **spec)
-    made["metadata"]["annotations"] = marks or {}
-    return made
+    pod = pod_manifest(name, container={"resources": {"limits": {"nvidia.com/gpu": str(amount)}}}, **spec)
+    pod["metadata"]["annotations"] = marks or {}
+    return pod
 
 
 def gpu_job(name: str, amount: int, *, parallelism: int, marks: dict[str, str] | None = None, **spec: Any) -> Document:
@@ -79,11 +79,11 @@ def gpu_job(name: str, amount: int, *, parallelism: int, marks: dict[str, str] |
 
 def list_pods(cluster: Cluster, start: str = "") -> list[Document]:
     found = cluster.get("pods")["items"]
-    return [each for each in found if each["metadata"]["name"].startswith(start)]
+    return [pod for pod in found if pod["metadata"]["name"].startswith(start)]
 
 
 def count_pods(cluster: Cluster, phase: str, start: str = "") -> int:
-    return sum(each["status"]["phase"] == phase for each in list_pods(cluster, start))
+    return sum(pod["status"]["phase"] == phase for pod in list_pods(cluster, start))
 
 
 def is_gated(document: Document) -> bool:
@@ -104,13 +104,13 @@ def wait_for_reason(cluster: Cluster, name: str, reason: str) -> None:
     eventually(lambda: pending_reason(cluster, name) == reason, what=f"{name} waits: {reason}")
 
 
-def consistently(look: Callable[[], bool], *, seconds: float = 3.0) -> None:
+def consistently(condition: Callable[[], bool], *, seconds: float = 3.0) -> None:
     """Check that a condition holds for some seconds."""
     until = time.monotonic() + seconds
-    with watching() as seen:
+    with watching() as watches:
         while time.monotonic() < until:
-            assert look()
-            seen.pause(0.3)
+            assert condition()
+            watches.pause(0.3)
 
 
 def training_objects(name: str) -> list[Document]:
@@ -151,7 +151,7 @@ def test_roles_in_several_pools_start_together(roles: Cluster, platform: Platfor
 
     roles.kubectl("delete", "pod", "full-0", "--grace-period=1")
     eventually(lambda: count_pods(roles, "Running", "mixed-") == 3, what="all three run")
-    nodes = {each["metadata"]["name"]: each["spec"]["nodeName"] for each in list_pods(roles, "mixed-")}
+    nodes = {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in list_pods(roles, "mixed-")}
     assert {node.partition(".")[0] for node in nodes.values()} == {"a100", "v100"}
     assert nodes["mixed-evaluator"] == "v100.local"
 
@@ -160,16 +160,16 @@ def test_roles_in_several_pools_start_together(roles: Cluster, platform: Platfor
 def test_gangs_start_together_or_not_at_all_and_all_complete(guest: Cluster, jobs: int) -> None:
     """The pool has capacity for two gangs and part of a third."""
     names = [f"train{number}" for number in range(jobs)]
-    guest.apply(*(each for name in names for each in training_objects(name)))
+    guest.apply(*(document for name in names for document in training_objects(name)))
     started = min(jobs, 2)
 
-    def seen() -> list[Document]:
+    def completed_pods() -> list[Document]:
         found = list_pods(guest)
-        return found if sum(each["status"]["phase"] == "Running" for each in found) == 6 * started else []
+        return found if sum(pod["status"]["phase"] == "Running" for pod in found) == 6 * started else []
 
-    found = eventually(seen, what="as many gangs as there is room for")
+    found = eventually(completed_pods, what="as many gangs as there is room for")
     by_gang = {
-        name: {is_gated(each) for each in found if each["metadata"]["name"].startswith(f"{name}-")} for name in names
+        name: {is_gated(pod) for pod in found if pod["metadata"]["name"].startswith(f"{name}-")} for name in names
     }
     assert sorted(map(sorted, by_gang.values())) == [[False]] * started + [[True]] * (jobs - started)
     eventually(lambda: count_pods(guest, "Succeeded") == 6 * jobs, what="all of them done")
@@ -180,16 +180,16 @@ def test_borrowing_gangs_are_evicted_with_notice_when_a_guarantee_is_reclaimed(o
     eventually(lambda: count_pods(guest, "Running") == 8, what="the pool is full of low work")
 
     owner.apply(gpu_job("train", 8, parallelism=2, marks={GANG: "job"}))
-    noticed = eventually(lambda: [each for each in list_pods(guest) if is_notified(each)], what="a notice")
+    noticed = eventually(lambda: [pod for pod in list_pods(guest) if is_notified(pod)], what="a notice")
     disrupted = find_condition(noticed[0], "DisruptionTarget")
     assert (disrupted["status"], disrupted["reason"]) == ("True", PREEMPTED)
     assert "owner" not in disrupted["message"]
     eventually(lambda: count_pods(owner, "Running") == 2, what="the guaranteed gang runs")
 
-    failed = [each for each in list_pods(guest) if each["status"]["phase"] == "Failed"]
+    failed = [pod for pod in list_pods(guest) if pod["status"]["phase"] == "Failed"]
     assert len(failed) == 4
-    assert {each["status"]["reason"] for each in failed} == {PREEMPTED}
-    jobs = {each["metadata"]["labels"]["job-name"] for each in failed}
+    assert {pod["status"]["reason"] for pod in failed} == {PREEMPTED}
+    jobs = {pod["metadata"]["labels"]["job-name"] for pod in failed}
     assert len(jobs) == 2, "two gangs of two make room, and none goes by halves"
     eventually(lambda: sum(map(is_gated, list_pods(guest))) == 4, what="their jobs' new pods wait")
 
@@ -205,19 +205,19 @@ def test_deadline_is_equal_in_both_clusters_and_one_victim_suffices(
     eventually(lambda: count_pods(guest, "Running") == 4, what="the pool is full of low work")
     owner.apply(gpu_pod("one", 8))
     eventually(lambda: any(map(is_notified, list_pods(guest))), what="a notice")
-    victim = next(each for each in list_pods(guest) if is_notified(each))
+    victim = next(pod for pod in list_pods(guest) if is_notified(pod))
     below = platform.compute.get("pod", victim["metadata"]["name"], "-n", "guest--default")
     deadline = below["metadata"]["annotations"][EVICTION_DEADLINE_ANNOTATION]
     assert victim["metadata"]["annotations"][EVICTION_DEADLINE_ANNOTATION] == deadline
     owner.wait_pod("one")
-    assert [each["status"]["phase"] for each in list_pods(guest)].count("Failed") == 1, "one is enough"
+    assert [pod["status"]["phase"] for pod in list_pods(guest)].count("Failed") == 1, "one is enough"
 
 
 @pytest.fixture
 def real_guarantee(real: None, platform: Platform) -> Iterator[None]:
     """Guarantee the owner one of the two GPUs of the real node."""
-    own = [{"op": "add", "path": "/spec/pools/1/guarantee", "value": {"nvidia.com/gpu": "1"}}]
-    platform.compute.kubectl("patch", "tenant", "owner", "--type=json", "-p", json.dumps(own))
+    patch = [{"op": "add", "path": "/spec/pools/1/guarantee", "value": {"nvidia.com/gpu": "1"}}]
+    platform.compute.kubectl("patch", "tenant", "owner", "--type=json", "-p", json.dumps(patch))
     yield
     back = [{"op": "remove", "path": "/spec/pools/1/guarantee"}]
     platform.compute.kubectl("patch", "tenant", "owner", "--type=json", "-p", json.dumps(back))
@@ -285,13 +285,11 @@ def test_finally_failed_index_is_not_awaited(guest: Cluster) -> None:
     }
     guest.apply(shards)
     eventually(lambda: count_pods(guest, "Running") == 2, what="both indexes run")
-    zero, one = (
-        each["metadata"]["name"] for each in sorted(list_pods(guest), key=lambda each: each["metadata"]["name"])
-    )
+    zero, one = (each["metadata"]["name"] for each in sorted(list_pods(guest), key=lambda pod: pod["metadata"]["name"]))
     end_container(guest, one, 3)
     eventually(lambda: guest.get("job", "shards")["status"].get("failedIndexes") == "1", what="index 1 failed for good")
     end_container(guest, zero, 1)
-    again = eventually(lambda: [each for each in list_pods(guest, "shards-0-") if each["metadata"]["name"] != zero])
+    again = eventually(lambda: [pod for pod in list_pods(guest, "shards-0-") if pod["metadata"]["name"] != zero])
     guest.wait_pod(again[0]["metadata"]["name"])
 
 
@@ -316,12 +314,12 @@ def test_next_run_with_the_same_gang_name_starts_as_a_gang(guest: Cluster) -> No
 @pytest.fixture
 def production(owner: Cluster) -> Iterator[None]:
     """Create two PriorityClasses of the tenant, one of which does not preempt."""
-    made = [
+    classes = [
         {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": 10**6}
         for name in ("production", "patient")
     ]
-    made[1]["preemptionPolicy"] = "Never"
-    owner.apply(*made)
+    classes[1]["preemptionPolicy"] = "Never"
+    owner.apply(*classes)
     yield
     owner.kubectl("delete", "priorityclass", "production", "patient")
 
@@ -334,8 +332,8 @@ def test_higher_priority_preempts_lower_work_of_its_tenant(owner: Cluster) -> No
     wait_for_reason(owner, "patient", "WaitingForRoom")
     owner.apply(gpu_pod("urgent", 1, priorityClassName="production", **in_pool("a100")))
     owner.wait_pod("urgent")
-    failed = [each for each in list_pods(owner) if each["status"]["phase"] == "Failed"]
-    assert [each["status"]["reason"] for each in failed] == [PREEMPTED], "one is enough"
+    failed = [pod for pod in list_pods(owner) if pod["status"]["phase"] == "Failed"]
+    assert [pod["status"]["reason"] for pod in failed] == [PREEMPTED], "one is enough"
     message = find_condition(failed[0], "DisruptionTarget")["message"]
     assert "default/urgent, which has a higher priority (1000000 over 0)" in message
     assert not any(reason == "Preempted" for name in range(4) for reason, _ in owner.events(f"old{name}"))
@@ -358,7 +356,7 @@ def test_large_gang_is_not_starved_by_small_ones(guest: Cluster) -> None:
     guest.apply(
         gpu_pod("short", 8, marks={"vkgateway.io/gang-run-limit": "2s", RUN_SECONDS: "1"}, restartPolicy="Never")
     )
-    eventually(lambda: guest.phase("short") == "Succeeded", what="what ends in time runs before")
+    eventually(lambda: guest.pod_phase("short") == "Succeeded", what="what ends in time runs before")
     eventually(lambda: count_pods(guest, "Running", "big-") == 4, what="the large gang")
     assert is_gated(guest.get("pod", "long"))
 
@@ -459,6 +457,6 @@ def test_no_gang_starts_partially_after_a_gateway_restart(guest: Cluster, platfo
     eventually(lambda: not all(map(is_gated, list_pods(guest))), what="the first gate is lifted")
     kill_gateway(platform)
     eventually(lambda: count_pods(guest, "Running") == 12, what="two gangs run, whole")
-    states = {name: {each["status"]["phase"] for each in list_pods(guest, f"{name}-")} for name in names}
+    states = {name: {pod["status"]["phase"] for pod in list_pods(guest, f"{name}-")} for name in names}
     assert sorted(map(sorted, states.values())) == [["Pending"], ["Running"], ["Running"]]
     consistently(lambda: count_pods(guest, "Running") == 12)

@@ -35,8 +35,8 @@ def test_metrics_and_state_require_authorization(platform: Platform, alpha: Clus
         assert http_status(f"http://127.0.0.1:{ports['gateway-health']}/{path}") == 404
         for token in ("", _create_token(alpha), _create_token(platform.compute)):
             headers = {"Authorization": f"Bearer {token}"} if token else {}
-            asked = Request(f"https://{address}:{ports['gateway-metrics']}/{path}", headers=headers)
-            assert http_status(asked, unverified_context()) in (401, 403)
+            request = Request(f"https://{address}:{ports['gateway-metrics']}/{path}", headers=headers)
+            assert http_status(request, unverified_context()) in (401, 403)
     assert http_status(f"http://127.0.0.1:{ports['gateway-health']}/healthz") == 200
     assert (platform.data_dir / "run/gateway.sock").stat().st_mode & 0o777 == 0o600
 
@@ -74,20 +74,20 @@ def test_status_checks_whether_processes_work(platform: Platform, alpha: Cluster
     names += ["node/kubelet"] if platform.real else []
     running = platform.processes()
     with _suspend_processes(*(running[name]["pid"] for name in names)):
-        answer = platform.try_vkgateway("status", "-o", "json")
-    assert answer.code == 5, str(answer)
-    seen = json.loads(answer.out)
-    assert seen["state"] == "degraded"
-    assert {process["name"] for process in seen["processes"] if process["problem"]} == set(names)
+        result = platform.try_vkgateway("status", "-o", "json")
+    assert result.code == 5, str(result)
+    status = json.loads(result.out)
+    assert status["state"] == "degraded"
+    assert {process["name"] for process in status["processes"] if process["problem"]} == set(names)
     eventually(lambda: platform.try_vkgateway("status").code == 0, what="all is well again")
 
 
 def test_status_reports_a_frozen_supervisor(platform: Platform) -> None:
     pid = next(p.pid for p in procfs.list_marked(platform.data_dir.resolve()) if p.name == procfs.SUPERVISOR)
     with _suspend_processes(pid):
-        answer = platform.try_vkgateway("status", "-o", "json")
-    assert answer.code == 5, str(answer)
-    assert any("no supervisor answers" in problem for problem in json.loads(answer.out)["problems"])
+        result = platform.try_vkgateway("status", "-o", "json")
+    assert result.code == 5, str(result)
+    assert any("no supervisor answers" in problem for problem in json.loads(result.out)["problems"])
 
 
 @contextlib.contextmanager
@@ -106,8 +106,8 @@ def _create_token(cluster: Cluster) -> str:
 
 
 def _fetch_text(url: str, headers: dict[str, str], context: ssl.SSLContext) -> str:
-    with urlopen(Request(url, headers=headers), context=context, timeout=10) as answer:
-        text: str = answer.read().decode()
+    with urlopen(Request(url, headers=headers), context=context, timeout=10) as response:
+        text: str = response.read().decode()
     return text
 
 
@@ -145,10 +145,10 @@ def _webhook_errors(alpha: Cluster, *ports: int) -> str:
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"door-{port}", "labels": {"door": str(port)}}}
         for port in ports
     ]
-    answer = alpha.try_kubectl(
+    result = alpha.try_kubectl(
         "create", "--dry-run=server", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": maps})
     )
-    return answer.err
+    return result.err
 
 
 def test_api_services_reach_no_platform_server(platform: Platform, alpha: Cluster, beta: Cluster) -> None:
@@ -282,8 +282,8 @@ def _request_raw(server: str, path: str, token: str) -> tuple[int, bytes]:
     connection = http.client.HTTPSConnection(place.hostname, place.port, context=unverified_context(), timeout=20)
     try:
         connection.request("GET", path, headers={"Authorization": f"Bearer {token}"})
-        answer = connection.getresponse()
-        return answer.status, answer.read()
+        response = connection.getresponse()
+        return response.status, response.read()
     finally:
         connection.close()
 
@@ -292,14 +292,14 @@ def _sign_certificate(cluster: Cluster, user: str, *, folder: Path) -> Path:
     """Return a certificate for `user` and its key, signed by a tenant's CA."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, user)])
-    asked = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA256())
+    csr = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA256())
     cluster.apply(
         {
             "apiVersion": "certificates.k8s.io/v1",
             "kind": "CertificateSigningRequest",
             "metadata": {"name": "forged"},
             "spec": {
-                "request": base64.b64encode(asked.public_bytes(serialization.Encoding.PEM)).decode(),
+                "request": base64.b64encode(csr.public_bytes(serialization.Encoding.PEM)).decode(),
                 "signerName": "kubernetes.io/kube-apiserver-client",
                 "usages": ["client auth"],
             },

@@ -27,16 +27,16 @@ NODES, GPUS = 2, 8
 @pytest.fixture(scope="module")
 def berlin(platform: Platform) -> Iterator[Platform]:
     """Yield a second compute cluster: another platform without gateway, attached with a gateway's rights."""
-    with start_platform("--real-node", "no") as other:
-        asyncio.run(SupervisorClient.for_data_dir(other.data_dir).remove_process(gateway_process.NAME))
-        _attach(platform, other)
-        yield other
+    with start_platform("--real-node", "no") as second_platform:
+        asyncio.run(SupervisorClient.for_data_dir(second_platform.data_dir).remove_process(gateway_process.NAME))
+        _attach(platform, second_platform)
+        yield second_platform
         platform.compute.kubectl("delete", "computecluster", "berlin", timeout=120)
         platform.compute.kubectl("delete", "secret", "berlin", "-n", SYSTEM)
 
 
-def _attach(platform: Platform, other: Platform) -> None:
-    kubeconfig = other.data_dir / "gateway.kubeconfig"
+def _attach(platform: Platform, attached: Platform) -> None:
+    kubeconfig = attached.data_dir / "gateway.kubeconfig"
     platform.compute.kubectl(
         "create", "secret", "generic", "berlin", "-n", SYSTEM, f"--from-file=kubeconfig={kubeconfig}"
     )
@@ -55,14 +55,14 @@ def _attach(platform: Platform, other: Platform) -> None:
 @pytest.fixture(scope="module")
 def tenant(platform: Platform, berlin: Platform) -> Iterator[Cluster]:
     """Yield a tenant with a guarantee of the pool in both clusters, and with volumes."""
-    wanted = f"guarantee=nvidia.com/gpu={NODES * GPUS}"
-    pools = ("--pool", f"{POOL}:{wanted}", "--pool", f"{POOL}.berlin:{wanted}")
+    guarantee = f"guarantee=nvidia.com/gpu={NODES * GPUS}"
+    pools = ("--pool", f"{POOL}:{guarantee}", "--pool", f"{POOL}.berlin:{guarantee}")
     platform.vkgateway("tenant", "create", "both", *pools, "--storage-class", "local")
     yield platform.tenant("both")
     platform.vkgateway("tenant", "delete", "both", "--yes", timeout=180)
     for cluster in (platform.compute, berlin.compute):
-        left = cluster.get("namespaces", "-l", "vkgateway.io/tenant=both")["items"]
-        assert [each["metadata"]["name"] for each in left] == []
+        namespaces = cluster.get("namespaces", "-l", "vkgateway.io/tenant=both")["items"]
+        assert [namespace["metadata"]["name"] for namespace in namespaces] == []
 
 
 def gang_job(name: str, number: int) -> Document:
@@ -104,9 +104,9 @@ def claim_user_pod(name: str, of: str, **spec: Any) -> Document:
     """Return a pod that uses a claim."""
     volume = {"name": "data", "persistentVolumeClaim": {"claimName": of}}
     mounts = {"volumeMounts": [{"name": "data", "mountPath": "/data"}]}
-    made = pod_manifest(name, container=mounts, volumes=[volume], **spec)
-    made["metadata"]["labels"] = {"data": "yes"}
-    return made
+    pod = pod_manifest(name, container=mounts, volumes=[volume], **spec)
+    pod["metadata"]["labels"] = {"data": "yes"}
+    return pod
 
 
 def clusters_of(cluster: Cluster, name: str, *, running: int) -> set[str]:
@@ -114,10 +114,10 @@ def clusters_of(cluster: Cluster, name: str, *, running: int) -> set[str]:
 
     def running_pods() -> list[Document]:
         pods = cluster.get("pods", "-l", f"job-name={name}")["items"]
-        return [each for each in pods if each["status"]["phase"] == "Running" and not is_terminating(each)]
+        return [pod for pod in pods if pod["status"]["phase"] == "Running" and not is_terminating(pod)]
 
     eventually(lambda: len(running_pods()) == running, what=f"{running} running pods of {name}")
-    return {each["spec"]["nodeName"].rpartition(".")[2] for each in running_pods()}
+    return {pod["spec"]["nodeName"].rpartition(".")[2] for pod in running_pods()}
 
 
 def is_terminating(document: Document) -> bool:
@@ -126,11 +126,11 @@ def is_terminating(document: Document) -> bool:
 
 def is_ready(cluster: Cluster, node: str) -> bool:
     conditions = cluster.get("node", node)["status"]["conditions"]
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
 
 def test_each_pool_of_each_cluster_has_a_virtual_node(tenant: Cluster) -> None:
-    assert {each["metadata"]["name"] for each in tenant.get("nodes")["items"]} == {f"{POOL}.local", f"{POOL}.berlin"}
+    assert {node["metadata"]["name"] for node in tenant.get("nodes")["items"]} == {f"{POOL}.local", f"{POOL}.berlin"}
     assert is_ready(tenant, f"{POOL}.local")
     assert is_ready(tenant, f"{POOL}.berlin")
 
@@ -176,10 +176,10 @@ def test_pods_follow_their_volume_to_its_cluster(platform: Platform, berlin: Pla
         tenant.wait_pod(f"second-{name}", "jsonpath={.status.phase}=Running")
         assert tenant.get("pod", f"second-{name}")["spec"]["nodeName"] == f"{POOL}.{name}"
         below = cluster.get("pvc", "-n", "both--default")["items"]
-        assert [each["metadata"]["name"] for each in below] == [name]
+        assert [pod["metadata"]["name"] for pod in below] == [name]
     tenant.kubectl("delete", "pod,pvc", "--selector", "data=yes", "--wait")
     eventually(
-        lambda: not any(each.get("pvc", "-n", "both--default")["items"] for each in clusters.values()),
+        lambda: not any(cluster.get("pvc", "-n", "both--default")["items"] for cluster in clusters.values()),
         what="no claim below",
     )
     eventually(lambda: tenant.get("pv")["items"] == [], what="no volume above")
@@ -188,22 +188,24 @@ def test_pods_follow_their_volume_to_its_cluster(platform: Platform, berlin: Pla
 def test_silent_cluster_blocks_no_tenant_and_is_repaired(berlin: Platform, tenant: Cluster) -> None:
     number = {"small": 1, "whole": NODES}
     places = {name: clusters_of(tenant, name, running=count) for name, count in number.items()}
-    there, here = sorted(places, key=lambda name: places[name] == {"local"})
-    assert places == {there: {"berlin"}, here: {"local"}}
+    remote_pod, local_pod = sorted(places, key=lambda name: places[name] == {"local"})
+    assert places == {remote_pod: {"berlin"}, local_pod: {"local"}}
     server = int(berlin.processes()["compute/apiserver"]["pid"])
     os.kill(server, signal.SIGSTOP)
     try:
         eventually(lambda: not is_ready(tenant, f"{POOL}.berlin"), what="the silent cluster's node is not ready")
         assert is_ready(tenant, f"{POOL}.local")
-        assert clusters_of(tenant, there, running=number[there]) == {"berlin"}
-        tenant.kubectl("delete", "job", here)
+        assert clusters_of(tenant, remote_pod, running=number[remote_pod]) == {"berlin"}
+        tenant.kubectl("delete", "job", local_pod)
         tenant.apply(gang_job("meanwhile", NODES))
         assert clusters_of(tenant, "meanwhile", running=NODES) == {"local"}
-        tenant.kubectl("delete", "job", there, "--wait=false")
+        tenant.kubectl("delete", "job", remote_pod, "--wait=false")
     finally:
         os.kill(server, signal.SIGCONT)
     eventually(lambda: is_ready(tenant, f"{POOL}.berlin"), what="the node is ready again")
-    eventually(lambda: not tenant.get("pods", "-l", f"job-name={there}")["items"], what="the tenant pods are deleted")
+    eventually(
+        lambda: not tenant.get("pods", "-l", f"job-name={remote_pod}")["items"], what="the tenant pods are deleted"
+    )
     eventually(
         lambda: not berlin.compute.get("pods", "-n", "both--default")["items"], what="the compute pods are deleted"
     )

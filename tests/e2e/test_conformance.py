@@ -45,7 +45,9 @@ def test_tenant_passes_the_conformance_subset(platform: Platform, cases: set[str
     outcomes = platform.data_dir / "conformance" / "tenants" / tenant / "outcomes.json"
     assert outcomes.exists(), str(ran)
     record = json.loads(outcomes.read_text())
-    wrong = {name: one.get("message", "") for name, one in record["outcomes"].items() if one["state"] != "passed"}
+    wrong = {
+        name: outcome.get("message", "") for name, outcome in record["outcomes"].items() if outcome["state"] != "passed"
+    }
     assert wrong == {}, str(ran)
     assert record["outcomes"].keys() == cases
     assert cases == load_subset() or TENANT_VERSION

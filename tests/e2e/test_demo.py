@@ -30,16 +30,16 @@ def test_demo_can_be_repeated(platform: Platform, alpha: Cluster, beta: Cluster,
     for answer in (first, second):
         assert answer.code == 0, f"exit code {answer.code}\n{answer.err}\n{last_lines(answer.out)}"
         assert "Traceback" not in answer.out + answer.err
-    shown = second.out
+    output = second.out
     for tenant in ("alpha", "beta"):
-        assert f"{tenant}$ kubectl rollout status deployment/web" in shown
-        assert f"export KUBECONFIG={tmp_path}/{tenant}.kubeconfig" in shown
-    assert "job.batch/train condition met" in shown
-    assert "s: the gang of alpha runs" in shown
-    assert "PreemptionByVkgateway" in shown
+        assert f"{tenant}$ kubectl rollout status deployment/web" in output
+        assert f"export KUBECONFIG={tmp_path}/{tenant}.kubeconfig" in output
+    assert "job.batch/train condition met" in output
+    assert "s: the gang of alpha runs" in output
+    assert "PreemptionByVkgateway" in output
     if platform.real:
-        assert "shell says hello" in shown
-        assert shown.count("changed-at-") >= 3  # asked for, waited for, seen
-    assert "vkgateway down" in shown
+        assert "shell says hello" in output
+        assert output.count("changed-at-") >= 3  # asked for, waited for, seen
+    assert "vkgateway down" in output
     for cluster in (alpha, beta):
         cluster.kubectl("delete", "namespace", "demo", "--wait", timeout=90)

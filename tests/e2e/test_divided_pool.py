@@ -48,16 +48,17 @@ def over_zones(app: str) -> list[Document]:
 
 
 def virtual_nodes(cluster: Cluster, start: str) -> list[str]:
-    return sorted(each["spec"]["nodeName"] for each in list_pods(cluster, start))
+    return sorted(pod["spec"]["nodeName"] for pod in list_pods(cluster, start))
 
 
 def compute_zones(platform: Platform, start: str) -> list[str]:
     """Return the zones of the compute nodes on which the tenant's pods run."""
     nodes = {
-        one["metadata"]["name"]: one["metadata"]["labels"].get(ZONE) for one in platform.compute.get("nodes")["items"]
+        node["metadata"]["name"]: node["metadata"]["labels"].get(ZONE)
+        for node in platform.compute.get("nodes")["items"]
     }
     found = platform.compute.get("pods", "-n", "zoned--default")["items"]
-    return sorted(str(nodes[each["spec"]["nodeName"]]) for each in found if each["metadata"]["name"].startswith(start))
+    return sorted(str(nodes[pod["spec"]["nodeName"]]) for pod in found if pod["metadata"]["name"].startswith(start))
 
 
 def test_each_zone_of_the_pool_is_a_virtual_node(tenant: Cluster) -> None:
@@ -69,10 +70,10 @@ def test_each_zone_of_the_pool_is_a_virtual_node(tenant: Cluster) -> None:
 def test_pods_spread_over_zones(tenant: Cluster, platform: Platform, devices: int) -> None:
     app = f"spread{devices}"
     names = [f"{app}-{number}" for number in range(2)]
-    made = [gpu_pod(name, devices) if devices else pod_manifest(name) for name in names]
-    for each in made:
-        labelled_pod(each, app)["spec"]["topologySpreadConstraints"] = over_zones(app)
-    tenant.apply(*made)
+    pods = [gpu_pod(name, devices) if devices else pod_manifest(name) for name in names]
+    for pod in pods:
+        labelled_pod(pod, app)["spec"]["topologySpreadConstraints"] = over_zones(app)
+    tenant.apply(*pods)
     eventually(lambda: count_pods(tenant, "Running", app) == 2, what="both pods run")
     assert virtual_nodes(tenant, app) == ["a100.zone-0.local", "a100.zone-1.local"]
     assert compute_zones(platform, app) == ["zone-0", "zone-1"]
@@ -81,18 +82,18 @@ def test_pods_spread_over_zones(tenant: Cluster, platform: Platform, devices: in
 @pytest.mark.parametrize("devices", [0, 1])
 def test_pod_runs_in_its_selected_zone(tenant: Cluster, platform: Platform, devices: int) -> None:
     name = f"there{devices}"
-    made = gpu_pod(name, devices) if devices else pod_manifest(name)
-    made["spec"]["nodeSelector"] = {ZONE: "zone-1"}
-    tenant.apply(labelled_pod(made, name))
-    eventually(lambda: tenant.phase(name) == "Running", what="it runs")
+    pod = gpu_pod(name, devices) if devices else pod_manifest(name)
+    pod["spec"]["nodeSelector"] = {ZONE: "zone-1"}
+    tenant.apply(labelled_pod(pod, name))
+    eventually(lambda: tenant.pod_phase(name) == "Running", what="it runs")
     assert virtual_nodes(tenant, name) == ["a100.zone-1.local"]
     assert compute_zones(platform, name) == ["zone-1"]
 
 
 def test_limit_applies_to_the_pool_not_to_each_zone(tenant: Cluster) -> None:
     for number, zone in enumerate(("zone-0", "zone-1", "zone-0")):
-        made = gpu_pod(f"big-{number}", 8, nodeSelector={ZONE: zone})
-        tenant.apply(labelled_pod(made, "big"))
+        pod = gpu_pod(f"big-{number}", 8, nodeSelector={ZONE: zone})
+        tenant.apply(labelled_pod(pod, "big"))
         if number < 2:
             tenant.wait_pod(f"big-{number}")
     wait_for_reason(tenant, "big-2", "WaitingForQuota")

@@ -63,16 +63,16 @@ def blockers(team: Cluster) -> Iterator[list[str]]:
 
 def gang_pods(cluster: Cluster) -> dict[str, Document]:
     """Return the pods of the gang by name, without the blockers."""
-    found = {each["metadata"]["name"]: each for each in cluster.get("pods")["items"]}
-    return {name: each for name, each in found.items() if not name.startswith("full-")}
+    found = {pod["metadata"]["name"]: pod for pod in cluster.get("pods")["items"]}
+    return {name: pod for name, pod in found.items() if not name.startswith("full-")}
 
 
 def count_phases(cluster: Cluster) -> dict[str, int]:
     """Return the number of gated pods, and of other pods by phase."""
     counted: dict[str, int] = {}
-    for each in gang_pods(cluster).values():
-        gates = {gate["name"] for gate in each["spec"].get("schedulingGates", ())}
-        state = "gated" if ADMISSION_GATE in gates else each["status"]["phase"]
+    for pod in gang_pods(cluster).values():
+        gates = {gate["name"] for gate in pod["spec"].get("schedulingGates", ())}
+        state = "gated" if ADMISSION_GATE in gates else pod["status"]["phase"]
         counted[state] = counted.get(state, 0) + 1
     return counted
 
@@ -84,7 +84,7 @@ def json_output(platform: Platform, *args: str) -> Any:
 def pending_gangs(platform: Platform) -> dict[str, tuple[str, int, str]]:
     """Return the tenant's pending gangs by name: integration, number of pods, and reason."""
     found = json_output(platform, "queue", "--tenant", "team")
-    return {each["name"]: (each["way"], each["pods"], each["code"]) for each in found}
+    return {entry["name"]: (entry["way"], entry["pods"], entry["code"]) for entry in found}
 
 
 def explained_gang(platform: Platform, name: str) -> Any:
@@ -120,12 +120,12 @@ def ray_cluster(*, workers: int, head: dict[str, Any], **spec: Any) -> Document:
 def test_ray_cluster_starts_as_a_gang(platform: Platform, team: Cluster, blockers: list[str]) -> None:
     """Head and two workers need three nodes, of which one is free."""
     team.apply(ray_cluster(workers=2, head=GPUS))
-    waits = ("ray", 3, "WaitingForRoom")
-    eventually(lambda: pending_gangs(platform).get("ray") == waits, what="the cluster waits for room, whole")
+    pending = ("ray", 3, "WaitingForRoom")
+    eventually(lambda: pending_gangs(platform).get("ray") == pending, what="the cluster waits for room, whole")
     assert count_phases(team) == {"gated": 3}
     assert (explained_gang(platform, next(iter(gang_pods(team))))["minimum"], len(gang_pods(team))) == (3, 3)
     delete_pod(team, blockers[0])
-    eventually(lambda: pending_gangs(platform).get("ray") == waits, what="two nodes are not enough")
+    eventually(lambda: pending_gangs(platform).get("ray") == pending, what="two nodes are not enough")
     assert count_phases(team) == {"gated": 3}
     delete_pod(team, blockers[1])
     eventually(lambda: count_phases(team) == {"Running": 3}, what="head and workers run")
@@ -168,12 +168,12 @@ def in_pool(document: Document) -> Document:
 def test_jobset_starts_as_a_gang(platform: Platform, team: Cluster, blockers: list[str]) -> None:
     """A driver and two Jobs of one pod need three nodes, of which one is free."""
     team.apply(job_set(in_pool(replicated_jobs("driver", 1, 1)), in_pool(replicated_jobs("worker", 2, 1))))
-    waits = ("jobset", 3, "WaitingForRoom")
-    eventually(lambda: pending_gangs(platform).get("set") == waits, what="the set waits for room, whole")
+    pending = ("jobset", 3, "WaitingForRoom")
+    eventually(lambda: pending_gangs(platform).get("set") == pending, what="the set waits for room, whole")
     assert count_phases(team) == {"gated": 3}
     assert explained_gang(platform, next(iter(gang_pods(team))))["minimum"] == 3
     delete_pod(team, blockers[0])
-    eventually(lambda: pending_gangs(platform).get("set") == waits, what="two nodes are not enough")
+    eventually(lambda: pending_gangs(platform).get("set") == pending, what="two nodes are not enough")
     delete_pod(team, blockers[1])
     eventually(lambda: count_phases(team) == {"Running": 3}, what="all Jobs run")
 
@@ -192,8 +192,8 @@ def test_restarted_jobset_waits_until_all_pods_fit(platform: Platform, team: Clu
     team.wait_pod("full-late")
     first = gang_pods(team)
     delete_pod(team, next(name for name in first if name.startswith("set-worker-0-")))
-    waits = ("jobset", 3, "WaitingForRoom")
-    eventually(lambda: pending_gangs(platform).get("set/restart-1") == waits, what="the next attempt waits, whole")
+    pending = ("jobset", 3, "WaitingForRoom")
+    eventually(lambda: pending_gangs(platform).get("set/restart-1") == pending, what="the next attempt waits, whole")
     assert count_phases(team) == {"gated": 3}
     assert not first.keys() & gang_pods(team).keys()
     assert explained_gang(platform, next(iter(gang_pods(team))))["minimum"] == 3
@@ -224,7 +224,7 @@ def test_exclusive_jobs_of_a_jobset_get_a_pool_each(team: Cluster) -> None:
     exclusive = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "vkgateway.io/pool"}
     team.apply(job_set(replicated_jobs("worker", 2, 2), annotations=exclusive))
     eventually(lambda: count_phases(team) == {"Running": 4}, what="both Jobs run")
-    places = {(name.split("-")[2], each["spec"]["nodeName"].split(".")[0]) for name, each in gang_pods(team).items()}
+    places = {(name.split("-")[2], pod["spec"]["nodeName"].split(".")[0]) for name, pod in gang_pods(team).items()}
     assert sorted(pool for _, pool in places) == ["a100", "v100"]
 
 
@@ -267,6 +267,6 @@ def check_starts_whole(platform: Platform, team: Cluster, blockers: list[str], n
 
 
 def labelled_pod(name: str, labels: dict[str, str], annotations: dict[str, str] | None = None) -> Document:
-    made = pod_manifest(name, container=GPUS, **A100)
-    made["metadata"] |= {"labels": labels, "annotations": annotations or {}}
-    return made
+    pod = pod_manifest(name, container=GPUS, **A100)
+    pod["metadata"] |= {"labels": labels, "annotations": annotations or {}}
+    return pod

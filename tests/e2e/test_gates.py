@@ -46,8 +46,10 @@ def gate_objects(cluster: Cluster) -> list[Document]:
     """Return the objects of the tenant that gate its pods."""
     facts = FACTS
     if not BY_POLICY:
-        asked = cluster.get("mutatingwebhookconfiguration", POLICY)["webhooks"][0]["clientConfig"]
-        facts = replace(facts, webhooks_url=asked["url"].removesuffix("/admission/gate"), webhooks_ca=asked["caBundle"])
+        webhook = cluster.get("mutatingwebhookconfiguration", POLICY)["webhooks"][0]["clientConfig"]
+        facts = replace(
+            facts, webhooks_url=webhook["url"].removesuffix("/admission/gate"), webhooks_ca=webhook["caBundle"]
+        )
     return [
         found
         for found in Templates().load_template("default").render_objects(facts)
@@ -63,9 +65,9 @@ def container_requesting(**resources: dict[str, str]) -> dict[str, Any]:
 def dry_run_pod(cluster: Cluster, container: dict[str, Any], **spec: Any) -> Document:
     """Return a pod as it would be created, from a dry run."""
     document = pod_manifest("newborn", container=container, **spec)
-    answer = cluster.kubectl("create", "--dry-run=server", "-o", "json", "-f", "-", stdin=json.dumps(document))
-    born: Document = json.loads(answer)
-    return born
+    output = cluster.kubectl("create", "--dry-run=server", "-o", "json", "-f", "-", stdin=json.dumps(document))
+    created: Document = json.loads(output)
+    return created
 
 
 def new_pod_gates(cluster: Cluster, container: dict[str, Any], **spec: Any) -> list[str]:
@@ -107,14 +109,14 @@ def test_pod_with_a_device_request_is_created_gated(
 
 
 def test_gate_is_added_once_and_others_are_kept(gated: Cluster) -> None:
-    others = [{"name": "example.org/other"}]
-    ours = [{"name": ADMISSION_GATE}]
+    other_gates = [{"name": "example.org/other"}]
+    own_gates = [{"name": ADMISSION_GATE}]
 
-    assert new_pod_gates(gated, container_requesting(limits=GPU), schedulingGates=others) == [
+    assert new_pod_gates(gated, container_requesting(limits=GPU), schedulingGates=other_gates) == [
         "example.org/other",
         ADMISSION_GATE,
     ]
-    assert new_pod_gates(gated, container_requesting(limits=GPU), schedulingGates=ours) == [ADMISSION_GATE]
+    assert new_pod_gates(gated, container_requesting(limits=GPU), schedulingGates=own_gates) == [ADMISSION_GATE]
 
 
 MARKED = [
@@ -127,8 +129,8 @@ MARKED = [
 def test_pod_with_a_gang_mark_is_created_gated_without_devices(gated: Cluster, metadata: dict[str, Any]) -> None:
     document = pod_manifest("newborn")
     document["metadata"] |= metadata
-    answer = gated.kubectl("create", "--dry-run=server", "-o", "json", "-f", "-", stdin=json.dumps(document))
-    assert gate_names(json.loads(answer)) == [ADMISSION_GATE]
+    output = gated.kubectl("create", "--dry-run=server", "-o", "json", "-f", "-", stdin=json.dumps(document))
+    assert gate_names(json.loads(output)) == [ADMISSION_GATE]
 
 
 @pytest.mark.skipif(not BY_POLICY, reason="pods are gated by size where the API server has admission policies")
@@ -193,8 +195,8 @@ def test_unchanged_policies_are_not_rewritten(gated: Cluster) -> None:
     part = "spec" if BY_POLICY else "webhooks"
     objects = gate_objects(gated)
     assert len(objects) == (2 if BY_POLICY else 1)
-    for wanted in objects:
-        assert gated.get(wanted["kind"], POLICY)[part] == wanted[part]
+    for expected in objects:
+        assert gated.get(expected["kind"], POLICY)[part] == expected[part]
 
 
 def test_gated_pod_cannot_be_bound(gated: Cluster) -> None:
@@ -205,10 +207,10 @@ def test_gated_pod_cannot_be_bound(gated: Cluster) -> None:
     binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "waits"}, "target": target}
     path = "/api/v1/namespaces/default/pods/waits/binding"
 
-    answer = gated.try_kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(binding))
+    result = gated.try_kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(binding))
 
-    assert answer.code != 0
-    assert "schedulingGates" in answer.err
+    assert result.code != 0
+    assert "schedulingGates" in result.err
     gated.kubectl("delete", "pod", "waits", "--wait")
 
 
@@ -236,9 +238,9 @@ def test_deleted_or_changed_gate_policy_is_restored(platform: Platform, gated: C
 
 def cpu_pod(name: str, amount: int, **metadata: Any) -> Document:
     """Return a pod that requests whole CPUs. The nodes have 96."""
-    made = pod_manifest(name, container=container_requesting(requests={"cpu": str(amount)}))
-    made["metadata"] |= metadata
-    return made
+    pod = pod_manifest(name, container=container_requesting(requests={"cpu": str(amount)}))
+    pod["metadata"] |= metadata
+    return pod
 
 
 def cpu_job(name: str) -> Document:
@@ -265,7 +267,7 @@ def event_message(cluster: Cluster, name: str, reason: str) -> str:
 
 def count_running(cluster: Cluster, job: str) -> int:
     found = cluster.get("pods", "-l", f"job-name={job}")["items"]
-    return sum(one["status"]["phase"] == "Running" for one in found)
+    return sum(pod["status"]["phase"] == "Running" for pod in found)
 
 
 @pytest.mark.skipif(not BY_POLICY, reason="pods are gated by size where the API server has admission policies")

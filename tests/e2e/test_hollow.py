@@ -50,9 +50,9 @@ def sandbox_processes(platform: Platform) -> list[int]:
 
 
 def test_exec_on_a_hollow_node_sees_only_busybox(alpha: Cluster, hollow: str) -> None:
-    seen = alpha.try_kubectl("exec", hollow, "--", "sh", "-c", "ls /; ls /tmp; hostname; exit 7")
-    assert seen.code == 7, str(seen)
-    assert seen.out.split() == ["bin", "dev", "tmp", hollow]
+    result = alpha.try_kubectl("exec", hollow, "--", "sh", "-c", "ls /; ls /tmp; hostname; exit 7")
+    assert result.code == 7, str(result)
+    assert result.out.split() == ["bin", "dev", "tmp", hollow]
     script = (
         "cat /proc/1/environ || mount -t proc proc /tmp || unshare -r id || kill -9 -1; wget -T 2 -qO- 127.0.0.1:9631"
     )
@@ -66,10 +66,10 @@ def test_exec_with_input_terminals_and_both_protocols(alpha: Cluster, hollow: st
     resized = 'while [ "$(stty size)" = "24 80" ]; do :; done; stty size'
     command = f"{alpha.kubectl_path} --kubeconfig {alpha.kubeconfig} exec -it {hollow} -- sh -c '{resized}'"
     terminal = f"stty rows 31 cols 97; {command}"
-    shown = subprocess.run(
+    completed = subprocess.run(
         ["script", "-qec", terminal, "/dev/null"], capture_output=True, text=True, timeout=60, check=False
     )
-    assert "31 97" in shown.stdout, shown
+    assert "31 97" in completed.stdout, completed
     spdy = subprocess.run(
         [
             alpha.kubectl_path,

@@ -30,7 +30,7 @@ class TenantNetwork(NamedTuple):
     pod: str
     service: str
 
-    def sh(self, script: str, *, pod: str = "client") -> str:
+    def run_script(self, script: str, *, pod: str = "client") -> str:
         """Run a script in a pod, which must succeed."""
         return self.cluster.kubectl("exec", "-n", NAMESPACE, pod, "--", "sh", "-c", script, timeout=60)
 
@@ -49,9 +49,9 @@ def web_server(tenant: str) -> list[Document]:
 
 
 def client_pod(name: str, **container: object) -> Document:
-    made = pod_manifest(name, container=container, **REAL)
-    made["metadata"] |= {"namespace": NAMESPACE, "labels": {"app": name}}
-    return made
+    pod = pod_manifest(name, container=container, **REAL)
+    pod["metadata"] |= {"namespace": NAMESPACE, "labels": {"app": name}}
+    return pod
 
 
 @pytest.fixture(scope="module")
@@ -59,12 +59,12 @@ def places(platform: Platform, alpha: Cluster, beta: Cluster) -> Iterator[tuple[
     """Yield alpha with a web server and two clients, and beta with a web server."""
     if not platform.real:
         pytest.skip("no real node here")
-    both = {"alpha": alpha, "beta": beta}
-    for name, cluster in both.items():
+    clusters = {"alpha": alpha, "beta": beta}
+    for name, cluster in clusters.items():
         cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
         cluster.apply(*web_server(name))
     alpha.apply(client_pod("client"), client_pod("unprivileged", securityContext=_UNPRIVILEGED))
-    for cluster in both.values():
+    for cluster in clusters.values():
         cluster.kubectl("wait", "-n", NAMESPACE, "--for=condition=Ready", "pod", "--all", "--timeout=90s", timeout=100)
     yield tuple(
         TenantNetwork(
@@ -72,16 +72,16 @@ def places(platform: Platform, alpha: Cluster, beta: Cluster) -> Iterator[tuple[
             cluster.get("pod", "web", "-n", NAMESPACE)["status"]["podIP"],
             cluster.get("service", "web", "-n", NAMESPACE)["spec"]["clusterIP"],
         )
-        for cluster in both.values()
+        for cluster in clusters.values()
     )  # type: ignore[misc]
-    for cluster in both.values():
+    for cluster in clusters.values():
         cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
 
 
 def open_endpoints(place: TenantNetwork, doors: dict[str, tuple[str, int]]) -> set[str]:
     """Return the names of the endpoints that accept a TCP connection."""
     tries = (f"nc -w 2 {host} {port} </dev/null >/dev/null 2>&1 && echo {name}" for name, (host, port) in doors.items())
-    return set(place.sh(f"{'; '.join(tries)}; true").split())
+    return set(place.run_script(f"{'; '.join(tries)}; true").split())
 
 
 def service_endpoint(platform: Platform, service: str) -> tuple[str, int]:
@@ -93,19 +93,19 @@ def service_endpoint(platform: Platform, service: str) -> tuple[str, int]:
 def test_image_programs_work(places: tuple[TenantNetwork, TenantNetwork]) -> None:
     alpha, _ = places
     for name in ("client", "unprivileged"):
-        assert alpha.sh("wget -T 5 -q -O - http://web", pod=name).strip() == "web of alpha"
-        assert alpha.service in alpha.sh(f"nslookup web.{NAMESPACE}.svc.cluster.local", pod=name)
-        assert " 0% packet loss" in alpha.sh(f"ping -c 1 -W 5 {alpha.pod}", pod=name)
-        asked = r"printf 'GET / HTTP/1.0\r\n\r\n' | nc -w 5 web 80"
-        assert "web of alpha" in alpha.sh(asked, pod=name)
+        assert alpha.run_script("wget -T 5 -q -O - http://web", pod=name).strip() == "web of alpha"
+        assert alpha.service in alpha.run_script(f"nslookup web.{NAMESPACE}.svc.cluster.local", pod=name)
+        assert " 0% packet loss" in alpha.run_script(f"ping -c 1 -W 5 {alpha.pod}", pod=name)
+        request = r"printf 'GET / HTTP/1.0\r\n\r\n' | nc -w 5 web 80"
+        assert "web of alpha" in alpha.run_script(request, pod=name)
 
 
 def test_endpoints_of_others_are_not_reachable(platform: Platform, places: tuple[TenantNetwork, TenantNetwork]) -> None:
     alpha, beta = places
     node = next(
-        one["address"]
-        for one in platform.compute.get("node", "real-0")["status"]["addresses"]
-        if one["type"] == "InternalIP"
+        address["address"]
+        for address in platform.compute.get("node", "real-0")["status"]["addresses"]
+        if address["type"] == "InternalIP"
     )
     api = compute_api_endpoint(platform)
     doors = {
@@ -128,13 +128,13 @@ def test_endpoints_of_others_are_not_reachable(platform: Platform, places: tuple
         "node-behind-link": (f"{alpha.pod.rpartition('.')[0]}.1", 10250),
     }
     assert open_endpoints(alpha, doors) == {"own-pod", "own-service", "own-api", "own-names", "own-node"}
-    assert beta.pod not in alpha.sh(f"ping -c 1 -W 1 {beta.pod} | grep ' 0% packet loss' || true")
+    assert beta.pod not in alpha.run_script(f"ping -c 1 -W 1 {beta.pod} | grep ' 0% packet loss' || true")
 
 
 def kubelet_endpoint(cluster: Cluster) -> tuple[str, int]:
     """Return host and port of the virtual node, which metrics-server and others in pods call."""
     status = cluster.get("node", "real.local")["status"]
-    address = next(one["address"] for one in status["addresses"] if one["type"] == "InternalIP")
+    address = next(entry["address"] for entry in status["addresses"] if entry["type"] == "InternalIP")
     return address, status["daemonEndpoints"]["kubeletEndpoint"]["Port"]
 
 
@@ -155,8 +155,8 @@ def test_name_servers_hide_names_of_others(platform: Platform, places: tuple[Ten
     forwarder = platform.compute.get("node", "real-0")["status"]["addresses"][0]["address"]
     for server in ("", cluster_ip(platform, "kube-dns", "kube-system"), f"{forwarder}:54"):
         for name in names[: 3 if server else 1]:
-            said = alpha.sh(f"timeout 3 nslookup {name} {server} 2>&1 || true")
-            assert not any(line.startswith(("Name:", reverse)) for line in said.splitlines()), said
+            output = alpha.run_script(f"timeout 3 nslookup {name} {server} 2>&1 || true")
+            assert not any(line.startswith(("Name:", reverse)) for line in output.splitlines()), output
 
 
 def test_tenant_network_policies_are_enforced_and_probes_pass(places: tuple[TenantNetwork, TenantNetwork]) -> None:
@@ -170,13 +170,13 @@ def test_tenant_network_policies_are_enforced_and_probes_pass(places: tuple[Tena
     policy["metadata"] = {"name": "web", "namespace": NAMESPACE}
 
     def reached(name: str) -> bool:
-        return "web of alpha" in alpha.sh("wget -T 5 -q -O - http://web || true", pod=name)
+        return "web of alpha" in alpha.run_script("wget -T 5 -q -O - http://web || true", pod=name)
 
     assert reached("unprivileged")
     alpha.cluster.apply(policy)
     eventually(lambda: not reached("unprivileged"), what="a policy in force")
     assert reached("client")
     conditions = alpha.cluster.get("pod", "web", "-n", NAMESPACE)["status"]["conditions"]
-    assert {"Ready": "True"}.items() <= {one["type"]: one["status"] for one in conditions}.items()
+    assert {"Ready": "True"}.items() <= {condition["type"]: condition["status"] for condition in conditions}.items()
     alpha.cluster.kubectl("delete", "networkpolicy", "web", "-n", NAMESPACE)
     eventually(lambda: reached("unprivileged"), what="the policy gone")

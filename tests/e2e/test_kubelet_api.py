@@ -67,16 +67,16 @@ def check_hides_compute_cluster(platform: Platform, text: str) -> None:
 def test_summary_has_the_tenants_pods_with_tenant_uids(platform: Platform, alpha: Cluster, busy: str) -> None:
     def read_summary() -> str:
         text = alpha.kubectl("get", "--raw", f"{PROXY}/stats/summary")
-        return text if any(one["podRef"]["name"] == busy for one in json.loads(text)["pods"]) else ""
+        return text if any(pod["podRef"]["name"] == busy for pod in json.loads(text)["pods"]) else ""
 
     text = eventually(read_summary, what="the pod's figures")
     check_hides_compute_cluster(platform, text)
-    told = json.loads(text)
-    mine = next(one for one in told["pods"] if one["podRef"]["name"] == busy)
-    assert mine["podRef"]["uid"] == alpha.get("pod", busy)["metadata"]["uid"]
-    assert mine["containers"][0]["cpu"]["usageCoreNanoSeconds"] > 0
-    assert told["node"]["nodeName"] == NODE
-    assert told["node"]["memory"]["workingSetBytes"] >= mine["memory"]["workingSetBytes"]
+    summary = json.loads(text)
+    busy_pod = next(pod for pod in summary["pods"] if pod["podRef"]["name"] == busy)
+    assert busy_pod["podRef"]["uid"] == alpha.get("pod", busy)["metadata"]["uid"]
+    assert busy_pod["containers"][0]["cpu"]["usageCoreNanoSeconds"] > 0
+    assert summary["node"]["nodeName"] == NODE
+    assert summary["node"]["memory"]["workingSetBytes"] >= busy_pod["memory"]["workingSetBytes"]
 
 
 @pytest.mark.parametrize(
@@ -137,10 +137,10 @@ def test_metrics_are_hidden_from_other_tenants(beta: Cluster, busy: str) -> None
 
 
 def test_pods_of_one_node(alpha: Cluster, busy: str) -> None:
-    names = [one["metadata"]["name"] for one in json.loads(alpha.kubectl("get", "--raw", f"{PROXY}/pods"))["items"]]
+    names = [pod["metadata"]["name"] for pod in json.loads(alpha.kubectl("get", "--raw", f"{PROXY}/pods"))["items"]]
     assert busy in names
-    others = json.loads(alpha.kubectl("get", "--raw", "/api/v1/nodes/a100.zone-0.local/proxy/pods"))["items"]
-    assert busy not in [one["metadata"]["name"] for one in others]
+    other_pods = json.loads(alpha.kubectl("get", "--raw", "/api/v1/nodes/a100.zone-0.local/proxy/pods"))["items"]
+    assert busy not in [pod["metadata"]["name"] for pod in other_pods]
 
 
 def request_status(alpha: Cluster, path: str, token: str) -> int:
@@ -153,8 +153,8 @@ def request_status(alpha: Cluster, path: str, token: str) -> int:
     context.verify_mode = ssl.CERT_NONE
     request = urllib.request.Request(f"https://{host}:{port}{path}", headers={"Authorization": f"Bearer {token}"})
     try:
-        with urllib.request.urlopen(request, context=context, timeout=20) as answer:
-            return int(answer.status)
+        with urllib.request.urlopen(request, context=context, timeout=20) as response:
+            return int(response.status)
     except urllib.error.HTTPError as error:
         return error.code
 
@@ -184,7 +184,7 @@ def test_idle_connections_do_not_block_logs(alpha: Cluster) -> None:
     alpha.apply(pod_manifest("heard", nodeSelector={"vkgateway.io/pool": "a100"}))
     alpha.wait_pod("heard")
     status = alpha.get("node", "a100.zone-0.local")["status"]
-    address = next(each["address"] for each in status["addresses"] if each["type"] == "InternalIP")
+    address = next(address["address"] for address in status["addresses"] if address["type"] == "InternalIP")
     port = status["daemonEndpoints"]["kubeletEndpoint"]["Port"]
     with contextlib.ExitStack() as idle:
         for _ in range(700):
@@ -194,11 +194,11 @@ def test_idle_connections_do_not_block_logs(alpha: Cluster) -> None:
 
 
 def test_files_are_copied_in_both_directions(alpha: Cluster, busy: str, tmp_path: Path) -> None:
-    there, back = tmp_path / "there", tmp_path / "back"
-    there.write_bytes(os.urandom(20_000_000))
-    alpha.kubectl("cp", str(there), f"default/{busy}:/tmp/file", timeout=120)
-    alpha.kubectl("cp", f"default/{busy}:/tmp/file", str(back), timeout=120)
-    digests = {hashlib.sha256(file.read_bytes()).digest() for file in (there, back)}
+    sent, returned = tmp_path / "there", tmp_path / "back"
+    sent.write_bytes(os.urandom(20_000_000))
+    alpha.kubectl("cp", str(sent), f"default/{busy}:/tmp/file", timeout=120)
+    alpha.kubectl("cp", f"default/{busy}:/tmp/file", str(returned), timeout=120)
+    digests = {hashlib.sha256(file.read_bytes()).digest() for file in (sent, returned)}
     assert len(digests) == 1
 
 
@@ -228,21 +228,21 @@ def test_attach_with_a_terminal(alpha: Cluster, busy: str) -> None:
     terminal = {"stdin": True, "tty": True, "command": ["sh", "-c", "read line; echo got $line; sleep 1"]}
     alpha.apply(pod_manifest("terminal", restartPolicy="Never", container=terminal, **REAL))
     alpha.wait_pod("terminal")
-    ours, theirs = pty.openpty()
+    terminal_fd, kubectl_fd = pty.openpty()
     argv = (alpha.kubectl_path, "--kubeconfig", str(alpha.kubeconfig), "attach", "-it", "terminal")
-    with subprocess.Popen(argv, stdin=theirs, stdout=theirs, stderr=theirs) as attached:
-        os.close(theirs)
-        os.write(ours, b"hello\n")
-        heard = b""
+    with subprocess.Popen(argv, stdin=kubectl_fd, stdout=kubectl_fd, stderr=kubectl_fd) as attached:
+        os.close(kubectl_fd)
+        os.write(terminal_fd, b"hello\n")
+        output = b""
         try:
-            while data := os.read(ours, 4096):
-                heard += data
+            while data := os.read(terminal_fd, 4096):
+                output += data
         except OSError:
             pass  # the terminal's other side is closed
-        assert attached.wait(60) == 0, heard
-    os.close(ours)
-    assert b"got hello" in heard
-    assert alpha.phase("terminal") in ("Running", "Succeeded")
+        assert attached.wait(60) == 0, output
+    os.close(terminal_fd)
+    assert b"got hello" in output
+    assert alpha.pod_phase("terminal") in ("Running", "Succeeded")
     alpha.kubectl("delete", "pod", "terminal", "--wait=false")
 
 
@@ -255,8 +255,8 @@ def test_forwarded_port_closes_with_its_pod(alpha: Cluster, busy: str) -> None:
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as forwarding:
         assert forwarding.stdout is not None
         port = forwarding.stdout.readline().split(":")[1].split(" ")[0]
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/index.html", timeout=20) as answer:
-            assert answer.read() == b"here\n"
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/index.html", timeout=20) as response:
+            assert response.read() == b"here\n"
         alpha.kubectl("delete", "pod", "web", "--wait")
         try:
             assert forwarding.wait(60) is not None

@@ -50,6 +50,6 @@ def test_unmanaged_pod_keeps_its_managed_fields(platform: Platform) -> None:
     platform.compute.apply(pod_manifest("of-nobody"))
     platform.compute.wait_pod("of-nobody")
 
-    kept = managed_fields(platform.compute, "of-nobody")
+    compute_fields = managed_fields(platform.compute, "of-nobody")
     platform.compute.kubectl("delete", "pod", "of-nobody", "--wait")
-    assert APPLIED in field_managers(kept)
+    assert APPLIED in field_managers(compute_fields)

@@ -30,8 +30,8 @@ def tenants(platform: Platform, alpha: Cluster, beta: Cluster) -> Iterator[dict[
     """Yield both tenants, with the same Services and StatefulSet."""
     if not platform.real:
         pytest.skip("no real node here")
-    both = {"alpha": alpha, "beta": beta}
-    for name, cluster in both.items():
+    clusters = {"alpha": alpha, "beta": beta}
+    for name, cluster in clusters.items():
         cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
         cluster.apply(
             service_manifest(NAMESPACE, "web"),
@@ -43,10 +43,10 @@ def tenants(platform: Platform, alpha: Cluster, beta: Cluster) -> Iterator[dict[
             service_manifest(NAMESPACE, "manual", selector=None),
             web_server_manifests(NAMESPACE, name),
         )
-    for cluster in both.values():
+    for cluster in clusters.values():
         cluster.kubectl("rollout", "status", "sts/web", "-n", NAMESPACE, "--timeout=90s", timeout=100)
-    yield both
-    for cluster in both.values():
+    yield clusters
+    for cluster in clusters.values():
         cluster.kubectl("delete", "namespace", NAMESPACE, "--wait", "--timeout=90s", timeout=100)
 
 
@@ -100,23 +100,25 @@ def test_names_of_other_tenants_and_the_compute_cluster_do_not_resolve(tenants: 
 
 def test_custom_endpoints_lead_to_the_tenants_pods_only(platform: Platform, tenants: dict[str, Cluster]) -> None:
     alpha = tenants["alpha"]
-    own, others = (resolve_known(name_server(cluster), f"web-0.peers.{DOMAIN}")[0] for cluster in tenants.values())
+    own_address, other_address = (
+        resolve_known(name_server(cluster), f"web-0.peers.{DOMAIN}")[0] for cluster in tenants.values()
+    )
     document = {
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
         "metadata": {"name": "mine", "namespace": NAMESPACE, "labels": {"kubernetes.io/service-name": "manual"}},
         "addressType": "IPv4",
         "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],
-        "endpoints": [{"addresses": [address]} for address in (own, others)],
+        "endpoints": [{"addresses": [address]} for address in (own_address, other_address)],
     }
     alpha.apply(document)
     below = eventually(lambda: platform.compute.find("endpointslice", "mine", "-n", "alpha--names"))
     assert below is not None
-    assert [endpoint["addresses"] for endpoint in below["endpoints"]] == [[own]]
+    assert [endpoint["addresses"] for endpoint in below["endpoints"]] == [[own_address]]
     events = eventually(
         lambda: alpha.get("events", "-n", NAMESPACE, "--field-selector", "reason=EndpointRefused")["items"]
     )
-    assert others in events[0]["message"]
+    assert other_address in events[0]["message"]
 
 
 def test_api_server_name_resolves_at_its_usual_port(platform: Platform, tenants: dict[str, Cluster]) -> None:

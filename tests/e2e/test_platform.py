@@ -20,37 +20,37 @@ from tests.e2e.cluster import VKGATEWAY, Cluster, Platform, eventually, new_data
 @contextlib.contextmanager
 def new_platform() -> Iterator[Platform]:
     """Yield a second data directory without a platform, and remove it with its contents."""
-    made = Platform(new_data_dir())
+    platform = Platform(new_data_dir())
     try:
-        yield made
+        yield platform
     finally:
-        made.try_vkgateway("down", "--purge")
-        shutil.rmtree(made.data_dir, ignore_errors=True)
+        platform.try_vkgateway("down", "--purge")
+        shutil.rmtree(platform.data_dir, ignore_errors=True)
 
 
 @pytest.fixture
 def elsewhere() -> Iterator[Platform]:
     """Yield a data directory for one test."""
-    with new_platform() as made:
-        yield made
+    with new_platform() as platform:
+        yield platform
 
 
 @pytest.fixture(scope="module")
 def second(platform: Platform) -> Iterator[Platform]:
     """Yield a second platform next to the first, whose `up` was killed and repeated."""
-    with new_platform() as made:
-        made.kubectl_path = platform.kubectl_path
+    with new_platform() as second_platform:
+        second_platform.kubectl_path = platform.kubectl_path
         up = subprocess.Popen(
             [*VKGATEWAY, "up", "--real-node", "no"],
-            env=os.environ | {"VKGATEWAY_DATA_DIR": str(made.data_dir)},
+            env=os.environ | {"VKGATEWAY_DATA_DIR": str(second_platform.data_dir)},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        eventually((made.data_dir / "platform.json").exists, what="a half-made platform")
+        eventually((second_platform.data_dir / "platform.json").exists, what="a half-made platform")
         up.kill()
         up.wait()
-        made.vkgateway("up", "--real-node", "no", timeout=300)
-        yield made
+        second_platform.vkgateway("up", "--real-node", "no", timeout=300)
+        yield second_platform
 
 
 def all_running(platform: Platform) -> bool:
@@ -64,21 +64,21 @@ def is_restarted(platform: Platform, name: str, killed: int) -> bool:
 
 def test_status_shows_every_part_running(platform: Platform, alpha: Cluster) -> None:
     assert alpha
-    seen = platform.status()
-    names = {process["name"] for process in seen["processes"]}
+    status = platform.status()
+    names = {process["name"] for process in status["processes"]}
 
     assert {"etcd", "compute/apiserver", "compute/controller-manager", "compute/scheduler", "gateway"} <= names
     assert {"tenant/alpha/apiserver", "tenant/alpha/controller-manager", "tenant/alpha/scheduler"} <= names
-    assert {process["state"] for process in seen["processes"]} == {"running"}
+    assert {process["state"] for process in status["processes"]} == {"running"}
     assert names == set(platform.processes())
     assert "compute/apiserver" in platform.vkgateway("status")
 
 
 def test_component_logs_are_shown(platform: Platform) -> None:
     assert "compute" in platform.vkgateway("logs", "gateway")
-    answer = platform.try_vkgateway("logs", "nothing-of-that-name")
-    assert answer.code == 3
-    assert "nothing-of-that-name" in answer.err
+    result = platform.try_vkgateway("logs", "nothing-of-that-name")
+    assert result.code == 3
+    assert "nothing-of-that-name" in result.err
 
 
 def test_killed_processes_are_restarted_and_pods_survive(platform: Platform, alpha: Cluster) -> None:
@@ -113,9 +113,9 @@ def test_changes_during_a_gateway_outage_are_repaired(platform: Platform, alpha:
         os.kill(gateway, signal.SIGKILL)
         os.kill(gateway, signal.SIGCONT)
     alpha.wait_pod("late")
-    eventually(lambda: alpha.phase("victim") == "Failed", what="the deletion below told above")
+    eventually(lambda: alpha.pod_phase("victim") == "Failed", what="the deletion below told above")
     eventually(lambda: platform.compute.find("pod", "forced", "-n", "alpha--default") is None, what="the orphan gone")
-    assert alpha.phase("ends") == "Running"
+    assert alpha.pod_phase("ends") == "Running"
     alpha.kubectl("delete", "pod", "ends", "victim", "late", "--wait")
 
 
@@ -126,8 +126,10 @@ def test_repeated_up_changes_nothing(platform: Platform, alpha: Cluster) -> None
 
     platform.vkgateway("up", timeout=120)
 
-    others = {name: process for name, process in platform.processes().items() if process["pid"] != pids.get(name)}
-    assert not others, f"{others}\n{platform.vkgateway('logs', 'gateway', '--tail', '60')}"
+    new_processes = {
+        name: process for name, process in platform.processes().items() if process["pid"] != pids.get(name)
+    }
+    assert not new_processes, f"{new_processes}\n{platform.vkgateway('logs', 'gateway', '--tail', '60')}"
     assert platform.processes().keys() == pids.keys()
     alpha.kubectl("delete", "pod", "before", "--wait")
 
@@ -206,11 +208,11 @@ def test_unreadable_data_directory_is_unchanged(elsewhere: Platform, content: st
     record = elsewhere.data_dir / "platform.json"
     record.write_text(content)
 
-    answer = elsewhere.try_vkgateway("up")
+    result = elsewhere.try_vkgateway("up")
 
-    assert answer.code != 0
-    assert word in answer.err
-    assert "Traceback" not in answer.err
+    assert result.code != 0
+    assert word in result.err
+    assert "Traceback" not in result.err
     assert record.read_text() == content
     record.unlink()
 
@@ -219,11 +221,11 @@ def test_port_in_use_is_reported(elsewhere: Platform, platform: Platform) -> Non
     assert platform
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        answer = elsewhere.try_vkgateway("up", "--real-node", "no", "--port", f"etcd={port}")
+        result = elsewhere.try_vkgateway("up", "--real-node", "no", "--port", f"etcd={port}")
 
-    assert answer.code != 0
-    assert str(port) in answer.err
-    assert "Traceback" not in answer.err
+    assert result.code != 0
+    assert str(port) in result.err
+    assert "Traceback" not in result.err
 
 
 @pytest.mark.parametrize(
@@ -238,6 +240,6 @@ def test_port_in_use_is_reported(elsewhere: Platform, platform: Platform) -> Non
     ],
 )
 def test_gateway_has_only_the_needed_rights_in_the_compute_cluster(platform: Platform, wish: str) -> None:
-    answer = platform.compute.try_kubectl("auth", "can-i", *wish.split(), "--as", "vkgateway")
+    result = platform.compute.try_kubectl("auth", "can-i", *wish.split(), "--as", "vkgateway")
 
-    assert answer.out.strip() == "no"
+    assert result.out.strip() == "no"

@@ -36,10 +36,10 @@ def loose(alpha: Cluster) -> Iterator[str]:
 def denials(alpha: Cluster, pods: list[dict[str, Any]]) -> dict[str, str]:
     """Return the API server's messages about refused pods, by name."""
     listed = json.dumps({"apiVersion": "v1", "kind": "List", "items": pods})
-    told = alpha.try_kubectl("create", "--dry-run=server", "-f", "-", stdin=listed).err
+    errors = alpha.try_kubectl("create", "--dry-run=server", "-f", "-", stdin=listed).err
     return {
         name: words.split("denied request: ")[-1]
-        for name, words in re.findall(r'pods "(.+?)" is forbidden: (.*)', told)
+        for name, words in re.findall(r'pods "(.+?)" is forbidden: (.*)', errors)
     }
 
 
@@ -144,7 +144,7 @@ def test_gateway_refuses_bypassing_pods_and_restores_the_policy(platform: Platfo
             lambda: not denials(alpha, [pod_manifest("inline", **INLINE)]), what="pods let in without the policy"
         )
         alpha.apply(pod_manifest("inline", **INLINE))
-        eventually(lambda: alpha.phase("inline") == "Failed", what="the pod failed")
+        eventually(lambda: alpha.pod_phase("inline") == "Failed", what="the pod failed")
         assert alpha.get("pod", "inline")["status"]["reason"] == "PolicyRefused"
 
         allow_secrets(["a"])
@@ -193,15 +193,15 @@ def test_pods_refused_by_the_compute_cluster_back_off(platform: Platform, alpha:
 
         def refusal_messages() -> list[str]:
             conditions = [
-                one
+                condition
                 for pod in pods_of(alpha, "misfit")
-                for one in pod["status"].get("conditions") or []
-                if one["type"] == "vkgateway.io/Forwarded"
+                for condition in pod["status"].get("conditions") or []
+                if condition["type"] == "vkgateway.io/Forwarded"
             ]
-            return [one["message"] for one in conditions if one["reason"] == "ForwardingRefused"]
+            return [condition["message"] for condition in conditions if condition["reason"] == "ForwardingRefused"]
 
-        (why,) = eventually(refusal_messages, what="a pod that fails later")
-        assert "not in this cluster" in why
+        (message,) = eventually(refusal_messages, what="a pod that fails later")
+        assert "not in this cluster" in message
         assert len(pods_of(alpha, "misfit")) == 4
     finally:
         platform.compute.kubectl("delete", "validatingadmissionpolicy,validatingadmissionpolicybinding", "not-here")
@@ -210,14 +210,14 @@ def test_pods_refused_by_the_compute_cluster_back_off(platform: Platform, alpha:
 
 
 def test_global_default_priority_class_is_allowed(alpha: Cluster) -> None:
-    mine = {
+    priority_class = {
         "apiVersion": "scheduling.k8s.io/v1",
         "kind": "PriorityClass",
         "metadata": {"name": "mine"},
         "value": 100,
         "globalDefault": True,
     }
-    alpha.apply(mine)
+    alpha.apply(priority_class)
     alpha.apply(pod_manifest("ordinary"))
     alpha.wait_pod("ordinary")
     assert alpha.get("pod", "ordinary")["spec"]["priorityClassName"] == "mine"

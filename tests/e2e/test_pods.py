@@ -236,12 +236,12 @@ def test_kubectl_debug_follows_the_pod_security_level(alpha: Cluster) -> None:
     alpha.wait_pod("debugged")
 
     def run_debug(name: str, profile: str) -> CommandResult:
-        asked = ("debug", "debugged", "-c", name, f"--profile={profile}", f"--image={BUSYBOX}", "--target=main")
-        return alpha.try_kubectl(*asked, "--", "sh", "-c", "echo seen from inside")
+        arguments = ("debug", "debugged", "-c", name, f"--profile={profile}", f"--image={BUSYBOX}", "--target=main")
+        return alpha.try_kubectl(*arguments, "--", "sh", "-c", "echo seen from inside")
 
     def container_state(name: str) -> dict[str, dict[str, str]]:
-        told = alpha.get("pod", "debugged")["status"].get("ephemeralContainerStatuses") or []
-        return next((one["state"] for one in told if one["name"] == name), {})
+        statuses = alpha.get("pod", "debugged")["status"].get("ephemeralContainerStatuses") or []
+        return next((status["state"] for status in statuses if status["name"] == name), {})
 
     assert 'violates PodSecurity "baseline:latest"' in run_debug("root", "sysadmin").err
     assert run_debug("looks", "baseline").code == 0
@@ -257,13 +257,13 @@ def test_deleted_compute_pod_fails_the_tenant_pod_with_a_reason(platform: Platfo
     alpha.wait_pod("victim")
     eventually(lambda: alpha.kubectl("logs", "victim"), what="a line in its log")
     platform.compute.kubectl("delete", "pod", "victim", "-n", "alpha--default", "--wait=false")
-    eventually(lambda: alpha.phase("victim") == "Failed", what="the pod failed above")
+    eventually(lambda: alpha.pod_phase("victim") == "Failed", what="the pod failed above")
 
     assert find_condition(alpha.get("pod", "victim"), DISRUPTION)["status"] == "True"
     eventually(lambda: platform.compute.find("pod", "victim", "-n", "alpha--default") is None, what="gone below")
-    first, *kept = alpha.kubectl("logs", "victim").splitlines()
+    first, *kept_lines = alpha.kubectl("logs", "victim").splitlines()
     assert "ran and was deleted in the compute cluster" in first
-    assert kept[-1] == ("last words" if platform.real else "Pods that should really run belong on a real node.")
+    assert kept_lines[-1] == ("last words" if platform.real else "Pods that should really run belong on a real node.")
     alpha.kubectl("delete", "pod", "victim", "--wait")
     eventually(lambda: platform.compute.find("pod", "victim", "-n", "alpha--default") is None, what="gone below")
 

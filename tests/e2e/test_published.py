@@ -43,18 +43,18 @@ def minor_version(name: str) -> int:
 def test_verdicts_equal_pod_security_admission(level: PodSecurity) -> None:
     cases = module_folder("k8s.io/pod-security-admission", NEWEST) / "test" / "testdata" / level
     newest = max((folder for folder in cases.iterdir()), key=lambda folder: minor_version(folder.name))
-    wrong, seen = [], {"pass": 0, "fail": 0}
+    wrong, counts = [], {"pass": 0, "fail": 0}
     for file in sorted(newest.glob("*/*.yaml")):
         broken = {
             violation.rule.lower() for violation in find_violations(yaml.safe_load(file.read_text()), level=level)
         }
         rule = file.stem.rstrip("0123456789")
-        seen[file.parent.name] += 1
+        counts[file.parent.name] += 1
         right = not broken if file.parent.name == "pass" else not broken.isdisjoint({rule, INSTEAD.get(rule)})
         wrong += [] if right else [f"{file.relative_to(cases)}: {sorted(broken)}"]
     assert wrong == []
-    assert seen["pass"] >= 15
-    assert seen["fail"] >= 34
+    assert counts["pass"] >= 15
+    assert counts["fail"] >= 34
 
 
 VERSIONS = {f"1.{number}": ("0.32.0", f"v1.{number}.0") for number in (30, 31)} | {
@@ -115,14 +115,14 @@ def published_sample(version: str) -> Any:
 @pytest.fixture(params=list(VERSIONS))
 def pod(request: pytest.FixtureRequest) -> Object:
     """Return a pod of a Kubernetes version with every field set and one source for each volume."""
-    made: Object = copy.deepcopy(published_sample(request.param))
-    (volume,) = made["spec"]["volumes"]
+    sample: Object = copy.deepcopy(published_sample(request.param))
+    (volume,) = sample["spec"]["volumes"]
     kinds = {kind: source for kind, source in volume.items() if kind != "name"}
-    made["spec"]["volumes"] = [{"name": kind.lower(), kind: source} for kind, source in kinds.items()]
+    sample["spec"]["volumes"] = [{"name": kind.lower(), kind: source} for kind, source in kinds.items()]
     for projected in (source for kind, source in kinds.items() if kind == "projected"):
         (every,) = projected["sources"]
         projected["sources"] = [{kind: source} for kind, source in every.items()]
-    return made
+    return sample
 
 
 def name_sources(value: Any, *, projected: bool = False) -> Iterator[Object]:
@@ -140,25 +140,25 @@ def test_pods_of_every_version_are_forwarded_completely(pod: Object) -> None:
     assert {refusal.rule for refusal in find_refusals(pod, tenant=samples.TENANT, pool=samples.POOL)} >= {
         "hostNamespaces"
     }
-    made = forward_pod(pod, tenant=samples.TENANT, pool=samples.POOL, namespace=samples.BELOW)["spec"]
+    compute_spec = forward_pod(pod, tenant=samples.TENANT, pool=samples.POOL, namespace=samples.BELOW)["spec"]
     assert pod == before
     spec = pod["spec"]
-    assert spec.keys() - made.keys() <= STAYS | BECOMES_OTHERS
-    assert {key for key in spec.keys() & made.keys() if spec[key] != made[key]} <= CHANGES
+    assert spec.keys() - compute_spec.keys() <= STAYS | BECOMES_OTHERS
+    assert {key for key in spec.keys() & compute_spec.keys() if spec[key] != compute_spec[key]} <= CHANGES
     for kind in ("containers", "initContainers"):
-        (above,), (below,) = spec[kind], made[kind]
+        (above,), (below,) = spec[kind], compute_spec[kind]
         assert {key for key in above if above[key] != below.get(key)} <= {"env"}
     # Ephemeral volumes' claims are made above, by the tenant's own controllers: below they are claims like others.
     become = {"ephemeral": "persistentVolumeClaim"}
     kinds = [{become.get(kind, kind) for kind in volume} for volume in spec["volumes"]]
-    assert [volume.keys() for volume in made["volumes"]] == kinds
+    assert [volume.keys() for volume in compute_spec["volumes"]] == kinds
 
 
 def test_all_references_of_a_pod_are_found(pod: Object) -> None:
     names = list(name_sources(pod["spec"]))
     found = find_references(pod)
-    assert {one["name"] for one in names if one["is_map"]} <= found.config_maps.keys()
-    assert {one["name"] for one in names if not one["is_map"]} <= found.secrets.keys()
+    assert {entry["name"] for entry in names if entry["is_map"]} <= found.config_maps.keys()
+    assert {entry["name"] for entry in names if not entry["is_map"]} <= found.secrets.keys()
     assert "nameValue" in found.secrets  # imagePullSecrets
     assert len(names) >= 15
 

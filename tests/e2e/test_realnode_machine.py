@@ -58,10 +58,10 @@ def find_traces(node: RealNode) -> list[str]:
 
 def interrupt_after(commands: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let `commands` of the machine's tools run, then interrupt."""
-    left = iter(range(commands))
+    remaining = iter(range(commands))
 
     def run(*command: str, stdin: str = "", timeout: float = 60.0) -> str:
-        if next(left, None) is None:
+        if next(remaining, None) is None:
             raise Cut
         return host.run_command(*command, stdin=stdin, timeout=timeout)
 
@@ -118,10 +118,10 @@ def test_removal_by_a_previous_owner_leaves_the_node(node: RealNode, tmp_path: P
     before.teardown()
     node.prepare()
     run_inside(node, "sleep 600 </dev/null >/dev/null 2>&1 &")
-    has = find_traces(node)
+    before_teardown = find_traces(node)
     before.teardown()
-    assert find_traces(node) == has
-    assert [each for each in has if node.options.network.host_link in each]
+    assert find_traces(node) == before_teardown
+    assert [trace for trace in before_teardown if node.options.network.host_link in trace]
     assert "sleep" in run_inside(node, "cat /proc/[0-9]*/comm")
     # Mount points that are removed would be gone inside, too.
     assert node.options.owner_key in json.loads(Path("/run/vkgateway/claims.json").read_text())["users"]

@@ -28,9 +28,9 @@ V100: dict[str, Any] = {"nodeSelector": {"vkgateway.io/pool": "v100"}}
 def gpu_pod(name: str, amount: int, annotations: dict[str, str] | None = None, **spec: Any) -> Document:
     """Return a pod that requests GPUs, in the pool v100 unless it names a node."""
     spec = spec if "nodeName" in spec else V100 | spec
-    made = pod_manifest(name, container={"resources": {"limits": {"nvidia.com/gpu": str(amount)}}}, **spec)
-    made["metadata"]["annotations"] = annotations or {}
-    return made
+    pod = pod_manifest(name, container={"resources": {"limits": {"nvidia.com/gpu": str(amount)}}}, **spec)
+    pod["metadata"]["annotations"] = annotations or {}
+    return pod
 
 
 def json_output(platform: Platform, *args: str) -> Any:
@@ -47,9 +47,9 @@ def test_pending_gang_is_queued_and_explained(platform: Platform, waiter: Cluste
 
     kubeconfig = str(waiter.kubeconfig)
     eventually(lambda: json_output(platform, "queue", "--kubeconfig", kubeconfig), what="told to the tenant, too")
-    told = platform.vkgateway("explain", "second", "--kubeconfig", kubeconfig)
-    assert "limit" in told
-    assert "WaitingForQuota" in told
+    explanation = platform.vkgateway("explain", "second", "--kubeconfig", kubeconfig)
+    assert "limit" in explanation
+    assert "WaitingForQuota" in explanation
     assert "second" in platform.vkgateway("explain", "second", "--tenant", "waiter")
 
     waiter.kubectl("delete", "pod", "first", "--grace-period=1")
@@ -66,9 +66,9 @@ def test_surplus_of_an_elastic_gang_is_queued(platform: Platform, waiter: Cluste
     expected = ("v100.local", 0, 1, 2, "nvidia.com/gpu 4", "WaitingForQuota")
 
     def is_queued(*options: str) -> bool:
-        found = [each for each in json_output(platform, "queue", *options) if each["name"] == "grows"]
+        found = [gang for gang in json_output(platform, "queue", *options) if gang["name"] == "grows"]
         facts = ("pool", "place", "pods", "running", "asks", "code")
-        return [tuple(each[fact] for fact in facts) for each in found] == [expected]
+        return [tuple(gang[fact] for fact in facts) for gang in found] == [expected]
 
     eventually(is_queued, what="one of three waits beside two that run")
     eventually(lambda: is_queued("--kubeconfig", str(waiter.kubeconfig)), what="told to the tenant, too")
@@ -96,7 +96,7 @@ def test_directly_bound_pod_over_the_limit_fails_like_on_a_kubelet(platform: Pla
 
 
 def pending_gang(platform: Platform, name: str) -> Any:
-    found = [each for each in json_output(platform, "queue") if each["name"] == name]
+    found = [gang for gang in json_output(platform, "queue") if gang["name"] == name]
     return found[0] if found else None
 
 
@@ -104,8 +104,8 @@ def test_top_and_usage_account_for_pools_and_tenants(platform: Platform, waiter:
     waiter.apply(gpu_pod("counted", 4, {"kwok.vkgateway.io/run-seconds": "15"}, restartPolicy="Never"))
     waiter.wait_pod("counted")
     state = json_output(platform, "top")
-    [pool] = [each for each in state["pools"] if each["pool"] == "v100"]
-    [tenant] = [each for each in state["tenants"] if (each["tenant"], each["pool"]) == ("waiter", "v100")]
+    [pool] = [entry for entry in state["pools"] if entry["pool"] == "v100"]
+    [tenant] = [entry for entry in state["tenants"] if (entry["tenant"], entry["pool"]) == ("waiter", "v100")]
     assert (pool["used"], tenant["used"], tenant["guarantee"]) == (4, 4, 8)
 
     waiter.kubectl("wait", "pod/counted", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s")
@@ -116,7 +116,7 @@ def test_top_and_usage_account_for_pools_and_tenants(platform: Platform, waiter:
 
 def usage_entries(platform: Platform) -> list[Document]:
     found = json_output(platform, "usage", "--since", "1h", "--by", "tenant")
-    return [each for each in found if each["by"]["tenant"] == "waiter"]
+    return [entry for entry in found if entry["by"]["tenant"] == "waiter"]
 
 
 def test_logged_decisions_are_replayed_identically(platform: Platform, waiter: Cluster) -> None:
@@ -153,7 +153,7 @@ def metric_values(platform: Platform) -> dict[str, float]:
 
 
 def test_volcano_pod_group_declares_a_gang(waiter: Cluster) -> None:
-    waiter.define(pod_group_crd())
+    waiter.apply_crds(pod_group_crd())
     group = {"scheduling.k8s.io/group-name": "pair"}
     waiter.apply(gpu_pod("pair-0", 1, group))
     eventually(lambda: "WaitingForMembers" in pending_reason(waiter, "pair-0"), what="the size of the gang is unknown")

@@ -89,7 +89,8 @@ def test_load_balancer_follows_the_tenants_policy(platform: Platform, alpha: Clu
     try:
         address = alpha.get("service", "door")["spec"]["clusterIP"]
         eventually(
-            lambda: [one["ip"] for one in ingress_addresses(alpha, "door")] == [address], what="the cluster address"
+            lambda: [entry["ip"] for entry in ingress_addresses(alpha, "door")] == [address],
+            what="the cluster address",
         )
 
         set_policy("Refuse")
@@ -108,18 +109,19 @@ def test_load_balancer_follows_the_tenants_policy(platform: Platform, alpha: Clu
         set_policy("ClusterAddress")
     eventually(lambda: platform.compute.get(*below)["spec"]["type"] == "ClusterIP", what="the type taken back")
     eventually(
-        lambda: [one["ip"] for one in ingress_addresses(alpha, "door")] == [address], what="the cluster address again"
+        lambda: [entry["ip"] for entry in ingress_addresses(alpha, "door")] == [address],
+        what="the cluster address again",
     )
     eventually(lambda: not refusal(), what="the type allowed again")
     alpha.kubectl("delete", "pod,service", "seen", "door", "--ignore-not-found", "--wait=false")
 
 
 def test_service_address_leads_to_the_tenants_pods(sides: dict[str, TenantServices]) -> None:
-    shown = {name: side.address("web") for name, side in sides.items()}
-    assert shown["alpha"] != shown["beta"]
+    addresses = {name: side.address("web") for name, side in sides.items()}
+    assert addresses["alpha"] != addresses["beta"]
     for name, side in sides.items():
-        eventually(lambda side=side, name=name: side.caller.reaches(f"http://{shown[name]}/"))  # type: ignore[misc]
-        assert {side.caller.fetch(f"http://{shown[name]}/") for _ in range(16)} == side.hosts
+        eventually(lambda side=side, name=name: side.caller.can_reach(f"http://{addresses[name]}/"))  # type: ignore[misc]
+        assert {side.caller.fetch(f"http://{addresses[name]}/") for _ in range(16)} == side.hosts
         sticky = {side.caller.fetch(f"http://{side.address('sticky')}/") for _ in range(8)}
         assert len(sticky) == 1
 
@@ -127,7 +129,7 @@ def test_service_address_leads_to_the_tenants_pods(sides: dict[str, TenantServic
 def test_service_selecting_by_scheduler_labels_leads_to_its_pods(sides: dict[str, TenantServices]) -> None:
     for side in sides.values():
         address = side.address("board")
-        eventually(lambda side=side, address=address: side.caller.reaches(f"http://{address}/"))  # type: ignore[misc]
+        eventually(lambda side=side, address=address: side.caller.can_reach(f"http://{address}/"))  # type: ignore[misc]
         assert side.caller.fetch(f"http://{address}/") in side.hosts
 
 
@@ -141,12 +143,12 @@ def test_service_follows_the_readiness_gate(sides: dict[str, TenantServices]) ->
     ready = ("pod/warm", "-n", NAMESPACE, "--timeout=60s")
     side.cluster.kubectl("wait", *ready, "--for=condition=ContainersReady", timeout=70)
     url = f"http://{side.address('warm')}/"
-    assert not side.caller.reaches(url)
+    assert not side.caller.can_reach(url)
     _set_gate(side.cluster, "True")
-    eventually(lambda: side.caller.reaches(url), seconds=10)
+    eventually(lambda: side.caller.can_reach(url), seconds=10)
     side.cluster.kubectl("wait", *ready, "--for=condition=Ready", timeout=70)
     _set_gate(side.cluster, "False")
-    eventually(lambda: not side.caller.reaches(url), seconds=10)
+    eventually(lambda: not side.caller.can_reach(url), seconds=10)
     side.cluster.kubectl("wait", *ready, "--for=condition=Ready=false", timeout=70)
     side.cluster.kubectl("delete", "pod/warm", "service/warm", "-n", NAMESPACE, "--wait=false")
 
@@ -173,20 +175,20 @@ def test_service_ranges_are_the_tenants_and_exist_in_the_compute_cluster(
 def test_every_form_of_a_service_name_resolves(sides: dict[str, TenantServices]) -> None:
     forms = ["web", f"web.{NAMESPACE}", f"web.{NAMESPACE}.svc", f"web.{DOMAIN}", f"web.{DOMAIN}.", "alias"]
     for side in sides.values():
-        shown = side.address("web")
+        address = side.address("web")
         eventually(lambda side=side: side.caller.resolve("web", "alias")["alias"])  # type: ignore[misc]
-        assert side.caller.resolve(*forms) == {form: [shown] for form in forms}
+        assert side.caller.resolve(*forms) == {form: [address] for form in forms}
         assert side.caller.fetch(f"http://web.{NAMESPACE}/") in side.hosts
 
 
 def test_headless_and_stateful_set_names_resolve_to_pod_addresses(sides: dict[str, TenantServices]) -> None:
     for side in sides.values():
         pods = side.cluster.get("pods", "-n", NAMESPACE, "-l", "app=web")["items"]
-        own = {found["metadata"]["name"]: found["status"]["podIP"] for found in pods}
+        addresses = {found["metadata"]["name"]: found["status"]["podIP"] for found in pods}
         found = side.caller.resolve("peers", "web-0.peers", f"web-1.peers.{DOMAIN}")
-        assert found["peers"] == sorted(own.values())
-        assert found["web-0.peers"] == [own["web-0"]]
-        assert found[f"web-1.peers.{DOMAIN}"] == [own["web-1"]]
+        assert found["peers"] == sorted(addresses.values())
+        assert found["web-0.peers"] == [addresses["web-0"]]
+        assert found[f"web-1.peers.{DOMAIN}"] == [addresses["web-1"]]
         assert side.caller.fetch("http://web-1.peers:8080/") == f"web-1 of {side.name}"
 
 
@@ -217,13 +219,13 @@ def test_api_server_is_at_its_service_with_a_trusted_certificate(
         ca = side.cluster.kubectl("exec", "-n", NAMESPACE, "caller", "--", "cat", CA)
         address = side.address("kubernetes", "default")
         names = ["kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"]
-        assert side.caller.resolve(*names) == {one: [address] for one in names}
+        assert side.caller.resolve(*names) == {name: [address] for name in names}
         for host in (address, *names):
-            assert ["DNS", "kubernetes.default.svc"] in side.caller.handshake(host, 443, ca=ca)
-        other = sides["beta" if name == "alpha" else "alpha"]
-        strange = other.cluster.kubectl("exec", "-n", NAMESPACE, "caller", "--", "cat", CA)
+            assert ["DNS", "kubernetes.default.svc"] in side.caller.certificate_names(host, 443, ca=ca)
+        other_tenant = sides["beta" if name == "alpha" else "alpha"]
+        strange = other_tenant.cluster.kubectl("exec", "-n", NAMESPACE, "caller", "--", "cat", CA)
         with pytest.raises(AssertionError, match="CERTIFICATE_VERIFY_FAILED"):
-            side.caller.handshake(address, 443, ca=strange)
+            side.caller.certificate_names(address, 443, ca=strange)
 
 
 def test_services_of_other_tenants_do_not_resolve(sides: dict[str, TenantServices]) -> None:
@@ -243,17 +245,17 @@ def test_kube_dns_names_the_pods_name_server(sides: dict[str, TenantServices]) -
         assert endpoint["conditions"] == {"ready": True}
         assert [port["name"] for port in slice_["ports"]] == ["dns", "dns-tcp"]
         events = side.cluster.get("events", "-n", "kube-system")["items"]
-        assert [one for one in events if one["involvedObject"]["name"] == "kube-dns"] == []
+        assert [event for event in events if event["involvedObject"]["name"] == "kube-dns"] == []
 
 
 def test_new_service_is_reachable_immediately(sides: dict[str, TenantServices]) -> None:
     side = sides["alpha"]
     side.cluster.apply(service_manifest(NAMESPACE, "later"))
-    shown = side.address("later")
-    eventually(lambda: side.caller.reaches(f"http://{shown}/"), seconds=10)
-    eventually(lambda: side.caller.resolve("later")["later"] == [shown], seconds=10)
+    address = side.address("later")
+    eventually(lambda: side.caller.can_reach(f"http://{address}/"), seconds=10)
+    eventually(lambda: side.caller.resolve("later")["later"] == [address], seconds=10)
     side.cluster.kubectl("delete", "service", "later", "-n", NAMESPACE)
-    eventually(lambda: not side.caller.reaches(f"http://{shown}/"), seconds=10)
+    eventually(lambda: not side.caller.can_reach(f"http://{address}/"), seconds=10)
 
 
 def test_network_policies_are_forwarded_within_the_isolation(
@@ -262,8 +264,8 @@ def test_network_policies_are_forwarded_within_the_isolation(
     side = sides["alpha"]
     below = ("-n", f"alpha--{NAMESPACE}")
     fence = platform.compute.get("networkpolicy", "vkgateway-tenant", *below)["spec"]
-    own = {"namespaceSelector": {"matchLabels": {"vkgateway.io/tenant": "alpha"}}}
-    assert fence["ingress"] == [{"from": [own]}]
+    own_pods = {"namespaceSelector": {"matchLabels": {"vkgateway.io/tenant": "alpha"}}}
+    assert fence["ingress"] == [{"from": [own_pods]}]
     policy = {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -271,9 +273,9 @@ def test_network_policies_are_forwarded_within_the_isolation(
         "spec": {"podSelector": {"matchLabels": {"app": "web"}}, "ingress": [{"ports": [{"port": "http"}]}]},
     }
     side.cluster.apply(policy)
-    made = eventually(lambda: platform.compute.find("networkpolicy", "web", *below))
-    assert made is not None
-    assert made["spec"]["ingress"] == [{"from": [own], "ports": [{"port": "http", "protocol": "TCP"}]}]
+    compute_policy = eventually(lambda: platform.compute.find("networkpolicy", "web", *below))
+    assert compute_policy is not None
+    assert compute_policy["spec"]["ingress"] == [{"from": [own_pods], "ports": [{"port": "http", "protocol": "TCP"}]}]
     eventually(lambda: "ingress" not in platform.compute.get("networkpolicy", "vkgateway-tenant", *below)["spec"])
     opened = platform.compute.get("networkpolicy", "vkgateway-tenant-ingress-0", *below)["spec"]
     assert opened["podSelector"]["matchExpressions"] == [{"key": "app", "operator": "NotIn", "values": ["web"]}]
@@ -289,9 +291,9 @@ def test_fqdn_hostname_uses_the_tenant_domain(sides: dict[str, TenantServices]) 
     cluster.apply(named)
     if COMPUTE_MINOR < HOSTNAME_OVERRIDE_SINCE:
         dropped = "would drop spec.hostnameOverride (or setHostnameAsFQDN"
-        told = "-n", NAMESPACE, "--field-selector", "involvedObject.name=full"
+        event_options = "-n", NAMESPACE, "--field-selector", "involvedObject.name=full"
         eventually(
-            lambda: dropped in cluster.kubectl("get", "events", *told),
+            lambda: dropped in cluster.kubectl("get", "events", *event_options),
             what="a refusal",
         )
     else:

@@ -30,17 +30,17 @@ def gamma(platform: Platform) -> Iterator[Cluster]:
 
 
 def claim_manifest(name: str, *, size: str = "64Mi", **spec: Any) -> Document:
-    wanted = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}}
+    spec_fields = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}}
     metadata = {"name": name, "namespace": NAMESPACE}
-    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": wanted | spec}
+    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec_fields | spec}
 
 
 def claim_user_pod(name: str, command: str, **volume: Any) -> Document:
-    made = pod_manifest(
+    pod = pod_manifest(
         name, command=command, container=DATA, volumes=[{"name": "data", **volume}], restartPolicy="Never", **REAL
     )
-    made["metadata"]["namespace"] = NAMESPACE
-    return made
+    pod["metadata"]["namespace"] = NAMESPACE
+    return pod
 
 
 def stateful_set() -> Document:
@@ -70,11 +70,11 @@ def volume_folders(platform: Platform) -> list[str]:
 
 
 def test_volume_data_survives_its_pod(platform: Platform, gamma: Cluster) -> None:
-    mine = {"persistentVolumeClaim": {"claimName": "mine"}}
-    gamma.apply(claim_manifest("mine"), claim_user_pod("writer", "echo kept > /data/file", **mine))
+    claim_volume = {"persistentVolumeClaim": {"claimName": "mine"}}
+    gamma.apply(claim_manifest("mine"), claim_user_pod("writer", "echo kept > /data/file", **claim_volume))
     gamma.wait_pod("writer", "jsonpath={.status.phase}=Succeeded")
     gamma.kubectl("delete", "pod", "writer", "--wait")
-    gamma.apply(claim_user_pod("reader", "cat /data/file", **mine))
+    gamma.apply(claim_user_pod("reader", "cat /data/file", **claim_volume))
     gamma.wait_pod("reader", "jsonpath={.status.phase}=Succeeded")
     assert gamma.kubectl("logs", "reader").strip() == "kept"
 
@@ -82,8 +82,10 @@ def test_volume_data_survives_its_pod(platform: Platform, gamma: Cluster) -> Non
     assert (bound["status"]["phase"], bound["status"]["capacity"]) == ("Bound", {"storage": "64Mi"})
     volume = gamma.get("pv", bound["spec"]["volumeName"])
     assert volume["spec"]["csi"] == {"driver": "storage.vkgateway.io", "volumeHandle": bound["metadata"]["uid"]}
-    told = gamma.kubectl("get", "pv,pvc,sc,events", "-o", "yaml")
-    assert [word for word in (str(platform.data_dir), "real-0", BELOW, "folders.vkgateway.io") if word in told] == []
+    shown_objects = gamma.kubectl("get", "pv,pvc,sc,events", "-o", "yaml")
+    assert [
+        word for word in (str(platform.data_dir), "real-0", BELOW, "folders.vkgateway.io") if word in shown_objects
+    ] == []
 
     # It is on the real node: the tenant's scheduler sends no pod that uses it to another pool.
     (term,) = volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
@@ -109,10 +111,10 @@ def test_data_is_deleted_with_its_claim(platform: Platform, gamma: Cluster) -> N
 
 def test_stateful_set_keeps_its_data(platform: Platform, gamma: Cluster) -> None:
     gamma.apply(stateful_set())
-    eventually(lambda: gamma.phase("db-0") == "Running", what="the first pod")
+    eventually(lambda: gamma.pod_phase("db-0") == "Running", what="the first pod")
     gamma.wait_pod("db-0")
     gamma.kubectl("delete", "pod", "db-0", "--wait")
-    eventually(lambda: gamma.phase("db-0") == "Running", what="the second pod")
+    eventually(lambda: gamma.pod_phase("db-0") == "Running", what="the second pod")
     gamma.wait_pod("db-0")
     eventually(lambda: gamma.kubectl("exec", "db-0", "--", "cat", "/data/log").split() == ["started"] * 2)
     assert platform.compute.find("pvc", "data-db-0", "-n", BELOW) is not None
@@ -131,8 +133,8 @@ def test_generic_ephemeral_volume_lives_with_its_pod(platform: Platform, gamma: 
 
 def test_forbidden_class_is_refused_with_the_allowed_ones(gamma: Cluster) -> None:
     gamma.apply(claim_manifest("gold", storageClassName="gold"))
-    said = eventually(lambda: [words for reason, words in gamma.events("gold") if reason == "StorageClassRefused"])
-    assert said == ["storage class gold is not allowed for this tenant; allowed: local"]
+    messages = eventually(lambda: [words for reason, words in gamma.events("gold") if reason == "StorageClassRefused"])
+    assert messages == ["storage class gold is not allowed for this tenant; allowed: local"]
     gamma.kubectl("delete", "pvc", "gold", "--wait")
 
 

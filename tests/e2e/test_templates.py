@@ -104,16 +104,14 @@ def gated_pods(cluster: Cluster, *options: str) -> list[str]:
     """Return the gated pods."""
     found = cluster.get("pods", *options)["items"]
     return [
-        each["metadata"]["name"]
-        for each in found
-        if {"name": ADMISSION_GATE} in each["spec"].get("schedulingGates", ())
+        pod["metadata"]["name"] for pod in found if {"name": ADMISSION_GATE} in pod["spec"].get("schedulingGates", ())
     ]
 
 
 def pending_gang(platform: Platform, name: str) -> tuple[str, int, str] | None:
     """Return integration, number of pods and reason of a pending gang."""
     found = json.loads(platform.vkgateway("queue", "--tenant", "grouped", "-o", "json"))
-    return next(((each["way"], each["pods"], each["code"]) for each in found if each["name"] == name), None)
+    return next(((gang["way"], gang["pods"], gang["code"]) for gang in found if gang["name"] == name), None)
 
 
 def explained_gang(platform: Platform, name: str) -> Any:
@@ -125,7 +123,7 @@ def test_long_lived_token_from_a_template_is_refreshed(platform: Platform, group
     grouped.apply(pod_manifest("reader"))
     grouped.wait_pod("reader")
     secrets = platform.compute.get("secrets", "-n", "grouped--default")["items"]
-    (tokens,) = [one for one in secrets if one["metadata"]["annotations"].get(TOKEN_OF) == "reader"]
+    (tokens,) = [secret for secret in secrets if secret["metadata"]["annotations"].get(TOKEN_OF) == "reader"]
     (token,) = tokens["data"].values()
     body = base64.b64decode(token).split(b".")[1]
     claims = json.loads(base64.urlsafe_b64decode(body + b"=" * (-len(body) % 4)))
@@ -168,15 +166,16 @@ def test_job_with_generated_workload_starts_as_a_gang(platform: Platform, groupe
     eventually(lambda: pending_gang(platform, name) == ("podgroup", 2, "WaitingForQuota"), what="both wait")
     names = gated_pods(grouped, "-l", "job-name=train")
     assert len(names) == 2
-    told = {"WaitingForQuota"}
+    expected = {"WaitingForQuota"}
     eventually(
-        lambda: {admitted_condition(grouped, each).get("reason") for each in names} == told, what="both are told"
+        lambda: {admitted_condition(grouped, pod_name).get("reason") for pod_name in names} == expected,
+        what="both are told",
     )
     facts = explained_gang(platform, names[0])
     assert (facts["name"], facts["minimum"], facts["waiting"]) == (name, 2, 2)
     grouped.kubectl("delete", "pod", blocker, "--grace-period=1")
-    for each in names:
-        grouped.wait_pod(each)
+    for pod_name in names:
+        grouped.wait_pod(pod_name)
     grouped.kubectl("wait", f"podgroup/{name}", "--for=condition=PodGroupScheduled", "--timeout=30s")
     grouped.kubectl("delete", "job", "train", "--wait=true")
     eventually(lambda: not grouped.get("podgroups,workloads")["items"], what="PodGroup and Workload are deleted")
@@ -194,9 +193,9 @@ def test_each_replica_of_a_workload_group_starts_as_a_gang(platform: Platform, g
     )
     group = {"name": "workers", "policy": {"gang": {"minCount": 2}}}
     grouped.apply(manifest("Workload", "train", {"podGroups": [group]}))
-    waits = ("workload", 1, "WaitingForMembers")
-    eventually(lambda: pending_gang(platform, "train/workers/a") == waits, what="it waits for another")
-    assert pending_gang(platform, "train/workers/b") == waits
+    pending = ("workload", 1, "WaitingForMembers")
+    eventually(lambda: pending_gang(platform, "train/workers/a") == pending, what="it waits for another")
+    assert pending_gang(platform, "train/workers/b") == pending
     grouped.apply(worker("a-1", "a"))
     for name in ("a-0", "a-1"):
         grouped.wait_pod(name)

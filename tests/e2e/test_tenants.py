@@ -82,20 +82,20 @@ BAD = [
 def test_invalid_input_is_refused_and_leaves_nothing(
     platform: Platform, arguments: list[str], code: int, names: str
 ) -> None:
-    answer = platform.try_vkgateway("tenant", "create", *arguments)
+    result = platform.try_vkgateway("tenant", "create", *arguments)
 
-    assert answer.code == code, str(answer)
-    assert names in answer.err
-    assert "Traceback" not in answer.err
+    assert result.code == code, str(result)
+    assert names in result.err
+    assert "Traceback" not in result.err
     assert platform.compute.find("tenant", arguments[0].lower()) is None
 
 
 def test_existing_name_is_a_conflict(platform: Platform, alpha: Cluster) -> None:
     assert alpha
-    answer = platform.try_vkgateway("tenant", "create", "alpha", "--pool", "a100")
+    result = platform.try_vkgateway("tenant", "create", "alpha", "--pool", "a100")
 
-    assert answer.code == 4, str(answer)
-    assert "alpha" in answer.err
+    assert result.code == 4, str(result)
+    assert "alpha" in result.err
 
 
 def test_invalid_tenant_applied_with_kubectl_reports_why(platform: Platform) -> None:
@@ -156,11 +156,11 @@ def test_dangling_kubeconfig_gives_one_sentence(platform: Platform, tmp_path: Pa
             }
         )
     )
-    answer = platform.try_vkgateway("tenant", "list", "--kubeconfig", str(path))
+    result = platform.try_vkgateway("tenant", "list", "--kubeconfig", str(path))
 
-    assert answer.code == 5, str(answer)
-    assert "127.0.0.1:1" in answer.err
-    assert "Traceback" not in answer.err
+    assert result.code == 5, str(result)
+    assert "127.0.0.1:1" in result.err
+    assert "Traceback" not in result.err
 
 
 @pytest.mark.parametrize("form", ["json", "yaml", "name"])
@@ -177,16 +177,16 @@ def test_lists_are_machine_readable(platform: Platform, alpha: Cluster, form: st
 
 def test_tenant_certificate_opens_no_other_tenants_api(alpha: Cluster, beta: Cluster) -> None:
     server = beta.kubectl("config", "view", "--raw", "-o", "jsonpath={.clusters[0].cluster.server}")
-    answer = alpha.try_kubectl("--server", server, "--insecure-skip-tls-verify", "get", "pods")
+    result = alpha.try_kubectl("--server", server, "--insecure-skip-tls-verify", "get", "pods")
 
-    assert answer.code != 0
+    assert result.code != 0
 
 
 def test_tenant_certificate_opens_no_compute_api(platform: Platform, alpha: Cluster) -> None:
     server = platform.compute.kubectl("config", "view", "--raw", "-o", "jsonpath={.clusters[0].cluster.server}")
-    answer = alpha.try_kubectl("--server", server, "--insecure-skip-tls-verify", "get", "pods", "-A")
+    result = alpha.try_kubectl("--server", server, "--insecure-skip-tls-verify", "get", "pods", "-A")
 
-    assert answer.code != 0
+    assert result.code != 0
 
 
 def kubelet_request(platform: Platform, as_tenant: str, path: str) -> int:
@@ -200,8 +200,8 @@ def kubelet_request(platform: Platform, as_tenant: str, path: str) -> int:
     context.verify_mode = ssl.CERT_NONE
     context.load_cert_chain(certificate, certificate.with_suffix(".key"))
     try:
-        with urllib.request.urlopen(f"https://{host}:{port}{path}", context=context, timeout=10) as answer:
-            return int(answer.status)
+        with urllib.request.urlopen(f"https://{host}:{port}{path}", context=context, timeout=10) as response:
+            return int(response.status)
     except urllib.error.HTTPError as error:
         return error.code
 
@@ -242,7 +242,7 @@ def test_etcd_user_reads_only_its_tenants_keys(platform: Platform, alpha: Cluste
     )
 
     def list_keys(prefix: str) -> str:
-        answer = run_program(
+        result = run_program(
             etcdctl,
             f"--endpoints=https://127.0.0.1:{port}",
             f"--cacert={folder / 'etcd-ca.crt'}",
@@ -253,8 +253,8 @@ def test_etcd_user_reads_only_its_tenants_keys(platform: Platform, alpha: Cluste
             "--prefix",
             prefix,
         )
-        return answer.out + answer.err
+        return result.out + result.err
 
     assert "/tenants/alpha/" in list_keys("/tenants/alpha/")
-    for other in ("/tenants/beta/", "/compute/", "/"):
-        assert "permission denied" in list_keys(other)
+    for foreign_prefix in ("/tenants/beta/", "/compute/", "/"):
+        assert "permission denied" in list_keys(foreign_prefix)

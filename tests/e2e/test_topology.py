@@ -84,7 +84,7 @@ def zoned(platform: Platform) -> Iterator[list[str]]:
     kind = crd_manifest(
         "topology.node.k8s.io", "NodeResourceTopology", "noderesourcetopologies", "v1alpha2", scope="Cluster"
     )
-    platform.compute.define(kind)
+    platform.compute.apply_crds(kind)
     name = str(kind["metadata"]["name"])
     every = [str(node["metadata"]["name"]) for node in platform.compute.get("nodes")["items"]]
     names = [name for name in every if name.startswith("a100-")]
@@ -101,39 +101,39 @@ def compute_node(platform: Platform, name: str) -> str:
 
 
 def test_single_numa_zone_pod_waits_until_a_zone_fits(tenant: Cluster, platform: Platform, zoned: list[str]) -> None:
-    here: dict[str, Any] = {"nodeSelector": {"vkgateway.io/pool": "a100"}}
-    tenant.apply(gpu_pod("five", 5, **here))
+    node_spec: dict[str, Any] = {"nodeSelector": {"vkgateway.io/pool": "a100"}}
+    tenant.apply(gpu_pod("five", 5, **node_spec))
     wait_for_reason(tenant, "five", "Infeasible")
 
     names = [f"three-{number}" for number in range(2 * len(zoned))]
-    tenant.apply(*(gpu_pod(name, 3, **here) for name in names))
+    tenant.apply(*(gpu_pod(name, 3, **node_spec) for name in names))
     eventually(lambda: count_pods(tenant, "Running", "three-") == len(names), what="a pod in each zone")
     assert sorted(compute_node(platform, name) for name in names) == sorted(zoned * 2)
 
-    tenant.apply(gpu_pod("two", 2, **here))
+    tenant.apply(gpu_pod("two", 2, **node_spec))
     wait_for_reason(tenant, "two", "WaitingForRoom")
-    tenant.apply(gpu_pod("one", 1, **here))
+    tenant.apply(gpu_pod("one", 1, **node_spec))
     tenant.wait_pod("one")
     assert find_condition(tenant.get("pod", "two"), ADMITTED_CONDITION)["reason"] == "WaitingForRoom", (
         "both halves are free"
     )
 
     platform.compute.apply(*(zone_resources(node, 1, 1) for node in zoned if node != compute_node(platform, "one")))
-    consistently(lambda: tenant.phase("two") == "Pending")
-    gone = next(name for name in names if compute_node(platform, name) != compute_node(platform, "one"))
-    left = compute_node(platform, gone)
-    tenant.kubectl("delete", "pod", gone, "--grace-period=1")
+    consistently(lambda: tenant.pod_phase("two") == "Pending")
+    deleted_pod = next(name for name in names if compute_node(platform, name) != compute_node(platform, "one"))
+    freed_node = compute_node(platform, deleted_pod)
+    tenant.kubectl("delete", "pod", deleted_pod, "--grace-period=1")
     tenant.wait_pod("two")
-    assert compute_node(platform, "two") == left
+    assert compute_node(platform, "two") == freed_node
 
     # What comes free on a node that does not publish: with zones of 0 and 1 free, and one that may be in either.
     full = compute_node(platform, "one")
     platform.compute.apply(zone_resources(full, 0, 1))
-    tenant.apply(gpu_pod("last", 3, **here))
+    tenant.apply(gpu_pod("last", 3, **node_spec))
     wait_for_reason(tenant, "last", "WaitingForRoom")
-    consistently(lambda: tenant.phase("last") == "Pending")
-    other = next(name for name in names if name != gone and compute_node(platform, name) == full)
-    tenant.kubectl("delete", "pod", other, "--grace-period=1")
+    consistently(lambda: tenant.pod_phase("last") == "Pending")
+    other_pod = next(name for name in names if name != deleted_pod and compute_node(platform, name) == full)
+    tenant.kubectl("delete", "pod", other_pod, "--grace-period=1")
     tenant.wait_pod("last")
     assert compute_node(platform, "last") == full
 
@@ -141,8 +141,8 @@ def test_single_numa_zone_pod_waits_until_a_zone_fits(tenant: Cluster, platform:
 def group_pod(group: int, index: int, *, spec: Document) -> Document:
     """Return a pod as LeaderWorkerSet's controller and webhook create it: set `serve` with groups of three."""
     name = f"serve-{group}" if index == 0 else f"serve-{group}-{index}"
-    made = gpu_pod(name, 1)
-    made["metadata"] |= {
+    pod = gpu_pod(name, 1)
+    pod["metadata"] |= {
         "labels": {
             f"{LWS}/name": "serve",
             f"{LWS}/group-index": str(group),
@@ -156,15 +156,15 @@ def group_pod(group: int, index: int, *, spec: Document) -> Document:
             **({f"{LWS}/leader-name": f"serve-{group}"} if index else {}),
         },
     }
-    made["spec"] |= spec
-    return made
+    pod["spec"] |= spec
+    return pod
 
 
 def leader_affinity(group: int) -> Document:
     """Return the affinity of a leader: with pods of its group, and apart from all others."""
     key = f"{LWS}/group-key"
-    mine = [{"key": key, "operator": "In", "values": [f"group{group}"]}]
-    others: list[Document] = [
+    own_group = [{"key": key, "operator": "In", "values": [f"group{group}"]}]
+    other_groups: list[Document] = [
         {"key": key, "operator": "Exists"},
         {"key": key, "operator": "NotIn", "values": [f"group{group}"]},
     ]
@@ -173,12 +173,14 @@ def leader_affinity(group: int) -> Document:
         term = {"labelSelector": {"matchExpressions": expressions}, "topologyKey": PRODUCT}
         return {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
 
-    return group_pod(group, 0, spec={"affinity": {"podAffinity": required(mine), "podAntiAffinity": required(others)}})
+    return group_pod(
+        group, 0, spec={"affinity": {"podAffinity": required(own_group), "podAntiAffinity": required(other_groups)}}
+    )
 
 
 def test_each_leader_worker_group_has_its_own_domain(tenant: Cluster, platform: Platform) -> None:
     kind = crd_manifest("leaderworkerset.x-k8s.io", "LeaderWorkerSet", "leaderworkersets", "v1", scope="Namespaced")
-    tenant.define(kind)
+    tenant.apply_crds(kind)
     tenant.apply(
         {
             "apiVersion": "leaderworkerset.x-k8s.io/v1",
@@ -205,7 +207,7 @@ def test_each_leader_worker_group_has_its_own_domain(tenant: Cluster, platform: 
         domain = tenant.get("node", node)["metadata"]["labels"][PRODUCT]
         tenant.apply(group_pod(group, 2, spec={"nodeSelector": {PRODUCT: domain}}))
     eventually(lambda: count_pods(tenant, "Running", "serve-") == 6, what="both groups, whole")
-    where = {str(each["metadata"]["name"]): str(each["spec"]["nodeName"]) for each in list_pods(tenant, "serve-")}
+    where = {str(pod["metadata"]["name"]): str(pod["spec"]["nodeName"]) for pod in list_pods(tenant, "serve-")}
     assert {name[:7]: node for name, node in where.items()} == {"serve-0": chosen[0], "serve-1": chosen[1]}
     assert all(node == where[name[:7]] for name, node in where.items())
     products = {

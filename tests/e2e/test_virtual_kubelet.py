@@ -25,16 +25,16 @@ def tenant(platform: Platform, programs: Path, tmp_path_factory: pytest.TempPath
         pytest.skip(f"no real node here: {platform.status().get('realNode')}")
     virtualkubelet.load_images(platform, programs, folder=tmp_path_factory.mktemp("images"))
     platform.vkgateway("tenant", "create", "suite", "--pool", "v100", "--pool", "real")
-    made = platform.tenant("suite")
-    virtualkubelet.create_namespace(made)
-    return made
+    tenant = platform.tenant("suite")
+    virtualkubelet.create_namespace(tenant)
+    return tenant
 
 
 @pytest.mark.parametrize("node", ["real.local", "v100.local"])
 def test_virtual_kubelet_suite_passes(tenant: Cluster, programs: Path, node: str) -> None:
     virtualkubelet.create_kubelet_pod(tenant, node)
-    outcomes, said = virtualkubelet.run_suite(tenant, programs, node)
+    outcomes, output = virtualkubelet.run_suite(tenant, programs, node)
     passed = sorted(case for case, outcome in outcomes.items() if outcome == "PASS")
     sys.stdout.write(f"virtual-kubelet's suite against {node}: {len(passed)} of {len(outcomes)} passed\n")
-    assert set(outcomes.values()) == {"PASS"}, said
-    assert len(passed) == virtualkubelet.CASES, said
+    assert set(outcomes.values()) == {"PASS"}, output
+    assert len(passed) == virtualkubelet.CASES, output

@@ -47,9 +47,9 @@ def ask_whatif(platform: Platform, *question: str) -> Any:
 def notified_pods(cluster: Cluster) -> list[str]:
     found = cluster.get("pods")["items"]
     return [
-        each["metadata"]["name"]
-        for each in found
-        if EVICTION_DEADLINE_ANNOTATION in each["metadata"].get("annotations", {})
+        pod["metadata"]["name"]
+        for pod in found
+        if EVICTION_DEADLINE_ANNOTATION in pod["metadata"].get("annotations", {})
     ]
 
 
@@ -61,9 +61,9 @@ GANG = ("gang", "--tenant", "asker", "--request", "nvidia.com/gpu=8")
 
 
 def test_gang_prediction_comes_true_and_changes_nothing(platform: Platform, asker: Cluster, lender: Cluster) -> None:
-    told = ask_whatif(platform, *GANG)
-    [outcome], [evicted] = told["gangs"], told["evictions"]
-    assert (told["verdict"], outcome["borrowed"]) == ("StartsAfterEviction", False)
+    answer = ask_whatif(platform, *GANG)
+    [outcome], [evicted] = answer["gangs"], answer["evictions"]
+    assert (answer["verdict"], outcome["borrowed"]) == ("StartsAfterEviction", False)
     assert (evicted["gang"]["tenant"], evicted["inside"]) == ("lender", False)
     [place] = outcome["placements"]
     victim = evicted["gang"]["name"]
@@ -77,11 +77,11 @@ def test_gang_prediction_comes_true_and_changes_nothing(platform: Platform, aske
     asker.apply(node_pod("train"))
     asker.wait_pod("train")
     assert compute_node(platform, "asker", "train") == place["node"]
-    phases = {each["metadata"]["name"]: each["status"]["phase"] for each in lender.get("pods")["items"]}
+    phases = {pod["metadata"]["name"]: pod["status"]["phase"] for pod in lender.get("pods")["items"]}
     assert {name for name, phase in phases.items() if phase != "Running"} <= {victim}
     drained = ask_whatif(platform, "drain", place["node"])
-    assert (drained["verdict"], [each["gang"]["name"] for each in drained["gangs"]]) == ("AllRestart", ["train"])
-    assert {each["gang"]["name"] for each in drained["evictions"]} == {"low-0", "low-1"} - {victim}
+    assert (drained["verdict"], [entry["gang"]["name"] for entry in drained["gangs"]]) == ("AllRestart", ["train"])
+    assert {eviction["gang"]["name"] for eviction in drained["evictions"]} == {"low-0", "low-1"} - {victim}
 
 
 def test_guarantee_is_checked_as_the_gateway_checks_the_tenant(
@@ -91,8 +91,8 @@ def test_guarantee_is_checked_as_the_gateway_checks_the_tenant(
     assert refused["verdict"] == "Refused"
     assert "1 more node like v100-0 would hold it" in refused["notes"][0]
     line = ("tenant", "create", "third", "--pool")
-    made = platform.try_vkgateway(*line, f"{POOL}:guarantee=nvidia.com/gpu=16")
-    assert (made.code, "nvidia.com/gpu" in made.err) == (2, True)
+    result = platform.try_vkgateway(*line, f"{POOL}:guarantee=nvidia.com/gpu=16")
+    assert (result.code, "nvidia.com/gpu" in result.err) == (2, True)
     fits = platform.try_vkgateway(*line, f"{POOL}:guarantee=nvidia.com/gpu=8", "--dry-run")
     assert (fits.code, "kind: Tenant" in fits.out) == (0, True)
     assert "It fits next to the existing guarantees" in fits.err
@@ -103,17 +103,17 @@ def test_added_nodes_are_explained_by_the_gangs_that_start(platform: Platform, a
 
     def start_effects() -> dict[str, str]:
         found = ask_whatif(platform, "grow", POOL, "--nodes", "2")["effects"]
-        return {each["gang"]["name"]: each["after"] for each in found}
+        return {effect["gang"]["name"]: effect["after"] for effect in found}
 
     eventually(lambda: "starts on new-" in start_effects().get("waits", ""), what="the waiting pod would start")
     lender.kubectl("delete", "pod", "waits", "--grace-period=1")
 
 
 def test_unknown_names_list_the_existing_ones(platform: Platform) -> None:
-    for question, said in (
+    for question, message in (
         (("drain", "v100-17"), "node 'v100-17' is in no pool"),
         (("grow", "h100", "--nodes", "1"), "pool 'h100' does not exist"),
         (("gang", "--tenant", "nobody", "--request", "nvidia.com/gpu=8"), "tenant 'nobody' does not exist"),
     ):
         refused = platform.try_vkgateway("whatif", *question)
-        assert (refused.code, said in refused.err, "vailable" in refused.err) == (3, True, True), refused
+        assert (refused.code, message in refused.err, "vailable" in refused.err) == (3, True, True), refused

@@ -115,8 +115,8 @@ def evict(cluster: Cluster, name: str, namespace: str = "default") -> tuple[int,
         "metadata": {"name": name, "namespace": namespace},
     }
     path = f"/api/v1/namespaces/{namespace}/pods/{name}/eviction"
-    answer = cluster.try_kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(eviction))
-    return answer.code, answer.err
+    result = cluster.try_kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(eviction))
+    return result.code, result.err
 
 
 def test_eviction_honours_the_budget_and_reaches_the_compute_pod(platform: Platform, alpha: Cluster) -> None:
@@ -130,14 +130,14 @@ def test_eviction_honours_the_budget_and_reaches_the_compute_pod(platform: Platf
     eventually(
         lambda: alpha.get("pdb", "quorum")["status"].get("currentHealthy") == 2, what="the budget to know its pods"
     )
-    code, said = evict(alpha, first)
+    code, output = evict(alpha, first)
     assert code != 0
-    assert "disruption budget" in said
+    assert "disruption budget" in output
     assert compute_pod(platform, first) is not None
     eventually(lambda: compute_budget(platform).get("disruptionsAllowed") == 0, what="the budget below")
-    code, said = evict(platform.compute, first, "alpha--default")
+    code, output = evict(platform.compute, first, "alpha--default")
     assert code != 0
-    assert "disruption budget" in said
+    assert "disruption budget" in output
 
     alpha.kubectl("patch", "pdb", "quorum", "--type=merge", "-p", '{"spec":{"minAvailable":1}}')
     eventually(lambda: alpha.get("pdb", "quorum")["status"].get("disruptionsAllowed") == 1, what="room in the budget")
@@ -148,7 +148,7 @@ def test_eviction_honours_the_budget_and_reaches_the_compute_pod(platform: Platf
     eventually(lambda: compute_budget(platform).get("disruptionsAllowed") == 1, what="the next pod is healthy below")
     second, _ = pod_names(alpha, "quorum")
     assert evict(platform.compute, second, "alpha--default")[0] == 0
-    eventually(lambda: alpha.phase(second) in ("Failed", ""), what="the pod that was evicted below has ended")
+    eventually(lambda: alpha.pod_phase(second) in ("Failed", ""), what="the pod that was evicted below has ended")
     alpha.kubectl("delete", "deployment,pdb", "quorum", "--cascade=foreground", "--wait")
     eventually(lambda: platform.compute.find("pdb", "quorum", "-n", "alpha--default") is None)
 
@@ -159,7 +159,7 @@ def test_cordoned_virtual_node_gets_no_new_pods(alpha: Cluster, cordoned: str) -
         lambda: "cordoned" in str(alpha.get("pod", "late-gpu")["status"].get("conditions")),
         what="the reason of the pod that waits for a GPU",
     )
-    assert alpha.phase("late") == "Pending"
+    assert alpha.pod_phase("late") == "Pending"
     assert alpha.get("node", cordoned)["spec"]["unschedulable"] is True
     alpha.kubectl("uncordon", cordoned)
     alpha.wait_pod("late")
@@ -219,7 +219,7 @@ def test_pods_survive_the_deletion_of_their_virtual_node(platform: Platform, alp
     )
     alpha.kubectl("wait", "node/v100.local", "--for=condition=Ready", "--timeout=30s")
     assert compute_pod(platform, "stays") is not None
-    assert alpha.phase("stays") == "Running"
+    assert alpha.pod_phase("stays") == "Running"
     alpha.kubectl("delete", "pod", "stays", "--wait")
 
 
@@ -263,7 +263,7 @@ def test_webhook_that_refuses_status_affects_its_tenant_only(alpha: Cluster, bet
         alpha.apply(pod_manifest("unheard", **A100))
         beta.apply(pod_manifest("unharmed", **A100))
         beta.wait_pod("unharmed")
-        assert alpha.phase("unheard") == "Pending"
+        assert alpha.pod_phase("unheard") == "Pending"
     finally:
         alpha.kubectl("delete", "validatingwebhookconfiguration", "stubborn")
     alpha.wait_pod("unheard")
@@ -282,9 +282,9 @@ def test_names_texts_and_sizes_at_their_limits(platform: Platform, alpha: Cluste
     alpha.kubectl("create", "-f", "-", stdin=json.dumps(document))
     alpha.wait_pod(long)
 
-    made = compute_pod(platform, long)
-    assert made is not None
-    assert made["metadata"]["annotations"]["example.org/odd"] == odd
+    copy_below = compute_pod(platform, long)
+    assert copy_below is not None
+    assert copy_below["metadata"]["annotations"]["example.org/odd"] == odd
     copy = platform.compute.get("configmap", "large", "-n", "alpha--default")
     assert len(copy["data"]["x"]) == 1_000_000
 
@@ -316,8 +316,8 @@ def test_deleted_namespace_can_be_re_created(platform: Platform, alpha: Cluster)
 @pytest.mark.usefixtures("real")
 def test_cron_job_starts_jobs(alpha: Cluster, tick: str) -> None:
     def started_jobs() -> list[str]:
-        found = [each["metadata"] for each in alpha.get("jobs")["items"]]
-        return [each["name"] for each in found if each.get("ownerReferences", [{}])[0].get("name") == tick]
+        found = [job["metadata"] for job in alpha.get("jobs")["items"]]
+        return [metadata["name"] for metadata in found if metadata.get("ownerReferences", [{}])[0].get("name") == tick]
 
     started = eventually(started_jobs, seconds=90, what="the job of the next minute")[0]
     alpha.kubectl("wait", f"job/{started}", "--for=condition=Complete", "--timeout=60s", timeout=70)

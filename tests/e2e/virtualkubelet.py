@@ -64,8 +64,8 @@ def run_suite(tenant: Cluster, programs: Path, node: str) -> tuple[dict[str, str
     argv = [str(programs / "virtual-kubelet-e2e.test"), "-test.v", f"-test.timeout={_SECONDS}s"]
     argv += [f"-kubeconfig={tenant.kubeconfig}", f"-namespace={NAMESPACE}", f"-node-name={node}"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=_SECONDS + 30)
-    said = done.stdout + done.stderr
-    return {case: outcome for outcome, case in _OUTCOME.findall(said)}, said
+    output = done.stdout + done.stderr
+    return {case: outcome for outcome, case in _OUTCOME.findall(output)}, output
 
 
 def _namespace_objects() -> list[dict[str, Any]]:

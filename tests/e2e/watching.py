@@ -62,16 +62,16 @@ class Watch:
     def objects(self) -> list[Document]:
         """Return the current objects in the order of `kubectl get`, once kubectl has printed all of them."""
         deadline = time.monotonic() + _PATIENCE
-        self.take_in()
+        self.process_output()
         while not _CHANGES_FOLLOW.search(self._log):
-            left = deadline - time.monotonic()
-            if self.ended or left < 0:
+            remaining = deadline - time.monotonic()
+            if self.ended or remaining < 0:
                 raise AssertionError(f"{self._what}: {self._log.decode(errors='replace')}")
-            select.select(self.files, [], [], left)
-            self.take_in()
-        return [each for _, each in sorted(self._objects.items(), key=lambda entry: "/".join(entry[0]))]
+            select.select(self.files, [], [], remaining)
+            self.process_output()
+        return [document for _, document in sorted(self._objects.items(), key=lambda entry: "/".join(entry[0]))]
 
-    def take_in(self) -> None:
+    def process_output(self) -> None:
         """Process the output since the last call.
 
         The log is read first. If it says that changes follow, the other pipe holds all earlier objects.
@@ -80,17 +80,17 @@ class Watch:
             return
         log, _ = _read(self._err)
         self._log += log
-        told, ended = _read(self._out)
-        *lines, self._line = (self._line + told).split(b"\n")
+        output, ended = _read(self._out)
+        *lines, self._line = (self._line + output).split(b"\n")
         for line in lines:
             event = json.loads(line)
             ended = ended or event["type"] == "ERROR"
-            self._note(event["type"], event["object"])
+            self._apply_event(event["type"], event["object"])
         self.ended = ended
         if ended:
             self._log += _read(self._err)[0]
 
-    def _note(self, change: str, document: Document) -> None:
+    def _apply_event(self, change: str, document: Document) -> None:
         metadata = document["metadata"]
         key = (metadata.get("namespace", ""), metadata.get("name", ""))
         if change == "DELETED":
@@ -127,7 +127,7 @@ class Watching:
         """Return the current objects. A watch that the server ended is restarted."""
         watch = self._watches.get(argv)
         if watch is not None:
-            watch.take_in()
+            watch.process_output()
         if watch is None or watch.ended:
             self._end(argv)
             watch = self._watches[argv] = Watch(argv, env)
@@ -141,7 +141,7 @@ class Watching:
         else:
             time.sleep(seconds)
         for watch in self._watches.values():
-            watch.take_in()
+            watch.process_output()
 
     def _end(self, argv: tuple[str, ...]) -> None:
         if argv in self._watches:
@@ -159,13 +159,13 @@ _current: ContextVar[Watching | None] = ContextVar("watching", default=None)
 @contextlib.contextmanager
 def watching() -> Iterator[Watching]:
     """Answer reads of clusters from watches until the block ends."""
-    made = Watching()
-    token = _current.set(made)
+    watches = Watching()
+    token = _current.set(watches)
     try:
-        yield made
+        yield watches
     finally:
         _current.reset(token)
-        made.close()
+        watches.close()
 
 
 def is_watched(args: Sequence[str]) -> bool:

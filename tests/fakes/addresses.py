@@ -50,11 +50,11 @@ class Addresses:
     def _checked(self, address: str) -> str:
         if address == "None":
             return address
-        said = f'spec.clusterIPs: Invalid value: ["{address}"]: failed to allocate IP {address}: '
+        message = f'spec.clusterIPs: Invalid value: ["{address}"]: failed to allocate IP {address}: '
         if any(found["spec"].get("clusterIP") == address for found in self.store.all(SERVICES)):
-            raise Refusal(422, "Invalid", said + "provided IP is already allocated")
+            raise Refusal(422, "Invalid", message + "provided IP is already allocated")
         if not any(ipaddress.ip_address(address) in ipaddress.ip_network(cidr) for cidr in self._cidrs()):
-            raise Refusal(422, "Invalid", said + "the provided network does not match the current range")
+            raise Refusal(422, "Invalid", message + "the provided network does not match the current range")
         return address
 
     def _cidrs(self) -> list[str]:

@@ -38,9 +38,9 @@ Document = dict[str, Any]
 
 _APPLY = "application/apply-patch+yaml"
 _PATCHES = {
-    "application/merge-patch+json": patches.merge,
-    "application/strategic-merge-patch+json": patches.strategic,
-    "application/json-patch+json": patches.json_patch,
+    "application/merge-patch+json": patches.apply_merge_patch,
+    "application/strategic-merge-patch+json": patches.apply_strategic_patch,
+    "application/json-patch+json": patches.apply_json_patch,
 }
 _VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
@@ -59,7 +59,7 @@ class Fault:
     message: str = "a fault that the test asked for"
     hits: int = field(default=0, init=False)
 
-    def fits(self, request: web.Request) -> bool:
+    def matches(self, request: web.Request) -> bool:
         return self.times > 0 and self.method in ("*", request.method) and self.path in request.path_qs
 
 
@@ -114,7 +114,7 @@ class FakeApiServer:
     async def start(self, port: int = 0) -> None:
         """Listen on loopback."""
         app = web.Application(client_max_size=16 * 1024 * 1024)
-        app.router.add_route("*", "/{path:.*}", self._answer)
+        app.router.add_route("*", "/{path:.*}", self._handle_request)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None, handler_cancellation=True)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", port)
@@ -197,7 +197,7 @@ class FakeApiServer:
             while not condition():
                 await self._changed.wait()
 
-    def _news(self) -> None:
+    def _wake_waiters(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -212,12 +212,12 @@ class FakeApiServer:
 
     # -- requests --------------------------------------------------------------------------------------------------
 
-    async def _answer(self, request: web.Request) -> web.StreamResponse:
+    async def _handle_request(self, request: web.Request) -> web.StreamResponse:
         self.requests.append(f"{request.method} {request.path_qs}")
         self.user_agents.add(request.headers.get("User-Agent", ""))
-        self._news()
+        self._wake_waiters()
         try:
-            refused = await self._fault(request)
+            refused = await self._apply_fault(request)
             if refused is not None:
                 return refused
             if self.token and request.headers.get("Authorization") != f"Bearer {self.token}":
@@ -226,8 +226,8 @@ class FakeApiServer:
         except Refusal as refusal:
             return _status(refusal)
 
-    async def _fault(self, request: web.Request) -> web.StreamResponse | None:
-        fault = next((fault for fault in self._faults if fault.fits(request)), None)
+    async def _apply_fault(self, request: web.Request) -> web.StreamResponse | None:
+        fault = next((fault for fault in self._faults if fault.matches(request)), None)
         if fault is None:
             return None
         fault.times -= 1
@@ -249,14 +249,14 @@ class FakeApiServer:
         if parts in (["version"], ["healthz"], ["readyz"], ["livez"]):
             return web.json_response({"gitVersion": "v1.36.3"}) if parts == ["version"] else web.Response(text="ok")
         if len(parts) == size:
-            return self._discovery("/".join(parts))
+            return self._serve_discovery("/".join(parts))
         if len(parts) == 2 and parts[0] == "apis":
-            return self._group(parts[1])
-        target = self._target(parts, size)
+            return self._serve_group(parts[1])
+        target = self._parse_target(parts, size)
         self._authorize(request, target)
         if not target.name:
-            return await self._collection(request, target)
-        return await self._object(request, target)
+            return await self._serve_collection(request, target)
+        return await self._serve_object(request, target)
 
     def _authorize(self, request: web.Request, target: Target) -> None:
         """Refuse requests without the needed rights. To apply a missing object also requires `create`."""
@@ -273,7 +273,7 @@ class FakeApiServer:
                 what = "/".join(filter(None, (target.resource.plural, target.subresource)))
                 raise Refusal(403, "Forbidden", f'cannot {verb} resource "{what}"')
 
-    def _target(self, parts: list[str], size: int) -> Target:
+    def _parse_target(self, parts: list[str], size: int) -> Target:
         prefix, rest = "/".join(parts[:size]), parts[size:]
         namespace = ""
         if len(rest) > 2 and rest[0] == "namespaces" and (prefix, rest[2]) in self._kinds:
@@ -284,7 +284,7 @@ class FakeApiServer:
         rest = [*rest, "", ""]
         return Target(resource, namespace, rest[1], rest[2])
 
-    def _group(self, name: str) -> web.Response:
+    def _serve_group(self, name: str) -> web.Response:
         prefixes = dict.fromkeys(where for where, _ in self._kinds if where.startswith(f"apis/{name}/"))
         if not prefixes:
             raise Refusal(404, "NotFound", "the server could not find the requested resource")
@@ -292,16 +292,16 @@ class FakeApiServer:
         group = {"kind": "APIGroup", "name": name, "versions": versions, "preferredVersion": versions[0]}
         return web.json_response(group)
 
-    def _discovery(self, prefix: str) -> web.Response:
+    def _serve_discovery(self, prefix: str) -> web.Response:
         kinds = [known for (where, _), known in self._kinds.items() if where == prefix]
         if not kinds:
             raise Refusal(404, "NotFound", "the server could not find the requested resource")
         entries = [{"name": k.plural, "kind": k.kind, "namespaced": k.namespaced} for k in kinds]
         return web.json_response({"kind": "APIResourceList", "resources": entries})
 
-    async def _collection(self, request: web.Request, target: Target) -> web.StreamResponse:
+    async def _serve_collection(self, request: web.Request, target: Target) -> web.StreamResponse:
         if request.method == "POST":
-            new = self._known(target, await request.json())
+            new = self._known_fields(target, await request.json())
             with self.store.dry_run(_is_dry(request)):
                 document = self.store.create(target.resource, new, target.namespace)
                 self._define(document)
@@ -312,9 +312,9 @@ class FakeApiServer:
             return await self._watch(request, target.resource, selection)
         if request.method != "GET":
             raise Refusal(405, "MethodNotAllowed", "the server does not allow this method")
-        return web.json_response(self._list(target.resource, selection, query))
+        return web.json_response(self._build_list(target.resource, selection, query))
 
-    def _list(self, resource: Resource, selection: Selection, query: Any) -> Document:
+    def _build_list(self, resource: Resource, selection: Selection, query: Any) -> Document:
         found = [document for document in self.store.all(resource) if selection.matches(document)]
         start, version = 0, self.store.version
         if query.get("continue"):
@@ -343,10 +343,10 @@ class FakeApiServer:
 
     # -- single objects --------------------------------------------------------------------------------------------
 
-    async def _object(self, request: web.Request, target: Target) -> web.StreamResponse:
+    async def _serve_object(self, request: web.Request, target: Target) -> web.StreamResponse:
         store, resource = self.store, target.resource
         if request.method == "POST":
-            return self._action(target, await request.json())
+            return self._run_action(target, await request.json())
         if request.method == "GET" and target.subresource == "log":
             container = request.query.get("container", "")
             return web.Response(text=self.logs.get((target.namespace, target.name, container), ""))
@@ -382,7 +382,7 @@ class FakeApiServer:
                 document = store.create(target.resource, patch, target.namespace)
                 self._define(document)
                 return web.json_response(document, status=201)
-            new = patches.merge(old, patch)
+            new = patches.apply_merge_patch(old, patch)
         else:
             old = store.get(target.resource, target.name, target.namespace)
             try:
@@ -397,7 +397,7 @@ class FakeApiServer:
         with store.dry_run(_is_dry(request)):
             changed = store.update(
                 target.resource,
-                self._known(target, new),
+                self._known_fields(target, new),
                 name=target.name,
                 namespace=target.namespace,
                 status=target.subresource == "status",
@@ -410,10 +410,10 @@ class FakeApiServer:
                 why = f"{container['image']} is not allowed"
                 raise Refusal(403, "Forbidden", f'admission webhook "images" denied the request: {why}')
 
-    def _known(self, target: Target, document: Document) -> Document:
+    def _known_fields(self, target: Target, document: Document) -> Document:
         return without_fields(document, self.unknown_fields) if target.resource is PODS else document
 
-    def _action(self, target: Target, body: Document) -> web.Response:
+    def _run_action(self, target: Target, body: Document) -> web.Response:
         store = self.store
         old = store.get(target.resource, target.name, target.namespace)
         if target.subresource == "binding":
@@ -425,8 +425,8 @@ class FakeApiServer:
             grace = options.get("gracePeriodSeconds")
             store.delete(PODS, target.name, target.namespace, uid=uid, grace=grace)
         elif target.subresource == "token":
-            asked = body["spec"].get("expirationSeconds") or int(self.token_lifetime.total_seconds())
-            expires = render_time(store.now() + timedelta(seconds=asked))
+            lifetime_seconds = body["spec"].get("expirationSeconds") or int(self.token_lifetime.total_seconds())
+            expires = render_time(store.now() + timedelta(seconds=lifetime_seconds))
             token = f"token.{target.namespace}.{target.name}.{store.version}"
             return web.json_response(body | {"status": {"token": token, "expirationTimestamp": expires}}, status=201)
         else:
@@ -442,7 +442,7 @@ class FakeApiServer:
         if streaming and not self.streaming_lists:
             raise Refusal(422, "Invalid", "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch")
         since = int(query.get("resourceVersion") or 0) or store.version
-        async with self._stream(request) as response:
+        async with self._open_stream(request) as response:
             if since < store.oldest:
                 await _send(response, "ERROR", _document(Refusal(410, "Expired", "too old resource version")))
                 return response
@@ -466,18 +466,18 @@ class FakeApiServer:
         return response
 
     @asynccontextmanager
-    async def _stream(self, request: web.Request) -> AsyncIterator[web.StreamResponse]:
+    async def _open_stream(self, request: web.Request) -> AsyncIterator[web.StreamResponse]:
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
         self.watches += 1
-        self._news()
+        self._wake_waiters()
         try:
             yield response
         except ConnectionResetError:
             pass
         finally:
             self.watches -= 1
-            self._news()
+            self._wake_waiters()
 
     async def _send_change(
         self, response: web.StreamResponse, change: Change, resource: Resource, selection: Selection

@@ -9,10 +9,10 @@ from typing import Any
 
 def without_fields(document: dict[str, Any], paths: Iterable[str]) -> dict[str, Any]:
     """Return a copy of the document without these paths. `[]` means every entry of a list: `spec.volumes[].image`."""
-    left = copy.deepcopy(document)
+    result = copy.deepcopy(document)
     for path in paths:
-        _remove_path(left, path.split("."))
-    return left
+        _remove_path(result, path.split("."))
+    return result
 
 
 def _remove_path(part: Any, path: list[str]) -> None:

@@ -89,9 +89,9 @@ class Change:
             assert self.new is not None
             return ("MODIFIED" if before else "ADDED"), self.new
         if before:
-            gone = copy.deepcopy(self.new or self.old or {})
-            gone["metadata"]["resourceVersion"] = str(self.version)
-            return "DELETED", gone
+            last_state = copy.deepcopy(self.new or self.old or {})
+            last_state["metadata"]["resourceVersion"] = str(self.version)
+            return "DELETED", last_state
         return None
 
 
@@ -191,8 +191,8 @@ class ObjectStore:
         old = self.get(resource, name, namespace)
         new = copy.deepcopy(document)
         metadata, before = new.setdefault("metadata", {}), old["metadata"]
-        asked = metadata.get("resourceVersion")
-        if asked not in (None, "", before["resourceVersion"]):
+        requested_version = metadata.get("resourceVersion")
+        if requested_version not in (None, "", before["resourceVersion"]):
             raise Refusal(409, "Conflict", f'"{name}": the object has been modified; please apply your changes')
         if metadata.get("uid", before["uid"]) != before["uid"]:
             raise Refusal(409, "Conflict", f'"{name}": Precondition failed: UID')
@@ -231,14 +231,14 @@ class ObjectStore:
         """Delete an object as the server does: a bound pod waits for its kubelet, any object for its finalizers."""
         old = self.get(resource, name, namespace)
         before = old["metadata"]
-        for what, wanted, there in (
+        for what, wanted, current in (
             ("UID", uid, before["uid"]),
             ("ResourceVersion", version, before["resourceVersion"]),
         ):
-            if wanted is not None and wanted != there:
-                raise Refusal(409, "Conflict", f"Precondition failed: {what} in precondition: {wanted}, {there}")
+            if wanted is not None and wanted != current:
+                raise Refusal(409, "Conflict", f"Precondition failed: {what} in precondition: {wanted}, {current}")
         key = before.get("namespace", ""), name
-        grace = self._grace(resource, old, grace)
+        grace = self._grace_seconds(resource, old, grace)
         already = before.get("deletionGracePeriodSeconds")
         if "deletionTimestamp" not in before or (already is not None and grace < already):
             new = copy.deepcopy(old)
@@ -252,24 +252,24 @@ class ObjectStore:
                 self._remove(resource, key)
                 return new
         if resource is NAMESPACES:
-            self._empty(name)
+            self._delete_contents(name)
         self._remove_if_over(resource, key)
         return old
 
-    def _grace(self, resource: Resource, document: Document, asked: int | None) -> int:
+    def _grace_seconds(self, resource: Resource, document: Document, requested_seconds: int | None) -> int:
         if resource is not PODS:
             return 0
         phase = document.get("status", {}).get("phase")
         if not document.get("spec", {}).get("nodeName") or phase in ("Succeeded", "Failed"):
             return 0
-        if asked is not None:
-            return asked
+        if requested_seconds is not None:
+            return requested_seconds
         return int(document["spec"].get("terminationGracePeriodSeconds", 30))
 
-    def _empty(self, namespace: str) -> None:
-        for resource, kept in list(self.objects.items()):
-            for inside, name in list(kept):
-                if resource.namespaced and inside == namespace and (inside, name) in kept:
+    def _delete_contents(self, namespace: str) -> None:
+        for resource, objects in list(self.objects.items()):
+            for inside, name in list(objects):
+                if resource.namespaced and inside == namespace and (inside, name) in objects:
                     self.delete(resource, name, namespace, grace=0)
 
     def _remove_if_over(self, resource: Resource, key: Key) -> None:
@@ -285,11 +285,11 @@ class ObjectStore:
     def _store(self, resource: Resource, key: Key, new: Document) -> Document:
         if self._dry:
             return new
-        kept = self.objects.setdefault(resource, {})
+        objects = self.objects.setdefault(resource, {})
         self.version += 1
         new["metadata"]["resourceVersion"] = str(self.version)
-        self._record(Change(self.version, resource, kept.get(key), new))
-        kept[key] = new
+        self._record(Change(self.version, resource, objects.get(key), new))
+        objects[key] = new
         return new
 
     def _remove(self, resource: Resource, key: Key) -> None:

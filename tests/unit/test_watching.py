@@ -141,12 +141,12 @@ def test_more_than_a_pipe_holds_is_taken_in(kubectl: Kubectl) -> None:
 def test_who_is_asked_for_by_name_is_selected(kubectl: Kubectl, later: IO[str]) -> None:
     kubectl.will_tell(then=tell_later(kubectl))
     with watching() as seen:
-        assert kubectl.cluster.phase("a") == ""
+        assert kubectl.cluster.pod_phase("a") == ""
         with pytest.raises(AssertionError, match="get pod a: not found"):
             kubectl.cluster.get("pod", "a")
         later.write(watch_line("ADDED", "a", "Pending") + "\n")
         seen.pause(20)
-        assert kubectl.cluster.phase("a") == "Pending"
+        assert kubectl.cluster.pod_phase("a") == "Pending"
         assert kubectl.cluster.get("pod", "a")["metadata"]["name"] == "a"
     assert [call.partition(" get ")[2].partition(" -o")[0] for call in kubectl.calls] == [
         "pod --field-selector metadata.name=a"
@@ -193,7 +193,7 @@ def test_who_tells_nothing_is_given_up(kubectl: Kubectl, monkeypatch: pytest.Mon
 def test_what_never_comes_is_told(kubectl: Kubectl) -> None:
     kubectl.will_tell(watch_line("ADDED", "a", "Pending"))
     with pytest.raises(AssertionError, match="not seen within 0 s: a running pod"):
-        eventually(lambda: kubectl.cluster.phase("a") == "Running", seconds=0.3, what="a running pod")
+        eventually(lambda: kubectl.cluster.pod_phase("a") == "Running", seconds=0.3, what="a running pod")
 
 
 def test_outside_of_a_wait_each_question_is_asked(kubectl: Kubectl) -> None:

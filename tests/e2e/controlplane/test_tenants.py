@@ -67,8 +67,8 @@ def stop_at(step: Step) -> Callable[[Step], Awaitable[None]]:
 async def test_admin_works_in_the_tenant_cluster(place: World, alpha: ControlPlane, beta: ControlPlane) -> None:
     kubeconfig = place.kubeconfig("alpha")
     assert (await place.kubectl(kubeconfig, "create", "namespace", "team"))[0] == 0
-    code, said = await place.kubectl(kubeconfig, "-n", "team", "create", "deployment", "web", "--image=x")
-    assert code == 0, said
+    code, output = await place.kubectl(kubeconfig, "-n", "team", "create", "deployment", "web", "--image=x")
+    assert code == 0, output
     async with alpha.create_client() as client:
         await wait_until(lambda: _count_pods(client, "team"), interval=0.1)
     async with beta.create_client() as client:
@@ -99,21 +99,21 @@ async def test_etcd_certificate_opens_only_the_tenants_keys(
         cert=(folder / "etcd.crt").read_bytes(),
         key=(folder / "etcd.key").read_bytes(),
     )
-    own, everything = KeyRange.for_prefix("/tenants/alpha"), KeyRange(b"\0", b"\0")
+    own_keys, all_keys = KeyRange.for_prefix("/tenants/alpha"), KeyRange(b"\0", b"\0")
     async with EtcdClient([place.endpoint], tls=tls) as etcd:
-        assert await etcd.keys.count_range(own) > 0
+        assert await etcd.keys.count_range(own_keys) > 0
         for attempt in (
             etcd.keys.count_range(KeyRange.for_prefix("/tenants/beta")),
             etcd.keys.count_range(KeyRange.for_prefix("/compute")),
-            etcd.keys.count_range(KeyRange(own.start, b"/tenants/b")),
-            etcd.keys.count_range(everything),
+            etcd.keys.count_range(KeyRange(own_keys.start, b"/tenants/b")),
+            etcd.keys.count_range(all_keys),
             etcd.keys.put("/tenants/beta/x", b""),
             etcd.keys.put("/tenants/alpha", b""),
-            etcd.keys.delete_range(everything),
+            etcd.keys.delete_range(all_keys),
             etcd.auth.list_users(),
             etcd.auth.add_user("mallory"),
             etcd.auth.grant_role("tenant-alpha", role="root"),
-            etcd.auth.grant_range("tenant-alpha", keys=everything),
+            etcd.auth.grant_range("tenant-alpha", keys=all_keys),
         ):
             with pytest.raises(EtcdDenied):
                 await attempt
@@ -143,10 +143,10 @@ async def test_admin_has_no_rights_elsewhere(place: World, alpha: ControlPlane, 
 async def test_tokens_are_invalid_elsewhere(place: World, alpha: ControlPlane, beta: ControlPlane) -> None:
     async with alpha.create_client() as client:
         await wait_until(lambda: _count_service_accounts(client), interval=0.1)
-        answer = await client.create(
+        response = await client.create(
             SERVICE_ACCOUNTS, {"spec": {}}, namespace="default", name="default", subresource="token"
         )
-    token = msgspec.json.decode(answer)["status"]["token"]
+    token = msgspec.json.decode(response)["status"]["token"]
     assert await _http_status(alpha, "/api", token) == 200
     assert await _http_status(beta, "/api", token) == 401
 
@@ -195,9 +195,9 @@ async def _check_removed(place: World, name: str) -> None:
     assert not [item for item in secrets.items if f'"tenant-{name}"'.encode() in bytes(item)]
     assert not (place.data_dir / "tenants" / name).exists()
     assert not list((place.data_dir / "logs").glob(f"tenant.{name}.*"))
-    own = str(place.data_dir / "tenants" / name)
+    tenant_folder = str(place.data_dir / "tenants" / name)
     running = [found.info["cmdline"] or [] for found in psutil.process_iter(["cmdline"])]
-    assert not [argv for argv in running if any(own in argument for argument in argv)]
+    assert not [argv for argv in running if any(tenant_folder in argument for argument in argv)]
 
 
 async def _count_pods(client: Client, namespace: str) -> int:
