@@ -234,10 +234,10 @@ def _gateway_facts(
     if state is None:
         return "", "", ""
     group = f"{tenant}/{gang_of(pod, companions)}"
-    gang = next((one for one in state.gangs if one.id == group), None)
+    gang = next((gang_state for gang_state in state.gangs if gang_state.id == group), None)
     node = gang.pool if gang is not None else (pod.get("spec") or {}).get("nodeName") or parse_pending(pod).pool
     nodes = (gang.spread if gang is not None else ()) or (node,)
-    pools = (next((one for one in state.pools if one.node == name), None) for name in nodes)
+    pools = (next((pool for pool in state.pools if pool.node == name), None) for name in nodes)
     room = "; ".join(pool_capacity_text(pool) for pool in pools if pool is not None)
     if gang is None:
         return "", room, ""

@@ -54,8 +54,8 @@ def pending_in_state(
     state: ArbiterReport, *, tenant: str = "", pool: str = "", namespace: str = ""
 ) -> list[PendingGang]:
     """Return the pending gangs in the gateway's state. Raises NotFoundError for an unknown tenant or pool."""
-    tenants = {each.tenant for each in state.tenants} | {gang.tenant for gang in state.gangs}
-    nodes = {each.node for each in state.pools}.union(*(gang.pools for gang in state.gangs))
+    tenants = {tenant.tenant for tenant in state.tenants} | {gang.tenant for gang in state.gangs}
+    nodes = {pool.node for pool in state.pools}.union(*(gang.pools for gang in state.gangs))
     _require_known("tenant", tenant, tenants)
     _require_known("pool", pool.partition(".")[0], {node.partition(".")[0] for node in nodes})
     units = {found.node: found.resource for found in reversed(state.pools)}

@@ -23,19 +23,19 @@ Examples:
 """
 
 COLUMNS: tuple[Column[PendingGang], ...] = (
-    Column("pool", lambda one: one.pool),
-    Column("position", lambda one: one.place or "", "right"),
-    Column("tenant", lambda one: one.tenant),
-    Column("namespace", lambda one: one.namespace),
-    Column("name", lambda one: one.name),
-    Column("band", lambda one: one.band),
-    Column("pods", lambda one: one.pods or "", "right"),
-    Column("running", lambda one: one.running or "", "right"),
-    Column("requests", lambda one: one.asks),
-    Column("waiting", lambda one: format_age(one.since)),
-    Column("expected start", lambda one: one.expected),
-    Column("reason", lambda one: one.code),
-    Column("message", lambda one: one.message),
+    Column("pool", lambda gang: gang.pool),
+    Column("position", lambda gang: gang.place or "", "right"),
+    Column("tenant", lambda gang: gang.tenant),
+    Column("namespace", lambda gang: gang.namespace),
+    Column("name", lambda gang: gang.name),
+    Column("band", lambda gang: gang.band),
+    Column("pods", lambda gang: gang.pods or "", "right"),
+    Column("running", lambda gang: gang.running or "", "right"),
+    Column("requests", lambda gang: gang.asks),
+    Column("waiting", lambda gang: format_age(gang.since)),
+    Column("expected start", lambda gang: gang.expected),
+    Column("reason", lambda gang: gang.code),
+    Column("message", lambda gang: gang.message),
 )
 
 
@@ -89,6 +89,6 @@ async def queue(
         found,
         output=output,
         columns=columns,
-        name=lambda one: f"{one.namespace}/{one.name}",
+        name=lambda gang: f"{gang.namespace}/{gang.name}",
         empty="No gangs are pending.",
     )

@@ -46,16 +46,16 @@ class ReplayedCycle(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 COLUMNS: tuple[Column[ReplayedCycle], ...] = (
-    Column("time", lambda one: one.time),
-    Column("gangs", lambda one: one.gangs, "right"),
-    Column("admits", lambda one: one.admits, "right"),
-    Column("evicts", lambda one: one.evicts, "right"),
-    Column("reprieves", lambda one: one.reprieves, "right"),
-    Column("promotes", lambda one: one.promotes, "right"),
-    Column("holds", lambda one: one.holds, "right"),
-    Column("left out", lambda one: one.left_out or "", "right"),
-    Column("same", lambda one: "-" if one.same is None else one.same),
-    Column("differs in", lambda one: one.differs),
+    Column("time", lambda cycle: cycle.time),
+    Column("gangs", lambda cycle: cycle.gangs, "right"),
+    Column("admits", lambda cycle: cycle.admits, "right"),
+    Column("evicts", lambda cycle: cycle.evicts, "right"),
+    Column("reprieves", lambda cycle: cycle.reprieves, "right"),
+    Column("promotes", lambda cycle: cycle.promotes, "right"),
+    Column("holds", lambda cycle: cycle.holds, "right"),
+    Column("left out", lambda cycle: cycle.left_out or "", "right"),
+    Column("same", lambda cycle: "-" if cycle.same is None else cycle.same),
+    Column("differs in", lambda cycle: cycle.differs),
 )
 
 
@@ -81,13 +81,17 @@ def replay(*, file: Path | None, output: str, data_dir: Path) -> None:
     if not is_last_line_complete(source):
         click.echo(f"Ignored the incomplete last line of {source}.", err=True)
     print_objects(
-        found, output=output, columns=COLUMNS, name=lambda one: one.time, empty=f"{source} contains no decisions yet."
+        found,
+        output=output,
+        columns=COLUMNS,
+        name=lambda cycle: cycle.time,
+        empty=f"{source} contains no decisions yet.",
     )
-    different = sum(one.same is False for one in found)
+    different = sum(cycle.same is False for cycle in found)
     if different:
         raise VkgatewayError(f"{different} of {len(found)} cycles have different decisions")
     if output == "table" and found:
-        skipped = sum(one.same is None for one in found)
+        skipped = sum(cycle.same is None for cycle in found)
         suffix = f" {skipped} more cannot be replayed: the log has no snapshot for them." if skipped else ""
         click.echo(f"All {len(found) - skipped} cycles have the same decisions.{suffix}", err=True)
 
@@ -135,7 +139,7 @@ def _decision_differences(logged: Decisions, replayed: Decisions) -> Iterator[st
     for kind in ("admits", "evicts", "reprieves", "promotes", "holds"):
         old, new = getattr(logged, kind), getattr(replayed, kind)
         if old != new:
-            gangs = [one.gang for one in (*old, *new) if one not in old or one not in new]
+            gangs = [decision.gang for decision in (*old, *new) if decision not in old or decision not in new]
             yield f"{kind}: {gangs[0] if gangs else 'order'}"
     if dict(logged.plans) != dict(replayed.plans):
         yield "plans"

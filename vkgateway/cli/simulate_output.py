@@ -14,59 +14,62 @@ from vkgateway.simulate.result import LateGang, SimulationResult, WaitStatistics
 _ONLY_PLOTTED = ("samples", "firstWaits")
 
 METRICS: tuple[tuple[str, Callable[[SimulationResult], str]], ...] = (
-    ("gangs", lambda one: str(one.gangs)),
-    ("ended", lambda one: str(one.ended)),
-    ("allocation", lambda one: f"{one.allocation:.1%}"),
-    ("borrowed", lambda one: f"{one.borrowed:.1%}"),
-    ("fragmentation", lambda one: f"{one.fragmentation:.1%}"),
-    ("entitled gangs", lambda one: str(one.entitled)),
-    ("their wait p99", lambda one: _format_duration(one.entitled_p99)),
-    ("late", lambda one: str(len(one.late))),
-    ("late, not behind an older gang of the tenant", lambda one: str(sum(not each.behind_own for each in one.late))),
-    ("lateness p99", lambda one: _format_duration(one.late_p99)),
-    ("evictions", lambda one: str(one.evictions)),
-    ("lost GPU-hours", lambda one: f"{one.lost_gpu_hours:.1f}"),
-    ("sharing anomalies", lambda one: "-" if one.anomalies is None else str(len(one.anomalies))),
-    ("longest wait", lambda one: _format_duration(one.longest_wait)),
-    ("fairness (Jain)", lambda one: f"{one.fairness:.3f}"),
-    ("makespan", lambda one: _format_duration(one.makespan)),
-    ("cycles", lambda one: str(one.cycles)),
-    ("cycle p99", lambda one: "-" if one.cycle_p99 is None else f"{1000 * one.cycle_p99:.0f} ms"),
+    ("gangs", lambda result: str(result.gangs)),
+    ("ended", lambda result: str(result.ended)),
+    ("allocation", lambda result: f"{result.allocation:.1%}"),
+    ("borrowed", lambda result: f"{result.borrowed:.1%}"),
+    ("fragmentation", lambda result: f"{result.fragmentation:.1%}"),
+    ("entitled gangs", lambda result: str(result.entitled)),
+    ("their wait p99", lambda result: _format_duration(result.entitled_p99)),
+    ("late", lambda result: str(len(result.late))),
+    (
+        "late, not behind an older gang of the tenant",
+        lambda result: str(sum(not gang.behind_own for gang in result.late)),
+    ),
+    ("lateness p99", lambda result: _format_duration(result.late_p99)),
+    ("evictions", lambda result: str(result.evictions)),
+    ("lost GPU-hours", lambda result: f"{result.lost_gpu_hours:.1f}"),
+    ("sharing anomalies", lambda result: "-" if result.anomalies is None else str(len(result.anomalies))),
+    ("longest wait", lambda result: _format_duration(result.longest_wait)),
+    ("fairness (Jain)", lambda result: f"{result.fairness:.3f}"),
+    ("makespan", lambda result: _format_duration(result.makespan)),
+    ("cycles", lambda result: str(result.cycles)),
+    ("cycle p99", lambda result: "-" if result.cycle_p99 is None else f"{1000 * result.cycle_p99:.0f} ms"),
 )
 WAITS: tuple[tuple[str, Callable[[WaitStatistics], str]], ...] = (
-    ("band", lambda one: one.band),
-    ("gpus", lambda one: one.size or "all"),
-    ("gangs", lambda one: str(one.gangs)),
-    ("mean", lambda one: _format_duration(one.mean)),
-    ("p50", lambda one: _format_duration(one.p50)),
-    ("p95", lambda one: _format_duration(one.p95)),
-    ("p99", lambda one: _format_duration(one.p99)),
-    ("max", lambda one: _format_duration(one.max)),
+    ("band", lambda waits: waits.band),
+    ("gpus", lambda waits: waits.size or "all"),
+    ("gangs", lambda waits: str(waits.gangs)),
+    ("mean", lambda waits: _format_duration(waits.mean)),
+    ("p50", lambda waits: _format_duration(waits.p50)),
+    ("p95", lambda waits: _format_duration(waits.p95)),
+    ("p99", lambda waits: _format_duration(waits.p99)),
+    ("max", lambda waits: _format_duration(waits.max)),
 )
 LATE: tuple[tuple[str, Callable[[LateGang], str]], ...] = (
-    ("gang", lambda one: one.gang),
-    ("tenant", lambda one: one.tenant),
-    ("gpus", lambda one: f"{one.gpus:g}"),
-    ("submitted", lambda one: _format_duration(one.submitted)),
-    ("started", lambda one: _format_duration(one.started)),
-    ("late", lambda one: _format_duration(one.late)),
-    ("reason", lambda one: one.reason),
-    ("behind", lambda one: one.behind),
+    ("gang", lambda gang: gang.gang),
+    ("tenant", lambda gang: gang.tenant),
+    ("gpus", lambda gang: f"{gang.gpus:g}"),
+    ("submitted", lambda gang: _format_duration(gang.submitted)),
+    ("started", lambda gang: _format_duration(gang.started)),
+    ("late", lambda gang: _format_duration(gang.late)),
+    ("reason", lambda gang: gang.reason),
+    ("behind", lambda gang: gang.behind),
 )
 
 
 def print_results(results: Sequence[SimulationResult], *, output: str, late: bool) -> None:
     """Print results; `late` adds a table of late gangs."""
     if output != "table":
-        click.echo(serialize([result_to_dict(one) for one in results], output=output), nl=False)
+        click.echo(serialize([result_to_dict(result) for result in results], output=output), nl=False)
         return
-    columns = [Column("", str), *(Column(one.scheduler, str, "right") for one in results)]
-    print_table([[name, *(read(one) for one in results)] for name, read in METRICS], columns=columns)
+    columns = [Column("", str), *(Column(result.scheduler, str, "right") for result in results)]
+    print_table([[name, *(read(result) for result in results)] for name, read in METRICS], columns=columns)
     click.echo("\nWaits from submission to the first start:\n")
-    _print_fields(WAITS, [(one.scheduler, waits) for one in results for waits in one.waits])
+    _print_fields(WAITS, [(result.scheduler, waits) for result in results for waits in result.waits])
     if late:
         click.echo("\nEntitled gangs that started after the bound:\n")
-        _print_fields(LATE, [(one.scheduler, gang) for one in results for gang in one.late])
+        _print_fields(LATE, [(result.scheduler, gang) for result in results for gang in result.late])
 
 
 def result_to_dict(result: SimulationResult) -> dict[str, Any]:

@@ -58,10 +58,10 @@ def render_page(results: Sequence[SimulationResult], *, gpus: float) -> str:
     ]
     return environment.get_template(_TEMPLATE).render(
         script=Markup(get_plotlyjs()),  # noqa: S704 - the library itself
-        schedulers=[one.scheduler for one in results],
-        metrics=[(name, [read(one) for one in results]) for name, read in METRICS],
-        waits=_table_rows(WAITS, [(one.scheduler, waits) for one in results for waits in one.waits]),
-        late=_table_rows(LATE, [(one.scheduler, gang) for one in results for gang in one.late]),
+        schedulers=[result.scheduler for result in results],
+        metrics=[(name, [read(result) for result in results]) for name, read in METRICS],
+        waits=_table_rows(WAITS, [(result.scheduler, waits) for result in results for waits in result.waits]),
+        late=_table_rows(LATE, [(result.scheduler, gang) for result in results for gang in result.late]),
         waits_head=["scheduler", *(name for name, _ in WAITS)],
         late_head=["scheduler", *(name for name, _ in LATE)],
         plots=plots,
@@ -78,14 +78,14 @@ def iterate_figures(results: Sequence[SimulationResult], *, gpus: float) -> Iter
     yield (
         "Allocation over time",
         "GPUs of running gangs, as a share of the cluster.",
-        _time_series(results, lambda one: one.allocated / share, percent=True),
+        _time_series(results, lambda sample: sample.allocated / share, percent=True),
     )
     yield (
         "Fragmentation over time",
         "Idle GPUs on partly used nodes, as a share of the cluster.",
-        _time_series(results, lambda one: one.fragmented / share, percent=True),
+        _time_series(results, lambda sample: sample.fragmented / share, percent=True),
     )
-    yield "Pending over time", "GPUs that pending gangs request.", _time_series(results, lambda one: one.pending)
+    yield "Pending over time", "GPUs that pending gangs request.", _time_series(results, lambda sample: sample.pending)
     yield "Evictions over time", "Gangs evicted up to this time.", _evictions_figure(results)
     for band in ("guaranteed", "low"):
         yield (
@@ -94,8 +94,8 @@ def iterate_figures(results: Sequence[SimulationResult], *, gpus: float) -> Iter
             _waits_figure(results, band),
         )
     yield "GPUs by tenant", "Averages until the horizon, and the guarantee.", _tenants_figure(results)
-    for one in results:
-        yield f"Tenants over time, {one.scheduler}", "GPUs of running gangs.", _tenant_figure(one)
+    for result in results:
+        yield f"Tenants over time, {result.scheduler}", "GPUs of running gangs.", _tenant_figure(result)
 
 
 def _plot_layout(x: str, y: str, **more: Any) -> dict[str, Any]:
@@ -121,11 +121,11 @@ def _time_series(
         {
             "type": "scatter",
             "mode": "lines",
-            "name": one.scheduler,
-            "x": _sample_hours(one),
-            "y": list(map(read, one.samples)),
+            "name": result.scheduler,
+            "x": _sample_hours(result),
+            "y": list(map(read, result.samples)),
         }
-        for one in results
+        for result in results
     ]
     form = {"tickformat": ".0%"} if percent else {}
     return {"data": lines, "layout": _plot_layout("hours", "share" if percent else "GPUs", yaxis=form)}
@@ -133,19 +133,21 @@ def _time_series(
 
 def _evictions_figure(results: Sequence[SimulationResult]) -> Figure:
     lines = []
-    for one in results:
+    for result in results:
         total, sums = 0, []
-        for sample in one.samples:
+        for sample in result.samples:
             total += sample.evictions
             sums.append(total)
-        lines.append({"type": "scatter", "mode": "lines", "name": one.scheduler, "x": _sample_hours(one), "y": sums})
+        lines.append(
+            {"type": "scatter", "mode": "lines", "name": result.scheduler, "x": _sample_hours(result), "y": sums}
+        )
     return {"data": lines, "layout": _plot_layout("hours", "gangs")}
 
 
 def _waits_figure(results: Sequence[SimulationResult], band: str) -> Figure:
     lines = []
-    for one in results:
-        waits = one.first_waits.get(band, [])
+    for result in results:
+        waits = result.first_waits.get(band, [])
         count = len(waits)
         at = (
             sorted({min(count - 1, number * count // _MAX_POINTS) for number in range(_MAX_POINTS)} | {count - 1})
@@ -157,7 +159,7 @@ def _waits_figure(results: Sequence[SimulationResult], band: str) -> Figure:
                 "type": "scatter",
                 "mode": "lines",
                 "line": {"shape": "hv"},
-                "name": one.scheduler,
+                "name": result.scheduler,
                 "x": [max(1.0, waits[number]) for number in at],
                 "y": [(number + 1) / count for number in at],
             }
@@ -172,17 +174,17 @@ def _tenants_figure(results: Sequence[SimulationResult]) -> Figure:
     bars: list[dict[str, Any]] = [
         {
             "type": "bar",
-            "name": one.scheduler,
-            "x": [each.tenant for each in one.tenants],
-            "y": [each.gpus for each in one.tenants],
+            "name": result.scheduler,
+            "x": [tenant.tenant for tenant in result.tenants],
+            "y": [tenant.gpus for tenant in result.tenants],
         }
-        for one in results
+        for result in results
     ]
     if results:
         tenants = results[0].tenants
         marks = {"symbol": "line-ew-open", "size": 24, "color": "black"}
         guarantees: dict[str, Any] = {"type": "scatter", "mode": "markers", "name": "guarantee", "marker": marks}
-        guarantees |= {"x": [each.tenant for each in tenants], "y": [each.guarantee for each in tenants]}
+        guarantees |= {"x": [tenant.tenant for tenant in tenants], "y": [tenant.guarantee for tenant in tenants]}
         bars.append(guarantees)
     return {"data": bars, "layout": _plot_layout("tenant", "GPUs", barmode="group")}
 
@@ -194,10 +196,10 @@ def _tenant_figure(result: SimulationResult) -> Figure:
             "type": "scatter",
             "mode": "lines",
             "stackgroup": "all",
-            "name": each.tenant,
+            "name": tenant.tenant,
             "x": hours,
-            "y": [sample.tenants.get(each.tenant, 0.0) for sample in result.samples],
+            "y": [sample.tenants.get(tenant.tenant, 0.0) for sample in result.samples],
         }
-        for each in result.tenants
+        for tenant in result.tenants
     ]
     return {"data": lines, "layout": _plot_layout("hours", "GPUs")}

@@ -104,7 +104,7 @@ def question_text(question: Question) -> str:
 
 
 def _outcome_facts(outcome: Outcome, answer: Answer) -> dict[str, str]:
-    pools = (each.before for each in answer.pools if each.before is not None)
+    pools = (pool.before for pool in answer.pools if pool.before is not None)
     room = next((pool_capacity_text(pool) for pool in pools if pool.node == outcome.pool), "")
     return {
         "State": "starting" if outcome.verdict is Verdict.STARTS else "waiting",
@@ -145,7 +145,7 @@ def format_duration(seconds: float) -> str:
 
 
 def _placements_text(outcome: Outcome) -> str:
-    return first_names([f"{each.node} ({each.pods})" for each in outcome.placements])
+    return first_names([f"{placement.node} ({placement.pods})" for placement in outcome.placements])
 
 
 def _start_text(outcome: Outcome | Cell) -> str:
@@ -197,52 +197,52 @@ def _pool_change(what: Callable[[PoolReport], object]) -> Callable[[PoolChange],
 
 
 EVICTIONS: tuple[Column[Eviction], ...] = (
-    Column("tenant", lambda one: one.gang.tenant),
-    Column("namespace", lambda one: one.gang.namespace),
-    Column("name", lambda one: one.gang.name),
-    Column("pods", lambda one: f"{one.pods} of {one.of}", "right"),
-    Column("whole", lambda one: one.whole),
-    Column("capacity", lambda one: "inside the guarantee" if one.inside else "borrowed"),
-    Column("notice", lambda one: format_duration(one.notice), "right"),
-    Column("grace", lambda one: format_duration(one.grace), "right"),
-    Column("lost", lambda one: f"{one.lost / 3600:.3g} GPU-h", "right"),
-    Column("nodes", lambda one: first_names(one.nodes)),
+    Column("tenant", lambda eviction: eviction.gang.tenant),
+    Column("namespace", lambda eviction: eviction.gang.namespace),
+    Column("name", lambda eviction: eviction.gang.name),
+    Column("pods", lambda eviction: f"{eviction.pods} of {eviction.of}", "right"),
+    Column("whole", lambda eviction: eviction.whole),
+    Column("capacity", lambda eviction: "inside the guarantee" if eviction.inside else "borrowed"),
+    Column("notice", lambda eviction: format_duration(eviction.notice), "right"),
+    Column("grace", lambda eviction: format_duration(eviction.grace), "right"),
+    Column("lost", lambda eviction: f"{eviction.lost / 3600:.3g} GPU-h", "right"),
+    Column("nodes", lambda eviction: first_names(eviction.nodes)),
 )
 EFFECTS: tuple[Column[Effect], ...] = (
-    Column("tenant", lambda one: one.gang.tenant),
-    Column("namespace", lambda one: one.gang.namespace),
-    Column("name", lambda one: one.gang.name),
-    Column("pods", lambda one: one.pods, "right"),
-    Column("effect", lambda one: one.what.value),
-    Column("without it", lambda one: one.before),
-    Column("with it", lambda one: one.after),
+    Column("tenant", lambda effect: effect.gang.tenant),
+    Column("namespace", lambda effect: effect.gang.namespace),
+    Column("name", lambda effect: effect.gang.name),
+    Column("pods", lambda effect: effect.pods, "right"),
+    Column("effect", lambda effect: effect.what.value),
+    Column("without it", lambda effect: effect.before),
+    Column("with it", lambda effect: effect.after),
 )
 MOVES: tuple[Column[Outcome], ...] = (
-    Column("tenant", lambda one: one.gang.tenant),
-    Column("namespace", lambda one: one.gang.namespace),
-    Column("name", lambda one: one.gang.name),
-    Column("pods", lambda one: one.pods, "right"),
-    Column("running", lambda one: one.running, "right"),
+    Column("tenant", lambda gang: gang.gang.tenant),
+    Column("namespace", lambda gang: gang.gang.namespace),
+    Column("name", lambda gang: gang.gang.name),
+    Column("pods", lambda gang: gang.pods, "right"),
+    Column("running", lambda gang: gang.running, "right"),
     Column("to", _placements_text),
     Column("start", _start_text),
-    Column("capacity", lambda one: ("borrowed" if one.borrowed else "inside the guarantee") if one.starting else ""),
-    Column("reason", lambda one: one.code),
-    Column("message", lambda one: one.message),
+    Column("capacity", lambda gang: ("borrowed" if gang.borrowed else "inside the guarantee") if gang.starting else ""),
+    Column("reason", lambda gang: gang.code),
+    Column("message", lambda gang: gang.message),
 )
 CELLS: tuple[Column[Cell], ...] = (
-    Column("size", lambda one: one.size, "right"),
+    Column("size", lambda cell: cell.size, "right"),
     Column("state", _cell_state),
-    Column("node", lambda one: one.node),
-    Column("start", lambda one: "" if one.bound else _start_text(one)),
-    Column("message", lambda one: one.message),
+    Column("node", lambda cell: cell.node),
+    Column("start", lambda cell: "" if cell.bound else _start_text(cell)),
+    Column("message", lambda cell: cell.message),
 )
 GUARANTEES: tuple[Column[GuaranteeChange], ...] = (
-    Column("tenant", lambda one: one.tenant),
-    Column("pool", lambda one: one.pool),
-    Column("lost without it", lambda one: one.units_lost_before, "right"),
-    Column("lost with it", lambda one: one.units_lost_after, "right"),
-    Column("cells without it", lambda one: one.before),
-    Column("cells with it", lambda one: one.after),
+    Column("tenant", lambda guarantee: guarantee.tenant),
+    Column("pool", lambda guarantee: guarantee.pool),
+    Column("lost without it", lambda guarantee: guarantee.units_lost_before, "right"),
+    Column("lost with it", lambda guarantee: guarantee.units_lost_after, "right"),
+    Column("cells without it", lambda guarantee: guarantee.before),
+    Column("cells with it", lambda guarantee: guarantee.after),
 )
 POOLS: tuple[Column[PoolChange], ...] = (
     Column("pool", _pool_change(lambda pool: pool.node)),

@@ -93,7 +93,7 @@ def choose_ports(
         PORTS,
         addresses={name: _listen_address(record, name) for name in PORTS},
         kept=record.ports,
-        asked=options.ports,
+        requested=options.ports,
         port_range=options.port_range,
         ours=ours,
         others=surroundings.other_sockets,
@@ -121,8 +121,8 @@ def _requested_values(options: UpOptions) -> dict[str, object]:
     }
 
 
-def _check_hollow_nodes(asked: Mapping[str, int]) -> dict[str, int]:
-    for pool, count in asked.items():
+def _check_hollow_nodes(requested: Mapping[str, int]) -> dict[str, int]:
+    for pool, count in requested.items():
         if pool not in MACHINES:
             raise InputError(
                 f"pool {pool!r} of hollow nodes does not exist", hint=f"Available pools: {', '.join(MACHINES)}."
@@ -131,7 +131,7 @@ def _check_hollow_nodes(asked: Mapping[str, int]) -> dict[str, int]:
             raise InputError(
                 f"pool {pool} cannot have {count} hollow nodes", hint=f"A pool has 0 to {HOLLOW_NODES_MAX}."
             )
-    return dict(asked)
+    return dict(requested)
 
 
 def _check_address(record: PlatformRecord, *, surroundings: MachineState) -> None:

@@ -36,7 +36,7 @@ def choose_ports(
     *,
     addresses: Mapping[str, str],
     kept: Mapping[str, int],
-    asked: Mapping[str, int],
+    requested: Mapping[str, int],
     port_range: tuple[int, int] | None,
     ours: Callable[[], Container[int]] = frozenset,
     others: Container[tuple[str, int]] = (),
@@ -44,17 +44,17 @@ def choose_ports(
 ) -> dict[str, int]:
     """Choose a port for each name in `preferred`, at its address in `addresses`.
 
-    A port in `asked` comes first, then the one in `kept`. Both must be free; a kept port may be one of `ours`, the
+    A port in `requested` comes first, then the one in `kept`. Both must be free; a kept port may be one of `ours`, the
     ports of the platform's own processes, which is called only if a port is in use. Otherwise it is the preferred port,
     or the next free one in `port_range`. That port must not be in `others`, the addresses and ports of other platforms.
 
     Raises:
-        ConflictError: another program uses a port in `asked` or `kept`.
+        ConflictError: another program uses a port in `requested` or `kept`.
         InputError: two names have the same port.
     """
     chosen: dict[str, int] = {}
-    fixed = {**kept, **asked}
-    _check_distinct(fixed, addresses=addresses, asked=asked)
+    fixed = {**kept, **requested}
+    _check_distinct(fixed, addresses=addresses, requested=requested)
     for name, port in fixed.items():
         address = addresses[name]
         # In this order, since one of the platform's processes may start or exit meanwhile.
@@ -93,13 +93,13 @@ def parse_port(text: str, *, names: Iterable[str]) -> tuple[str, int]:
     return name, int(port)
 
 
-def _check_distinct(fixed: Mapping[str, int], *, addresses: Mapping[str, str], asked: Container[str]) -> None:
+def _check_distinct(fixed: Mapping[str, int], *, addresses: Mapping[str, str], requested: Container[str]) -> None:
     """Check that no two servers listen at the same address and port: the second could not start."""
     at: dict[tuple[str, int], str] = {}
     for name, port in fixed.items():
         other = at.setdefault((addresses[name], port), name)
         if other != name:
-            new, old = (name, other) if name in asked and other not in asked else (other, name)
+            new, old = (name, other) if name in requested and other not in requested else (other, name)
             raise InputError(
                 f"port {port} at {addresses[name]} is set for both {new} and {old}",
                 hint=f"Choose another one with `--port {new}=PORT`.",

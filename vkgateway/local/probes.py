@@ -63,9 +63,9 @@ async def find_problems(
     running = {state.name: state.pid for state in states if state.pid is not None}
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PATIENCE)) as session:
         questions = _HealthChecks(session, paths, record).checks_by_process(tenants)
-        asked = [name for name in questions if name in running]
-        answers = await asyncio.gather(*(questions[name]() for name in asked))
-    found = {name: answer for name, answer in zip(asked, answers, strict=True) if answer}
+        checked = [name for name in questions if name in running]
+        answers = await asyncio.gather(*(questions[name]() for name in checked))
+    found = {name: answer for name, answer in zip(checked, answers, strict=True) if answer}
     stopped = {name: "it is stopped by a signal" for name, pid in running.items() if _is_stopped(pid)}
     return found | stopped
 

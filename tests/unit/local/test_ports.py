@@ -18,7 +18,7 @@ def choose(
     *,
     taken: set[int] = frozenset(),  # type: ignore[assignment]
     kept: dict[str, int] | None = None,
-    asked: dict[str, int] | None = None,
+    requested: dict[str, int] | None = None,
     port_range: tuple[int, int] | None = None,
     ours: set[int] | None = None,
 ) -> dict[str, int]:
@@ -26,7 +26,7 @@ def choose(
         PREFERRED,
         addresses=ADDRESSES,
         kept=kept or {},
-        asked=asked or {},
+        requested=requested or {},
         port_range=port_range,
         ours=lambda: ours or set(),
         free=lambda _address, port: port not in taken,
@@ -58,7 +58,7 @@ def test_kept_ports_stay() -> None:
 
 
 def test_requested_port_overrides_the_kept_one() -> None:
-    assert choose(kept={"api": 7000}, asked={"api": 8000})["api"] == 8000
+    assert choose(kept={"api": 7000}, requested={"api": 8000})["api"] == 8000
 
 
 def test_port_of_an_own_process_is_no_conflict() -> None:
@@ -84,7 +84,7 @@ def test_own_process_that_starts_or_exits_meanwhile_is_no_conflict() -> None:
             preferred,
             addresses=ADDRESSES,
             kept={"api": 7000},
-            asked={},
+            requested={},
             port_range=None,
             ours=lambda: set(held),
             free=free,
@@ -92,7 +92,7 @@ def test_own_process_that_starts_or_exits_meanwhile_is_no_conflict() -> None:
         assert chosen == {"api": 7000}
 
 
-@pytest.mark.parametrize("how", ["kept", "asked"])
+@pytest.mark.parametrize("how", ["kept", "requested"])
 def test_port_of_another_program_is_an_error_with_the_way_out(how: str) -> None:
     with pytest.raises(ConflictError, match=r"port 7000 at 10\.0\.0\.1 for api is in use by") as caught:
         choose(taken={7000}, **{how: {"api": 7000}})  # type: ignore[arg-type]
@@ -101,13 +101,13 @@ def test_port_of_another_program_is_an_error_with_the_way_out(how: str) -> None:
 
 def test_requested_port_of_another_own_process_is_a_conflict() -> None:
     with pytest.raises(ConflictError, match=r"port 7001 at 10\.0\.0\.1 for api is in use"):
-        choose(kept={"api": 7000}, asked={"api": 7001}, taken={7000, 7001}, ours={7000, 7001})
+        choose(kept={"api": 7000}, requested={"api": 7001}, taken={7000, 7001}, ours={7000, 7001})
 
 
-@pytest.mark.parametrize("how", ["kept", "asked"])
+@pytest.mark.parametrize("how", ["kept", "requested"])
 def test_same_port_for_two_names_is_refused(how: str) -> None:
     kept = {"peer": 7000} if how == "kept" else {}
-    asked = {"etcd": 7000} if kept else {"etcd": 7000, "peer": 7000}
+    requested = {"etcd": 7000} if kept else {"etcd": 7000, "peer": 7000}
     with pytest.raises(InputError, match=r"port 7000 at 127\.0\.0\.1 is set for both etcd and peer") as caught:
         ports.choose_ports(
             {"etcd": 2379, "peer": 2380},
@@ -116,7 +116,7 @@ def test_same_port_for_two_names_is_refused(how: str) -> None:
             ours=lambda: {7000},
             free=lambda _address, _port: True,
             kept=kept,
-            asked=asked,
+            requested=requested,
         )
     assert "--port etcd=PORT" in caught.value.hint
 
@@ -141,7 +141,7 @@ def test_a_listening_port_is_not_free(busy_port: int) -> None:
 def test_owner_of_a_port_is_named(busy_port: int) -> None:
     with pytest.raises(ConflictError, match=r"in use by \S+ \(pid \d+\)"):
         ports.choose_ports(
-            {"etcd": busy_port}, addresses=ADDRESSES, kept={}, asked={"etcd": busy_port}, port_range=None
+            {"etcd": busy_port}, addresses=ADDRESSES, kept={}, requested={"etcd": busy_port}, port_range=None
         )
 
 

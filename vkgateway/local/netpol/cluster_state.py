@@ -39,8 +39,8 @@ class PodSpecView(msgspec.Struct, rename="camel"):
     @property
     def container_ports(self) -> tuple[ContainerPort, ...]:
         """Ports of containers and of sidecars."""
-        sidecars = [one for one in self.init_containers or () if one.restart_policy == "Always"]
-        return tuple(port for one in (*self.containers, *sidecars) for port in one.ports or ())
+        sidecars = [container for container in self.init_containers or () if container.restart_policy == "Always"]
+        return tuple(port for container in (*self.containers, *sidecars) for port in container.ports or ())
 
 
 class PodStatusView(msgspec.Struct, rename="camel"):

@@ -122,13 +122,13 @@ class Enforcer:
     @property
     def _is_synced(self) -> bool:
         followed = (self._pods, self._namespaces, self._policies, self._slices)
-        return all(one.is_complete for one in followed)
+        return all(watch.is_complete for watch in followed)
 
     def _pods_by_address(self) -> dict[str, Pod]:
         """Return the pods by address; if two pods have the same, the one with the newest network."""
         found: dict[str, Pod] = {}
         by_uid = {view.metadata.uid: view for view in self._pods.store.values() if not view.spec.host_network}
-        for view in sorted(by_uid.values(), key=lambda one: one.metadata.creation_timestamp or ""):
+        for view in sorted(by_uid.values(), key=lambda view: view.metadata.creation_timestamp or ""):
             address = view.status.pod_ip
             if address and view.status.phase not in ENDED_PHASES and view.metadata.uid not in self._attached.values():
                 found[address] = _to_pod(view, address)

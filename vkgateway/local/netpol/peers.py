@@ -52,7 +52,7 @@ class PolicyRule:
     def packet_matches(self) -> Iterator[str]:
         """Yield matches, one of which applies to each packet that the rule allows; `""` matches all."""
         peers = self._rule.get(_LISTS[self._direction])
-        chosen = [pod for pod in self._world.pods if not peers or any(self._is_peer(one, pod) for one in peers)]
+        chosen = [pod for pod in self._world.pods if not peers or any(self._is_peer(peer, pod) for peer in peers)]
         addresses = list(self._address_matches(peers, chosen))
         for port in self._port_matches(chosen):
             yield from (f"{address} {port}".strip() for address in addresses)
@@ -105,8 +105,10 @@ def _block_matches(side: Side, block: Mapping[str, Any]) -> Iterator[str]:
     if not isinstance(cidr, ipaddress.IPv4Network):
         return
     match = f"ip {side} {cidr}"
-    excepted = [ipaddress.ip_network(one, strict=False) for one in block.get("except") or ()]
-    apart = list(ipaddress.collapse_addresses(one for one in excepted if isinstance(one, ipaddress.IPv4Network)))
+    excepted = [ipaddress.ip_network(entry, strict=False) for entry in block.get("except") or ()]
+    apart = list(
+        ipaddress.collapse_addresses(network for network in excepted if isinstance(network, ipaddress.IPv4Network))
+    )
     yield f"{match} ip {side} != {nft_set(map(str, apart))}" if apart else match
 
 

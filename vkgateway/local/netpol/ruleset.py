@@ -31,8 +31,8 @@ class _Chain:
 
 def render_ruleset(world: ClusterState, site: Site) -> str:
     """Return the table that replaces the current one."""
-    made = _Ruleset(world, site)
-    lines = [f"table ip {TABLE} {{}}", f"delete table ip {TABLE}", f"table ip {TABLE} {{", *made.table_lines(), "}"]
+    ruleset = _Ruleset(world, site)
+    lines = [f"table ip {TABLE} {{}}", f"delete table ip {TABLE}", f"table ip {TABLE} {{", *ruleset.table_lines(), "}"]
     return "\n".join(lines) + "\n"
 
 
@@ -41,7 +41,7 @@ class _Ruleset:
         self._world = world
         self._site = site
         self._policies_of: dict[str, list[NetworkPolicyView]] = {}
-        for policy in sorted(world.policies, key=lambda one: one.metadata.key):
+        for policy in sorted(world.policies, key=lambda policy: policy.metadata.key):
             self._policies_of.setdefault(policy.metadata.namespace, []).append(policy)
         self._tenants: dict[str, list[Pod]] = {}
         for pod in world.pods:
@@ -55,11 +55,11 @@ class _Ruleset:
             yield from _chain_lines(f"ingress-tenant-{tenant}", self._ingress_rules(pods))
         for direction in ("Egress", "Ingress"):
             chains = self._build_chains(direction)
-            for one in chains:
-                yield from _chain_lines(one.name, self._policy_rules(direction, one))
+            for chain in chains:
+                yield from _chain_lines(chain.name, self._policy_rules(direction, chain))
             yield f"map {direction.lower()} {{ type ipv4_addr : verdict"
             if chains:
-                verdicts = (f"{pod.address} : jump {one.name}" for one in chains for pod in one.members)
+                verdicts = (f"{pod.address} : jump {chain.name}" for chain in chains for pod in chain.members)
                 yield f"elements = {nft_set(verdicts)}"
             yield "}"
         yield from self._pod_sets()
@@ -74,7 +74,7 @@ class _Ruleset:
         yield "}"
         yield "set themselves { type ipv4_addr . ipv4_addr"
         if addresses:
-            yield f"elements = {nft_set(f'{one} . {one}' for one in addresses)}"
+            yield f"elements = {nft_set(f'{address} . {address}' for address in addresses)}"
         yield "}"
 
     def _forward_rules(self) -> Iterator[str]:
@@ -108,7 +108,7 @@ class _Ruleset:
 
     def _build_chains(self, direction: Direction) -> list[_Chain]:
         found: dict[tuple[str, tuple[tuple[str, str], ...]], _Chain] = {}
-        for pod in sorted(self._world.pods, key=lambda one: one.address):
+        for pod in sorted(self._world.pods, key=lambda pod: pod.address):
             policies = self._selecting_policies(direction, pod)
             tenant = self._tenant_of(pod)
             if policies or tenant:
@@ -148,7 +148,7 @@ class _Ruleset:
 
 def _server_rules(servers: Sequence[Server]) -> Iterator[str]:
     for protocol in ("tcp", "udp"):
-        pairs = sorted(f"{one.address} . {one.port}" for one in servers if one.protocol.lower() == protocol)
+        pairs = sorted(f"{server.address} . {server.port}" for server in servers if server.protocol.lower() == protocol)
         if pairs:
             yield f"ip daddr . {protocol} dport {nft_set(dict.fromkeys(pairs))} return"
 

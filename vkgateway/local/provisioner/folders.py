@@ -95,10 +95,10 @@ def volume_name(claim: ClaimView) -> str:
 def folder_of(volume: FolderView, directory: Path) -> Path | None:
     """Return the directory of a volume; None if this provisioner would not have created such a volume."""
     name = volume.metadata.name
-    made = directory / name
+    created = directory / name
     source = volume.spec.host_path
-    is_ours = _NAME.fullmatch(name) is not None and source is not None and source.path == str(made)
-    return made if is_ours else None
+    is_ours = _NAME.fullmatch(name) is not None and source is not None and source.path == str(created)
+    return created if is_ours else None
 
 
 def volume_for(claim: ClaimView, *, directory: Path, labels: Mapping[str, str]) -> Object:

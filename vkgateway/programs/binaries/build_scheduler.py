@@ -52,7 +52,7 @@ async def run_together(*work: Coroutine[Any, Any, T]) -> list[T]:
     """Run all concurrently and return their results in order; the first failure cancels the rest and is raised."""
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one) for one in work]
+            tasks = [group.create_task(coroutine) for coroutine in work]
     except BaseExceptionGroup as failures:
         raise failures.exceptions[0] from None
     return [task.result() for task in tasks]

@@ -62,8 +62,8 @@ class BuildUnit:
     tests: frozenset[str] = frozenset()
     """Programs from test packages: `go test -c` builds each as `PACKAGE.test`."""
     versionless: frozenset[str] = frozenset()
-    """Programs that print no version or one of their own. They are never taken from PATH, and not checked after a
-    build.
+    """Programs that print no version, or a version of another scheme. They are never taken from PATH, and not checked
+    after a build.
     """
     after: str = ""
     """The unit with the most libraries in common; if both are fetched, that one is compiled first."""

@@ -71,24 +71,24 @@ class Endpoint:
             case ("portForward", *_):
                 return Reply.from_text(400, "pods on hollow nodes have no ports: no process runs in them")
             case (("containerLogs" | "exec" | "attach") as what, namespace, name, *_, container):
-                asked = _StreamRequest(request, session, namespace, name, container)
-                return await self._streams[what](asked)
+                stream_request = _StreamRequest(request, session, namespace, name, container)
+                return await self._streams[what](stream_request)
         return Reply.from_text(404, "not served by hollow nodes")
 
     def _is_caller(self, tls: TlsEngine | None) -> bool:
         subject = tls.peer_names().get("subject", ()) if tls is not None else ()
         return [value for part in subject for key, value in part if key == "commonName"] == [self._caller]
 
-    async def _answer_logs(self, asked: _StreamRequest) -> Reply | None:
+    async def _answer_logs(self, stream_request: _StreamRequest) -> Reply | None:
         """Return the log; a followed log ends with the pod or the client."""
-        query = dict(asked.request.query)
+        query = dict(stream_request.request.query)
         text = log_lines(query)
         if query.get("follow") not in ("true", "1"):
             return Reply(200, text)
-        pod = await self._find_pod(asked)
+        pod = await self._find_pod(stream_request)
         if isinstance(pod, Reply):
             return Reply(200, text) if pod.status == 400 else pod
-        session = asked.session
+        session = stream_request.session
         session.start_body(200, (("transfer-encoding", "chunked"), ("content-type", "text/plain")))
         if text:
             session.stream.write(b"%x\r\n%b\r\n" % (len(text), text))
@@ -96,66 +96,68 @@ class Endpoint:
         session.stream.write(b"0\r\n\r\n")
         return None
 
-    async def _find_pod(self, asked: _StreamRequest) -> Pod | Reply:
+    async def _find_pod(self, stream_request: _StreamRequest) -> Pod | Reply:
         try:
-            pod = await pods.get_pod(self._client, asked.namespace, asked.name)
+            pod = await pods.get_pod(self._client, stream_request.namespace, stream_request.name)
         except errors.NotFound:
-            return Reply.from_text(404, f"pod {asked.name} does not exist")
+            return Reply.from_text(404, f"pod {stream_request.name} does not exist")
         except errors.ApiError as error:
-            return Reply.from_text(503, f"the API server does not say whether pod {asked.name} runs: {error}")
-        if not pod.has_container(asked.container):
-            return Reply.from_text(404, f'container not found ("{asked.container}")')
+            return Reply.from_text(503, f"the API server does not say whether pod {stream_request.name} runs: {error}")
+        if not pod.has_container(stream_request.container):
+            return Reply.from_text(404, f'container not found ("{stream_request.container}")')
         if not pod.is_running:
-            return Reply.from_text(400, f"pod {asked.name} does not run")
+            return Reply.from_text(400, f"pod {stream_request.name} does not run")
         return pod
 
-    async def _answer_attach(self, asked: _StreamRequest) -> Reply | None:
-        pod = await self._find_pod(asked)
+    async def _answer_attach(self, stream_request: _StreamRequest) -> Reply | None:
+        pod = await self._find_pod(stream_request)
         if isinstance(pod, Reply):
             return pod
-        stream = remote.upgrade_connection(asked.request, asked.session)
+        stream = remote.upgrade_connection(stream_request.request, stream_request.session)
         if isinstance(stream, Reply):
             return stream
         try:
-            await stream.wait_for_channels(_requested_channels(asked.request))
+            await stream.wait_for_channels(_requested_channels(stream_request.request))
             await _run_until_first(pods.wait_until_ended(self._client, pod), _discard_input(stream))
             await stream.finish(remote.exit_status(0))
         except BrokenProtocolError as error:
-            _log.info("attach broken off", namespace=asked.namespace, pod=asked.name, error=str(error))
+            _log.info(
+                "attach broken off", namespace=stream_request.namespace, pod=stream_request.name, error=str(error)
+            )
         return None
 
-    async def _answer_exec(self, asked: _StreamRequest) -> Reply | None:
-        pod = await self._find_pod(asked)
+    async def _answer_exec(self, stream_request: _StreamRequest) -> Reply | None:
+        pod = await self._find_pod(stream_request)
         if isinstance(pod, Reply):
             return pod
         wanted = CommandSpec(
-            argv=tuple(value for key, value in asked.request.query if key == "command"),
+            argv=tuple(value for key, value in stream_request.request.query if key == "command"),
             hostname=pod.metadata.name,
-            stdin=remote.is_requested(asked.request, "input"),
-            tty=remote.is_requested(asked.request, "tty"),
+            stdin=remote.is_requested(stream_request.request, "input"),
+            tty=remote.is_requested(stream_request.request, "tty"),
         )
         if not wanted.argv or not wanted.argv[0]:
             return Reply.from_text(400, "you must specify at least 1 command for the container")
         try:
             with self._running.hold_stream(pod.tenant_name):
-                return await self._run_sandboxed(asked, pod, wanted)
+                return await self._run_sandboxed(stream_request, pod, wanted)
         except TooManyStreamsError as error:
             return Reply.from_text(429, str(error))
         except UnavailableError as error:
-            _log.warning("exec refused", namespace=asked.namespace, pod=asked.name, error=str(error))
+            _log.warning("exec refused", namespace=stream_request.namespace, pod=stream_request.name, error=str(error))
             return Reply.from_text(400, str(error))
         except BrokenProtocolError as error:
-            _log.info("exec broken off", namespace=asked.namespace, pod=asked.name, error=str(error))
+            _log.info("exec broken off", namespace=stream_request.namespace, pod=stream_request.name, error=str(error))
             return None
 
-    async def _run_sandboxed(self, asked: _StreamRequest, pod: Pod, wanted: CommandSpec) -> Reply | None:
+    async def _run_sandboxed(self, stream_request: _StreamRequest, pod: Pod, wanted: CommandSpec) -> Reply | None:
         """Run a command. It starts before the upgrade, so that a failure is an ordinary response."""
         command = await Command.start(wanted)
         try:
-            stream = remote.upgrade_connection(asked.request, asked.session)
+            stream = remote.upgrade_connection(stream_request.request, stream_request.session)
             if isinstance(stream, Reply):
                 return stream
-            await stream.wait_for_channels(_requested_channels(asked.request))
+            await stream.wait_for_channels(_requested_channels(stream_request.request))
             await stream.finish(await self._relay_command(pod, command, stream))
         finally:
             await command.kill()
@@ -254,7 +256,7 @@ async def _wait_for_task(task: asyncio.Task[int]) -> None:
 
 async def _run_until_first(*work: Coroutine[Any, Any, None]) -> None:
     """Run several coroutines until the first ends, and cancel the others. Raises the exception of the first."""
-    tasks = [asyncio.ensure_future(one) for one in work]
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in work]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
