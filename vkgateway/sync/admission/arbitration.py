@@ -146,6 +146,7 @@ class Arbitration:
         decide: Decide | None = None,
     ) -> None:
         self.settings = settings
+        self.bind_timeout = settings.bind_timeout
         self._platform = platform
         self._observer = observer
         self._journal = Journal(observer.log_cycle) if observer is not None else None
@@ -162,11 +163,6 @@ class Arbitration:
         self._started = False
         self.waiting_since: float | None = None
         """Since when the first cycle waits for clusters and tenants; None: no cycle was requested."""
-
-    @property
-    def bind_timeout(self) -> float:
-        """Seconds after which a compute pod that its node has not accepted is reverted."""
-        return self.settings.bind_timeout
 
     def add_tenant(self, tenant: TenantAdmission) -> None:
         """Include a tenant in the cycles from now on."""
@@ -216,7 +212,7 @@ class Arbitration:
         Return False if too many nodes are excluded: then the cause is whatever binds pods there, and not the nodes.
         """
         cache = self._clusters.by_name.get(cluster)
-        return cache is not None and cache.avoid_node(node, until=self.clock.time() + 5 * self.settings.bind_timeout)
+        return cache is not None and cache.avoid_node(node, until=self.clock.time() + 5 * self.bind_timeout)
 
     async def run(self) -> None:
         """Run cycles until cancelled."""

@@ -20,9 +20,9 @@ class EvictionNotices:
     """Writer of one tenant's notices. The compute pod comes first, since its containers read the deadline there."""
 
     def __init__(self, scope: TenantScope) -> None:
+        self._scope = scope
         self._client = scope.client
         self._events = scope.events
-        self._clock = scope.clock
 
     async def give_notice(self, context: PodContext) -> None:
         """Write the deadline to the compute pod and the tenant pod, once."""
@@ -86,13 +86,5 @@ class EvictionNotices:
             return
 
     async def _set_condition(self, context: PodContext, *, status: str, reason: str, message: str) -> None:
-        now = self._clock.now()
-        await set_condition(
-            self._client,
-            tenant_pod_of(context),
-            DISRUPTION_CONDITION,
-            status=status,
-            reason=reason,
-            message=message,
-            now=now,
-        )
+        view = tenant_pod_of(context)
+        await set_condition(self._scope, view, DISRUPTION_CONDITION, status=status, reason=reason, message=message)

@@ -157,7 +157,4 @@ class GateReconciler:
             raise
 
     async def _set_condition(self, view: TenantPodView, *, status: str, reason: str, message: str) -> None:
-        now = self._scope.clock.now()
-        await set_condition(
-            self._client, view, ADMITTED_CONDITION, status=status, reason=reason, message=message, now=now
-        )
+        await set_condition(self._scope, view, ADMITTED_CONDITION, status=status, reason=reason, message=message)

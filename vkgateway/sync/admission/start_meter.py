@@ -52,10 +52,10 @@ class StartMeter:
         """Record that a pod of a gang was read for the first time. Pods from before the gateway's start are not
         recorded.
         """
-        way = self._pending_starts.setdefault(gang, _PendingStart(created, now))
-        way.pods.add(uid)
-        if way.planned is None:
-            way.created, way.arrived_at = created, now
+        start = self._pending_starts.setdefault(gang, _PendingStart(created, now))
+        start.pods.add(uid)
+        if start.planned is None:
+            start.created, start.arrived_at = created, now
 
     def cycle_decided(self, gangs: Mapping[str, Gang], decisions: Decisions, *, at: float, now: float) -> None:
         """Record a finished cycle: its snapshot is from `at`, its decisions were dispatched at `now`."""
@@ -76,22 +76,22 @@ class StartMeter:
     def pod_gone(self, gang: str, uid: str) -> None:
         """Forget a pod that was deleted, or does not wait any more."""
         self._binding_since.pop(uid, None)
-        way = self._pending_starts.get(gang)
-        if way is not None:
-            way.pods.discard(uid)
-            if not way.pods:
+        start = self._pending_starts.get(gang)
+        if start is not None:
+            start.pods.discard(uid)
+            if not start.pods:
                 del self._pending_starts[gang]
 
     def _observe_start(self, gang: Gang | None, admit: Admit, now: float) -> None:
-        way = self._pending_starts.pop(admit.gang, None)
-        if way is None or gang is None or gang.band is not Band.GUARANTEED:
+        start = self._pending_starts.pop(admit.gang, None)
+        if start is None or gang is None or gang.band is not Band.GUARANTEED:
             return
-        if way.arrived_at >= way.incomplete_at:
-            observe_start("watch", way.arrived_at - way.created)
-        observe_start("cycle", (now if way.planned is None else way.planned) - way.ready_since)
-        if way.planned is not None:
-            observe_start("notice", min(now, way.deadline) - way.planned)
-            observe_start("grace", now - way.deadline)
+        if start.arrived_at >= start.incomplete_at:
+            observe_start("watch", start.arrived_at - start.created)
+        observe_start("cycle", (now if start.planned is None else start.planned) - start.ready_since)
+        if start.planned is not None:
+            observe_start("notice", min(now, start.deadline) - start.planned)
+            observe_start("grace", now - start.deadline)
         self._binding_since.update(dict.fromkeys(admit.nodes, now))
 
     def _update_pending(self, gangs: Mapping[str, Gang], decisions: Decisions, *, at: float, now: float) -> None:
@@ -100,13 +100,13 @@ class StartMeter:
         for evict in decisions.evicts:
             deadlines[evict.makes_room_for] = max(evict.deadline, deadlines.get(evict.makes_room_for, 0.0))
         holds = {hold.gang: hold.code for hold in decisions.holds if hold.gang in self._pending_starts}
-        for name, way in list(self._pending_starts.items()):
+        for name, start in list(self._pending_starts.items()):
             plan, code = decisions.plans.get(name), holds.get(name)
             if plan is not None and not plan.borrowed and name in gangs:
-                if way.planned is None:
-                    way.planned, way.deadline = now, deadlines.get(name, now)
-                way.deadline = max(way.deadline, deadlines.get(name, 0.0))
-            elif code is PendingReason.MEMBERS and way.planned is None:
-                way.incomplete_at = at
+                if start.planned is None:
+                    start.planned, start.deadline = now, deadlines.get(name, now)
+                start.deadline = max(start.deadline, deadlines.get(name, 0.0))
+            elif code is PendingReason.MEMBERS and start.planned is None:
+                start.incomplete_at = at
             elif plan is not None or code is not None:
                 del self._pending_starts[name]
