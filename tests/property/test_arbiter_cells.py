@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from vkgateway.arbiter.guarantees.bindability import CellSlack
 from vkgateway.arbiter.guarantees.cell_sizes import (
     cell_sizes,
+    count_cells,
     find_covers,
     list_sizes,
     smallest_cover,
-    split_guarantee,
     total_units,
 )
 from vkgateway.arbiter.guarantees.cells import PlacedAmount, PoolCells
@@ -84,11 +84,15 @@ def test_cover_has_fewest_spare_units(case: tuple[tuple[int, ...], list[int], li
         assert next(find_covers(available, levels, need)) == found
 
 
+def split_units(amount: int, levels: Sequence[int]) -> tuple[int, ...]:
+    return tuple(list_sizes(count_cells(amount, levels), levels))
+
+
 @quick
 @given(sizes, st.integers(0, 100))
 def test_split_is_complete_with_largest_cells(size: int, amount: int) -> None:
     levels = cell_sizes(size)
-    cells = split_guarantee(amount, levels)
+    cells = split_units(amount, levels)
 
     assert sum(cells) == amount
     assert list(cells) == sorted(cells, reverse=True)
@@ -233,8 +237,6 @@ def test_undo_leaves_no_trace(full: FullPool, tries: list[tuple[int, int, int]])
             elif placed:
                 cells.release_cells(*placed.pop(units % len(placed)))
                 check_sound(cells, pool, quotas)
-            if cells.can_bind(tenant, cells.levels[-1], name):
-                cells.bind_cell(tenant, cells.levels[-1], name)
     cells.undo(mark)
 
     assert query_all(cells, quotas, pool) == before
@@ -317,7 +319,7 @@ def test_node_loss_reduces_minimum_and_is_restored(full: FullPool, gone: set[int
 
     idle = PoolCells(left, quotas)
     check_sound(idle, left, quotas)
-    asked = sum(sum(split_guarantee(q.guarantee[GPU] // 1000, idle.levels)) for q in quotas)
+    asked = sum(sum(split_units(q.guarantee[GPU] // 1000, idle.levels)) for q in quotas)
     resources = sum(max(0, (n.allocatable[GPU] - n.used[GPU]) // 1000) for n in left.nodes if n.usable)
     assert sum(loss.units for loss in idle.guarantee_losses()) == max(0, asked - resources)
 
@@ -345,10 +347,10 @@ def test_refusals_and_largest_guarantee_are_exact(data: st.DataObject) -> None:
     asked = data.draw(st.integers(1, 30))
     levels = PoolCells(pool, ()).levels
     rooms = sorted(max(0, (n.allocatable[GPU] - n.used[GPU]) // 1000) for n in pool.nodes)
-    others = [size for q in taken for size in split_guarantee(q.guarantee[GPU] // 1000, levels)]
+    others = [size for q in taken for size in split_units(q.guarantee[GPU] // 1000, levels)]
 
     def fits(units: int) -> bool:
-        return fits_brute_force(sorted([*others, *split_guarantee(units, levels)], reverse=True), rooms)
+        return fits_brute_force(sorted([*others, *split_units(units, levels)], reverse=True), rooms)
 
     said = find_refusals(pool, [*taken, Quota(tenant="new", pool=KEY, guarantee={GPU: asked * 1000}, granted=9.0)])
 

@@ -6,10 +6,10 @@ import pytest
 
 from vkgateway.arbiter.guarantees.cell_sizes import (
     cell_sizes,
+    count_cells,
     find_covers,
     pool_levels,
     quota_cells,
-    split_guarantee,
     units_for_cells,
 )
 from vkgateway.arbiter.snapshot import Node, Pool, Quota
@@ -33,9 +33,9 @@ def test_cell_sizes_divide_each_other(size: int, levels: tuple[int, ...]) -> Non
 
 
 def test_guarantee_is_split_into_largest_cells() -> None:
-    assert split_guarantee(23, (8, 4, 2, 1)) == (8, 8, 4, 2, 1)
-    assert split_guarantee(0, (8, 4, 2, 1)) == ()
-    assert split_guarantee(-1, (8, 4, 2, 1)) == ()
+    assert count_cells(23, (8, 4, 2, 1)) == [2, 1, 1, 1]
+    assert count_cells(0, (8, 4, 2, 1)) == [0, 0, 0, 0]
+    assert count_cells(-1, (8, 4, 2, 1)) == [0, 0, 0, 0]
 
 
 def test_largest_node_determines_levels() -> None:

@@ -340,18 +340,6 @@ def test_release_of_unused_amount_raises(wrong: PlacedAmount) -> None:
         cells.release_cells(*wrong)
 
 
-def test_cell_is_bound_explicitly_and_filled() -> None:
-    cells = PoolCells(make_pool(8, 8), [make_quota("a", 8), make_quota("b", 8)])
-    cells.bind_cell("a", 8, "n0")
-
-    with pytest.raises(ValueError, match="may not bind a cell of 8 to n0"):
-        cells.bind_cell("b", 8, "n0")
-    with pytest.raises(ValueError, match="may not bind a cell of 4 to n1"):
-        cells.bind_cell("b", 4, "n1")
-    assert cells.allocate_cells("a", "n0", 8000)
-    assert not cells.allocate_cells("a", "n0", 1)
-
-
 def test_oversized_cell_is_rebound() -> None:
     cells = PoolCells(make_pool(8, 4, 4), [make_quota("a", 1), make_quota("b", 6), make_quota("c", 8)])
     assert cells.allocate_cells("a", "n2", 1000)

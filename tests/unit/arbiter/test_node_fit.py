@@ -131,12 +131,15 @@ NODES = (
     ],
 )
 @pytest.mark.parametrize("tolerations", [(), (Toleration(key="x", operator="Exists"),)])
-def test_node_filter_agrees_with_node_fits(
+def test_node_filter_agrees_with_rules_of_single_nodes(
     terms: tuple[tuple[Requirement, ...], ...], tolerations: tuple[Toleration, ...]
 ) -> None:
     shape = Shape((), terms=terms, tolerations=tolerations)
     fitting = NodeFilter(NODES)
-    assert fitting.feasible_nodes(shape).tolist() == [node_fits(shape, node) for node in NODES]
+    assert fitting.feasible_nodes(shape).tolist() == [
+        node.usable and matches_terms(terms, node.labels) and not has_untolerated_taint(tolerations, node.taints)
+        for node in NODES
+    ]
     assert fitting.feasible_nodes(shape) is fitting.feasible_nodes(shape)
     assert fitting.taint_penalty(shape).tolist() == [count_disliked_taints(tolerations, node.taints) for node in NODES]
 

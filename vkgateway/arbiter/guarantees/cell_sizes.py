@@ -58,13 +58,8 @@ def pool_levels(pool: Pool) -> tuple[int, ...]:
     return cell_sizes(max((node_units(node, pool.unit_resource) for node in pool.nodes), default=0))
 
 
-def split_guarantee(amount: int, levels: Sequence[int]) -> tuple[int, ...]:
-    """Split a guarantee in whole units into the largest possible cells, the largest first."""
-    return tuple(list_sizes(count_cells(amount, levels), levels))
-
-
 def count_cells(amount: int, levels: Sequence[int]) -> CellCounts:
-    """Return the cells of `split_guarantee` as counts by level, for amounts of any size."""
+    """Split whole units into the largest possible cells."""
     counts: CellCounts = []
     for size in levels:
         number, amount = divmod(max(0, amount), size)

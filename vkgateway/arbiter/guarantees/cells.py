@@ -221,18 +221,6 @@ class PoolCells:
                 tenant_cells, node_number, self._bindings.bound_cells(tenant_cells, node_number), used
             )
 
-    def bind_cell(self, tenant: str, size: int, node: str) -> None:
-        """Bind an additional unused cell to a node; `allocate_cells` then fills it.
-
-        Raises:
-            ValueError: `can_bind` does not allow it.
-        """
-        if not self.can_bind(tenant, size, node):
-            raise ValueError(f"{tenant} may not bind a cell of {size} to {node}")
-        tenant_cells, node_number = self._bindings.cells_of(tenant), self._bindings.node_number(node)
-        cells = self._with_added_cell(tenant_cells, node_number, self.levels.index(size))
-        self._bindings.set_bound_cells(tenant_cells, node_number, cells, tenant_cells.used_by_node.get(node_number, 0))
-
     def rebind_tenants(self, tenants: Collection[str]) -> bool:
         """Bind the cells for these tenants' current usage again, because what decided the bindings may have changed.
 
