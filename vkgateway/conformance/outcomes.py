@@ -60,10 +60,6 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             merged[name] = msgspec.structs.replace(outcome, runs=runs + 1, failures=failures + failed)
         return msgspec.structs.replace(self, outcomes=merged)
 
-    def count_state(self, state: State) -> int:
-        """Return the number of cases in a state."""
-        return sum(outcome.state == state for outcome in self.outcomes.values())
-
 
 def load_record(path: Path) -> Record | None:
     """Read a record; None if the file does not exist.
@@ -110,7 +106,6 @@ class _Spec(msgspec.Struct, rename="pascal"):
 
 class _Suite(msgspec.Struct, rename="pascal"):
     spec_reports: list[_Spec] | None = None
-    special_suite_failure_reasons: list[str] | None = None
 
 
 def parse_report(report: bytes, *, names: Collection[str], log: str = "") -> dict[str, Outcome]:

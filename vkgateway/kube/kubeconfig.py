@@ -320,20 +320,5 @@ def merge_into_file(path: Path | str, added: Document, *, switch: bool = True) -
     write_file(path, merge_documents(into, added, switch=switch))
 
 
-def remove_context(document: Document, context: str) -> Document:
-    """Return the document without a context and without the cluster and user that only this context used."""
-    result = dict(document)
-    removed = [entry for entry in document.get("contexts") or [] if entry.get("name") == context]
-    remaining = [entry for entry in document.get("contexts") or [] if entry.get("name") != context]
-    result["contexts"] = remaining
-    for section, kind in (("clusters", "cluster"), ("users", "user")):
-        unused = {entry["context"].get(kind) for entry in removed}
-        unused -= {entry["context"].get(kind) for entry in remaining}
-        result[section] = [entry for entry in document.get(section) or [] if entry.get("name") not in unused]
-    if document.get("current-context") == context:
-        result["current-context"] = ""
-    return result
-
-
 def _encode_pem(pem: bytes | str) -> str:
     return base64.b64encode(pem.encode() if isinstance(pem, str) else pem).decode()

@@ -13,7 +13,6 @@ class ListMeta(msgspec.Struct, rename="camel"):
 
     resource_version: str = ""
     continue_: str = msgspec.field(default="", name="continue")
-    remaining_item_count: int = 0
 
 
 class Page(msgspec.Struct):

@@ -47,10 +47,6 @@ class StreamLimiter:
             f"{count} {self._counted} are open already, and as many are left for all others; end one or try again later"
         )
 
-    def tenant_count(self, tenant: str) -> int:
-        """Return the number of a tenant's open streams."""
-        return self._limit.tenant_amount(tenant)
-
     def total_count(self) -> int:
         """Return the number of all open streams."""
         return self._limit.total_taken

@@ -89,5 +89,4 @@ def test_rerun_adds_to_runs_and_failures() -> None:
         "b": Outcome(state="failed", failures=1),
         "c": Outcome(state="passed", runs=2),
     }
-    assert (record.count_state("passed"), record.count_state("failed")) == (2, 1)
     assert [name for name, outcome in record.outcomes.items() if outcome.is_flaky] == ["a"]

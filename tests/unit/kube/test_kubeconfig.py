@@ -90,7 +90,6 @@ def test_merge_keeps_other_entries(path: Path) -> None:
     assert merged["contexts"][1]["context"]["namespace"] == "n"
     assert merged["preferences"] == {"colors": True}
     assert merged["current-context"] == "alpha"
-    assert kubeconfig.remove_context(merged, "alpha") == theirs | {"current-context": ""}
 
 
 def test_merge_creates_file_and_folder(tmp_path: Path) -> None:
@@ -180,14 +179,6 @@ def test_file_keeps_its_owner(path: Path) -> None:
     os.chown(path, 12345, 54321)
     kubeconfig.merge_into_file(path, _built())
     assert (path.stat().st_uid, path.stat().st_gid) == (12345, 54321)
-
-
-def test_entry_of_another_context_is_not_removed() -> None:
-    document = _built("a")
-    document["contexts"].append({"name": "b", "context": {"cluster": "a", "user": "a"}})
-    left = kubeconfig.remove_context(document, "a")
-    assert [entry["name"] for entry in left["clusters"]] == ["a"]
-    assert [entry["name"] for entry in left["contexts"]] == ["b"]
 
 
 def test_relative_paths_start_from_kubeconfig(path: Path) -> None:

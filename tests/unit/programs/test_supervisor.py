@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.waiting import wait_until
-from vkgateway.model.errors import InputError, NotFoundError, UnavailableError, VkgatewayError
+from vkgateway.model.errors import InputError, UnavailableError, VkgatewayError
 from vkgateway.programs.supervisor import procfs, running_process, server
 from vkgateway.programs.supervisor.client import (
     SupervisorClient,
@@ -20,7 +20,7 @@ from vkgateway.programs.supervisor.client import (
     stop_leftovers,
 )
 from vkgateway.programs.supervisor.daemon import Supervisor
-from vkgateway.programs.supervisor.protocol import ListProcesses, Remove, Restart
+from vkgateway.programs.supervisor.protocol import ListProcesses, Remove
 from vkgateway.programs.supervisor.spec import ProcessSpec, ProcessState, SupervisorPaths
 
 
@@ -98,21 +98,10 @@ async def test_second_request_ends_the_backoff(tmp_path: Path) -> None:
     wanted = spec("a", "mkdir once && exit 1; exec sleep 100")
     await supervisor.ensure_process(wanted)
     process = supervisor.processes["a"]
-    await wait_until(lambda: process.current_state().next_start is not None)
-    assert process.current_state().state == "backoff"
+    await wait_until(lambda: process.current_state().state == "backoff")
     await supervisor.ensure_process(wanted)
     await wait_until(lambda: process.current_state().pid is not None)
     await supervisor.shutdown()
-
-
-async def test_process_is_restarted_on_request(supervisor: Supervisor) -> None:
-    first = await supervisor.ensure_process(spec("a", "exec sleep 100"))
-    [again] = (await supervisor.handle_request(Restart("a"))).processes
-    assert again.pid != first.pid
-    assert (again.restarts, again.reason) == (1, "restarted on request")
-    refused = await supervisor.handle_request(Restart("b"))
-    assert refused.missing
-    assert "'b'" in refused.error
 
 
 async def test_higher_stop_ranks_stop_first(supervisor: Supervisor, tmp_path: Path) -> None:
@@ -205,9 +194,7 @@ async def answer_after_death(client: SupervisorClient, pid: int) -> list[Process
                 await asyncio.sleep(0.01)
 
 
-async def test_errors_and_lists_are_sent_over_the_socket(client: SupervisorClient) -> None:
-    with pytest.raises(NotFoundError, match="'nobody'"):
-        await client.restart_process("nobody")
+async def test_lists_are_sent_over_the_socket(client: SupervisorClient) -> None:
     await client.ensure_process(spec("b/one", "exec sleep 100"))
     await client.ensure_process(spec("a", "exec sleep 100"))
     assert [p.name for p in await client.list_processes()] == ["a", "b/one"]
@@ -272,9 +259,8 @@ async def test_process_that_survives_sigkill_does_not_block_others(
         kernel.setattr(running_process.RunningProcess, "_signal_group", in_the_kernel)
         kernel.setattr(running_process, "_KILLED_SECONDS", 0.1)
         async with asyncio.timeout(10):
-            for request in (Restart("hung"), Remove("", group=True)):
-                with pytest.raises(VkgatewayError, match=message):
-                    await supervisor.handle_request(request)
+            with pytest.raises(VkgatewayError, match=message):
+                await supervisor.handle_request(Remove("", group=True))
             with pytest.raises(VkgatewayError, match=message):
                 await supervisor.ensure_process(spec("hung", "exec sleep 200"))
         assert names_alive(tmp_path) == ["hung"], "the others are stopped"

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import msgspec
 
-from vkgateway.model.errors import NotFoundError, UnavailableError, VkgatewayError
+from vkgateway.model.errors import UnavailableError, VkgatewayError
 from vkgateway.programs.supervisor import logs, procfs, protocol
 from vkgateway.programs.supervisor.leftovers import stop_leftovers
 from vkgateway.programs.supervisor.spec import ProcessSpec, ProcessState, SupervisorPaths
@@ -72,14 +72,6 @@ class SupervisorClient:
         """Stop and forget every process at or below `prefix`, in the order of stop ranks."""
         await self._send_request(protocol.Remove(prefix, group=True))
 
-    async def restart_process(self, name: str) -> ProcessState:
-        """Restart a process at once.
-
-        Raises:
-            NotFoundError: no process has that name.
-        """
-        return (await self._send_request(protocol.Restart(name)))[0]
-
     async def list_processes(self, prefix: str = "") -> ProcessStates:
         """Return the state of every process at or below `prefix`, by name."""
         return await self._send_request(protocol.ListProcesses(prefix))
@@ -115,8 +107,6 @@ class SupervisorClient:
         if not line:
             raise self._unavailable_error(EOFError("it closed the connection"))
         answer = msgspec.json.decode(line, type=protocol.Answer)
-        if answer.missing:
-            raise NotFoundError(answer.error)
         if answer.error:
             raise SupervisorError(answer.error)
         return answer.processes

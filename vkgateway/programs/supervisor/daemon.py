@@ -49,8 +49,6 @@ class Supervisor:
         match request:
             case protocol.Ensure(spec=spec):
                 return protocol.Answer([await self.ensure_process(spec)])
-            case protocol.Restart(name=name):
-                return await self._restart_process(name)
             case protocol.Remove(name=name, group=group):
                 await self._stop_processes(n for n in self.processes.names(name) if group or n == name)
             case protocol.ListProcesses(prefix=prefix):
@@ -92,19 +90,6 @@ class Supervisor:
             with contextlib.suppress(OSError):
                 if logs.rotate_log(self._paths.log_path(name)):
                     _LOG.info("log of %s rotated", name)
-
-    async def _restart_process(self, name: str) -> protocol.Answer:
-        async with self._process_lock(name):
-            process = self.processes.get(name)
-            if process is None or self._shutting_down:
-                return protocol.Answer(error=f"process {name!r} does not exist", missing=True)
-            await process.stop()
-            record = process.record
-            record.restarts += 1
-            record.reason = "restarted on request"
-            process = self.processes.add(record)
-            process.start()
-            return protocol.Answer([process.current_state()])
 
     async def _stop_processes(self, names: Iterable[str]) -> None:
         """Stop and forget these processes. Raises VkgatewayError if one survives SIGKILL."""

@@ -29,12 +29,6 @@ class Remove(msgspec.Struct, frozen=True, tag="remove"):
     group: bool = False
 
 
-class Restart(msgspec.Struct, frozen=True, tag="restart"):
-    """Restart a process at once."""
-
-    name: str
-
-
 class ListProcesses(msgspec.Struct, frozen=True, tag="list"):
     """List the processes at or below a prefix."""
 
@@ -45,7 +39,7 @@ class Shutdown(msgspec.Struct, frozen=True, tag="shutdown"):
     """Stop everything in order, then the supervisor itself."""
 
 
-Request = Ensure | Remove | Restart | ListProcesses | Shutdown
+Request = Ensure | Remove | ListProcesses | Shutdown
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -53,8 +47,6 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
 
     processes: list[ProcessState] = []
     error: str = ""
-    missing: bool = False
-    """Whether the request was refused because no process has that name."""
 
 
 @contextlib.contextmanager

@@ -80,8 +80,6 @@ class ProcessState(msgspec.Struct, kw_only=True):
     log: str
     """Path of its log file."""
     argv: tuple[str, ...]
-    next_start: float | None = None
-    """Time of the next start in seconds since the epoch; only in `backoff`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,7 +117,6 @@ class SupervisedProcess:
             reason=self.record.reason,
             log=str(self._paths.log_path(self.spec.name)),
             argv=self.spec.argv,
-            next_start=self._next_start,
         )
 
     def _state_name(self) -> State:
