@@ -169,13 +169,6 @@ class SigningKey:
         )
         return cls(_private_pem(key), public)
 
-    def write(self, directory: Path, name: str = "sa") -> tuple[Path, Path]:
-        """Write `name.key` (0600) and `name.pub` into `directory`; return their paths, private key first."""
-        private, public = directory / f"{name}.key", directory / f"{name}.pub"
-        write_file(private, self.private_pem, mode=SECRET_MODE)
-        write_file(public, self.public_pem, mode=PUBLIC_MODE)
-        return private, public
-
 
 def common_name(cert_pem: bytes) -> str:
     """Return the common name of the subject, "" if it has none."""

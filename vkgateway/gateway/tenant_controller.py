@@ -7,7 +7,6 @@ import contextlib
 from collections.abc import Callable
 
 import msgspec
-import structlog
 
 from vkgateway.gateway import finalizers
 from vkgateway.gateway.accepted_specs import (
@@ -36,8 +35,6 @@ from vkgateway.kube.resources import TENANTS
 from vkgateway.model.api import Tenant, TenantSpec
 from vkgateway.model.errors import VkgatewayError
 from vkgateway.model.names import TENANT_FINALIZER
-
-log = structlog.get_logger(__name__)
 
 REQUEUE_SECONDS = 0.25
 """Requeue interval for transitions that trigger no event when they finish."""

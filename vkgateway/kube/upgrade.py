@@ -71,7 +71,6 @@ class Dialable(Protocol):
 class OpenedStream:
     """The server accepted the request: 101 for an upgrade, 200 for a body. `stream` continues after the head."""
 
-    status: int
     headers: Headers
     stream: ByteStream
 
@@ -81,7 +80,6 @@ class RefusedStream:
     """The server refused the request with an ordinary response. `body` is limited to 64 KiB."""
 
     status: int
-    headers: Headers
     body: bytes
 
 
@@ -181,11 +179,11 @@ async def _exchange_heads(stream: ByteStream, request: h11.Request, *, accept: i
             continue
         if not isinstance(event, h11.InformationalResponse | h11.Response):
             raise ConnectionResetError("the connection was closed without a response")
-        headers = tuple((name.decode(), value.decode("latin-1")) for name, value in event.headers)
         if event.status_code == accept:
+            headers = tuple((name.decode(), value.decode("latin-1")) for name, value in event.headers)
             stream.push_back(http.trailing_data[0])
-            return OpenedStream(event.status_code, headers, stream)
-        return RefusedStream(event.status_code, headers, await _read_body(stream, http))
+            return OpenedStream(headers, stream)
+        return RefusedStream(event.status_code, await _read_body(stream, http))
 
 
 async def _read_body(stream: ByteStream, http: h11.Connection) -> bytes:

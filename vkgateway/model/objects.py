@@ -119,7 +119,6 @@ class NodeSpecView(msgspec.Struct, kw_only=True, rename="camel"):
 class NodeStatusView(msgspec.Struct, kw_only=True, rename="camel"):
     """Observed state of a node. Resource lists map names to quantities."""
 
-    capacity: dict[str, str] = {}
     allocatable: dict[str, str] = {}
     conditions: tuple[Condition, ...] = ()
     addresses: tuple[NodeAddress, ...] = ()
@@ -144,17 +143,10 @@ class NodeView(msgspec.Struct, kw_only=True, rename="camel"):
         return not self.spec.unschedulable and is_condition_true(self.status.conditions, "Ready")
 
 
-class NamespaceStatusView(msgspec.Struct, kw_only=True):
-    """A namespace's phase: `Active` or `Terminating`."""
-
-    phase: str = "Active"
-
-
 class NamespaceView(msgspec.Struct, kw_only=True, rename="camel"):
     """A namespace."""
 
     metadata: Meta
-    status: NamespaceStatusView = msgspec.field(default_factory=NamespaceStatusView)
 
 
 decode_object: Final = msgspec.json.Decoder(ObjectView).decode

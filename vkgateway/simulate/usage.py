@@ -25,7 +25,6 @@ class Usage:
         self._held: dict[tuple[PoolKey, str], dict[str, int]] = {
             key: dict(node.used) for key, node in self._nodes.items()
         }
-        self.total = sum(node.allocatable.get(self._units[key[0]], 0) for key, node in self._nodes.items())
         self.allocated = self.borrowed = self.terminating = self.pending = 0
         self.fragmented = sum(self._fragmented_amount(key) for key in self._nodes)
         self.tenants: dict[str, int] = {}

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import msgspec
-import structlog
 
 from vkgateway.kube import errors
 from vkgateway.model.errors import ConflictError
@@ -22,8 +21,6 @@ from vkgateway.sync.tenant_scope import TenantScope
 from vkgateway.sync.views.annotations import SOURCE_VERSION
 from vkgateway.sync.views.ownership import COPY_RESOURCES, CopyKind, Key, Reference, is_copy
 from vkgateway.translate.config_copies import compute_name, forward_config_map, forward_secret
-
-log = structlog.get_logger(__name__)
 
 _FORWARD: dict[CopyKind, Callable[..., dict[str, Any]]] = {
     "configmaps": forward_config_map,

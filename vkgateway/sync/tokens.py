@@ -7,7 +7,6 @@ from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import msgspec
-import structlog
 
 from vkgateway.kube import errors, resources
 from vkgateway.model import times
@@ -26,8 +25,6 @@ from vkgateway.sync.tenant_scope import TenantScope
 from vkgateway.sync.views.annotations import REFRESH_AT, TOKEN_OF
 from vkgateway.sync.views.ownership import Key, owned_by
 from vkgateway.translate.pod_references import TokenSource
-
-log = structlog.get_logger(__name__)
 
 _REFRESH_SHARE: Final = 0.8
 _RETRY_SECONDS: Final = 60.0

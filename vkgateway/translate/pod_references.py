@@ -23,7 +23,6 @@ class TokenSource:
     key: str
     audience: str
     expiration_seconds: int
-    path: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,5 +121,4 @@ def _token_source(volume: str, index: int, source: Mapping[str, Any]) -> TokenSo
         key=token_key(volume, index),
         audience=source.get("audience") or "",
         expiration_seconds=source.get("expirationSeconds") or DEFAULT_TOKEN_SECONDS,
-        path=source["path"],
     )

@@ -41,8 +41,8 @@ async def test_each_projection_has_its_own_token_bound_to_the_pod() -> None:
     link: Any = SimpleNamespace(client=compute, copies={"secrets": SimpleNamespace(store={})})
     client: Any = tenant
     sources = [
-        TokenSource(key="api.0", audience="", expiration_seconds=3607, path="token"),
-        TokenSource(key="vault.0", audience="vault", expiration_seconds=600, path="token"),
+        TokenSource(key="api.0", audience="", expiration_seconds=3607),
+        TokenSource(key="vault.0", audience="vault", expiration_seconds=600),
     ]
     tokens = ServiceAccountTokens(tenant_scope(client, clock=FakeClock(origin=NOW)))
     due = await tokens.ensure_secret(link, POD, "builder", sources)

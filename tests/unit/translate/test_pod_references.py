@@ -12,15 +12,13 @@ def test_plain_pod_refers_to_certificates_and_token() -> None:
     found = find_references(pod())
     assert found.config_maps == {"kube-root-ca.crt": False}
     assert found.secrets == {}
-    assert found.tokens == (
-        TokenSource(key="kube-api-access-x7k2p.0", audience="", expiration_seconds=3607, path="token"),
-    )
+    assert found.tokens == (TokenSource(key="kube-api-access-x7k2p.0", audience="", expiration_seconds=3607),)
 
 
 def test_token_lifetime_defaults_to_an_hour() -> None:
     source = {"serviceAccountToken": {"path": "t", "audience": "vault"}}
     (token,) = find_references(pod(volumes=[{"name": "v", "projected": {"sources": [source]}}])).tokens
-    assert token == TokenSource(key="v.0", audience="vault", expiration_seconds=3600, path="t")
+    assert token == TokenSource(key="v.0", audience="vault", expiration_seconds=3600)
 
 
 @pytest.mark.parametrize("kind", ["containers", "initContainers", "ephemeralContainers"])

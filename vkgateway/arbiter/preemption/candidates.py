@@ -70,7 +70,6 @@ class PreemptionCandidates:
 
     def __init__(self, pool: PoolKey, unit: str) -> None:
         self.pool = pool
-        self.unit = unit
         self.candidates: list[PreemptionCandidate | None] = []
         """Candidates by number; None: removed."""
         self.dependents: dict[int, tuple[int, ...]] = {}

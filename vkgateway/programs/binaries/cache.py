@@ -3,7 +3,6 @@
 import contextlib
 import os
 import shutil
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,13 +27,10 @@ class CacheEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Size in bytes."""
     source: str
     """Source of the program: `official release`, or `built with go1.26.8`."""
-    created: float
-    """Time of installation, in seconds since the epoch."""
 
 
 class _Note(msgspec.Struct):
-    source: str
-    created: float
+    source: str = ""
     main: str = ""
     """`BuildUnit.main_digest` at build time."""
 
@@ -97,7 +93,7 @@ class Cache:
         target = self.program_path(program, version)
         target.parent.mkdir(parents=True, exist_ok=True)
         main = PROGRAMS[program].main_digest(program)
-        _note_path(target).write_bytes(msgspec.json.encode(_Note(source=source, created=time.time(), main=main)))
+        _note_path(target).write_bytes(msgspec.json.encode(_Note(source=source, main=main)))
         built.chmod(0o755)
         descriptor = os.open(built, os.O_RDONLY)
         try:
@@ -123,7 +119,6 @@ class Cache:
                 path=str(path),
                 size=path.stat().st_size,
                 source=note.source,
-                created=note.created or path.stat().st_mtime,
             )
 
     def remove_unfinished(self) -> None:
@@ -165,4 +160,4 @@ def _read_note(path: Path) -> _Note:
     try:
         return msgspec.json.decode(path.read_bytes(), type=_Note)
     except (OSError, msgspec.MsgspecError):
-        return _Note(source="", created=0.0)
+        return _Note()

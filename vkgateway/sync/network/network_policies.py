@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-import structlog
-
 from vkgateway.kube import errors, resources
 from vkgateway.kube.reflector import Reflector
 from vkgateway.model.errors import ConflictError, UnavailableError
@@ -39,8 +37,6 @@ from vkgateway.translate.network_policies import (
     selects_namespaces,
 )
 from vkgateway.translate.sanitizer import Sanitizer
-
-log = structlog.get_logger(__name__)
 
 _LIST_TIMEOUT: Final = 10.0
 """Maximum seconds that a compute namespace waits for the tenant's policies."""

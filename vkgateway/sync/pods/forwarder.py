@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-import structlog
-
 from vkgateway.kube import errors, resources
 from vkgateway.kube.client import encode
 from vkgateway.model import times
@@ -37,8 +35,6 @@ from vkgateway.translate.feature_gates import lost_fields_message
 from vkgateway.translate.metadata import resources_checksum
 from vkgateway.translate.size_budget import OversizeError
 from vkgateway.translate.to_compute import forward_pod
-
-log = structlog.get_logger(__name__)
 
 _NAME_TAKEN_RETRY: Final = 30.0
 _STALE_RETRY: Final = 1.0

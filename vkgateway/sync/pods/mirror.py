@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 from typing import Final
 
 import msgspec
-import structlog
 
 from vkgateway.kube import errors, resources
 from vkgateway.model import times
@@ -32,8 +31,6 @@ from vkgateway.translate.to_tenant import (
     mirror_status,
     never_started,
 )
-
-log = structlog.get_logger(__name__)
 
 DELETED_IN_COMPUTE: Final = "DeletionByComputeCluster"
 """Reason of DisruptionTarget if a pod was deleted in the compute cluster without a recorded reason."""

@@ -50,7 +50,6 @@ class ClaimStatus(msgspec.Struct, kw_only=True, rename="camel"):
     """Status of a claim."""
 
     phase: str = "Pending"
-    access_modes: tuple[str, ...] = ()
     capacity: dict[str, Quantity] = {}
     conditions: tuple[Object, ...] = ()
     allocated_resources: dict[str, Quantity] = {}
@@ -169,7 +168,6 @@ class StorageClassView(msgspec.Struct, kw_only=True, rename="camel"):
     """StorageClass without its parameters."""
 
     metadata: Meta
-    provisioner: str = ""
     reclaim_policy: str = "Delete"
     volume_binding_mode: str = "Immediate"
     allow_volume_expansion: bool = False

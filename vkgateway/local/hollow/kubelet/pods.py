@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
 
 import msgspec
 
@@ -12,8 +11,6 @@ from vkgateway.kube.reflector import Reflector
 from vkgateway.kube.resources import PODS
 from vkgateway.model.names import TENANT_LABEL
 from vkgateway.model.objects import Meta
-
-_ENDED_PHASES: Final = frozenset(("Succeeded", "Failed"))
 
 
 class _Container(msgspec.Struct):
