@@ -100,12 +100,12 @@ async def get_tenant(client: Client, name: str) -> Tenant:
         raise NotFoundError(f"tenant {name!r} does not exist", hint=hint) from error
 
 
-async def get_tenant_with_retry(client: Client, name: str, *, timeout: float = RETRY_SECONDS) -> Tenant:
-    """Return one tenant, retrying server errors for `timeout` seconds.
+async def get_tenant_with_retry(client: Client, name: str) -> Tenant:
+    """Return one tenant, retrying server errors for `RETRY_SECONDS`.
 
     For example, etcd rejects requests while a user is created, and older API servers return this error.
     """
-    until = time.monotonic() + timeout
+    until = time.monotonic() + RETRY_SECONDS
     while True:
         try:
             return await get_tenant(client, name)

@@ -48,20 +48,19 @@ def print_objects(
     output: str,
     columns: Sequence[Column[T]],
     name: Callable[[T], str],
-    encode: Callable[[T], Any] = msgspec.to_builtins,
     single: bool = False,
     empty: str = "Nothing found.",
 ) -> None:
     """Print objects in the requested format.
 
-    `encode` returns plain data for json and yaml, printed as an array, or as one object with `single`. `empty` is
-    printed on standard error instead of a table without rows.
+    json and yaml are an array, or one object with `single`. `empty` is printed on standard error instead of a table
+    without rows.
     """
     if output == "name":
         for item in objects:
             click.echo(name(item))
     elif output in {"json", "yaml"}:
-        plain = [encode(item) for item in objects]
+        plain = msgspec.to_builtins(objects)
         click.echo(serialize(plain[0] if single else plain, output=output), nl=False)
     elif not objects:
         click.echo(empty, err=True)

@@ -81,14 +81,13 @@ _decode_secret = msgspec.json.Decoder(_Secret).decode
 class SecretStore:
     """Record store in Secrets of the management cluster."""
 
-    def __init__(self, client: Client, *, namespace: str = SYSTEM_NAMESPACE) -> None:
+    def __init__(self, client: Client) -> None:
         self._client = client
-        self._namespace = namespace
 
     async def load(self, tenant: str) -> ControlPlaneRecord | None:
         """Return the tenant's record, None if there is none. Raises BrokenCredentials with the broken key."""
         try:
-            body = await self._client.get(SECRETS, tenant_secret_name(tenant), namespace=self._namespace)
+            body = await self._client.get(SECRETS, tenant_secret_name(tenant), namespace=SYSTEM_NAMESPACE)
         except errors.NotFound:
             return None
         return self._parse_record(_decode_secret(body))
@@ -108,13 +107,13 @@ class SecretStore:
         if kept is None or kept.credentials.ca.cert_pem != record.credentials.ca.cert_pem:
             return kept or await self.save(tenant, record)
         changes = {key: secret[key] for key in ("metadata", "data")}
-        await self._client.patch(SECRETS, name, changes, namespace=self._namespace)
+        await self._client.patch(SECRETS, name, changes, namespace=SYSTEM_NAMESPACE)
         return record
 
     async def delete(self, tenant: str) -> None:
         """Delete the Secret; no error if there is none."""
         with contextlib.suppress(errors.NotFound):
-            await self._client.delete(SECRETS, tenant_secret_name(tenant), namespace=self._namespace)
+            await self._client.delete(SECRETS, tenant_secret_name(tenant), namespace=SYSTEM_NAMESPACE)
 
     async def assigned_ports(self) -> dict[int, str]:
         """Return the tenant of each assigned port, from all Secrets."""
@@ -135,7 +134,7 @@ class SecretStore:
     async def _values_by_tenant(self, key: str) -> dict[str, str]:
         """Return the value of a key by tenant, without tenants that lack it or whose value is unreadable."""
         found: dict[str, str] = {}
-        pages = self._client.list_pages(SECRETS, namespace=self._namespace, label_selector=TENANT_LABEL)
+        pages = self._client.list_pages(SECRETS, namespace=SYSTEM_NAMESPACE, label_selector=TENANT_LABEL)
         async for page in pages:
             for item in page.items:
                 secret = _decode_secret(item)
@@ -145,14 +144,14 @@ class SecretStore:
 
     async def _create_secret(self, secret: dict[str, Any]) -> None:
         try:
-            await self._client.create(SECRETS, secret, namespace=self._namespace)
+            await self._client.create(SECRETS, secret, namespace=SYSTEM_NAMESPACE)
         except errors.NotFound:
             with contextlib.suppress(errors.AlreadyExists):
-                await self._client.create(NAMESPACES, {"metadata": {"name": self._namespace}})
-            await self._client.create(SECRETS, secret, namespace=self._namespace)
+                await self._client.create(NAMESPACES, {"metadata": {"name": SYSTEM_NAMESPACE}})
+            await self._client.create(SECRETS, secret, namespace=SYSTEM_NAMESPACE)
 
     def _parse_record(self, secret: _Secret) -> ControlPlaneRecord:
-        name = f"{self._namespace}/{secret.metadata.name}"
+        name = f"{SYSTEM_NAMESPACE}/{secret.metadata.name}"
         try:
             files = {key: base64.b64decode(value, validate=True) for key, value in secret.data.items()}
             return ControlPlaneRecord(

@@ -90,7 +90,6 @@ async def apply_objects(
     *,
     field_manager: str = FIELD_MANAGER,
     namespace: str = "default",
-    discovery: Discovery | None = None,
     timeout: float = 30.0,
     clock: Clock = SYSTEM_CLOCK,
 ) -> list[bytes]:
@@ -103,7 +102,7 @@ async def apply_objects(
     Raises InputError for an invalid document, and ApiError if the server refuses a document.
     """
     deadline = clock.monotonic() + timeout
-    applier = _Applier(client, discovery or Discovery(client), field_manager, namespace, clock, deadline)
+    applier = _Applier(client, Discovery(client), field_manager, namespace, clock, deadline)
     has_definitions = any(doc.get("kind") == CRDS.kind for doc in docs)
     stored = []
     waiting: list[str] = []

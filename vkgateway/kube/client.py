@@ -27,6 +27,7 @@ _PATCH_TYPES: Final[dict[PatchKind, str]] = {
     "apply": "application/apply-patch+yaml",
 }
 _DRY_RUN: Final = {"dryRun": "All"}
+_LIST_SECONDS: Final = 60
 _ANY_VERSION: Final[Params] = {"resourceVersion": "1", "resourceVersionMatch": "NotOlderThan"}
 """Parameters of a list from the watch cache. Version 1 instead of 0, because servers ignore the limit with 0."""
 _encode = msgspec.json.Encoder().encode
@@ -223,7 +224,6 @@ class Client(Transport):
         field_selector: str = "",
         limit: int = 500,
         cached: bool = False,
-        timeout: float = 60,
     ) -> AsyncIterator[Page]:
         """Yield the pages of a consistent list, with `limit` objects each (fewer large objects; 0 for one page).
 
@@ -237,7 +237,7 @@ class Client(Transport):
         position: Params = _ANY_VERSION if cached else {}
         while True:
             try:
-                page = await self._get_page(path, {**params, **position}, timeout)
+                page = await self._get_page(path, {**params, **position}, _LIST_SECONDS)
             except errors.ResponseTooLarge:
                 if limit <= 1:
                     raise

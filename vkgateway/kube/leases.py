@@ -25,6 +25,9 @@ log = structlog.get_logger(__name__)
 
 NODE_LEASE_NAMESPACE: Final = "kube-node-lease"
 """The namespace where the node lifecycle controller looks for heartbeats."""
+_DURATION_SECONDS: Final = 30
+_RENEW_SECONDS: Final = 10.0
+_RETRY_SECONDS: Final = 1.0
 _MAX_CONFLICTS: Final = 5
 """Attempts to write a Lease after conflicts with other writers."""
 
@@ -91,18 +94,12 @@ class LeaderElector:
         *,
         namespace: str,
         identity: str,
-        duration: int = 30,
-        renew_every: float = 10.0,
-        retry_every: float = 1.0,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._client = client
         self._name = name
         self._namespace = namespace
         self._identity = identity
-        self._duration = duration
-        self._renew_every = renew_every
-        self._retry_every = retry_every
         self._clock = clock
         self._observed: _ObservedLease | None = None
         self._last_error = ""
@@ -113,7 +110,7 @@ class LeaderElector:
         Raises LeaseTaken, ApiError.
         """
         while not await self._try_acquire_or_renew(renew=False):
-            await self._clock.sleep(self._retry_every)
+            await self._clock.sleep(_RETRY_SECONDS)
 
     async def renew_lease(self) -> None:
         """Renew the Lease until cancelled. Raises LeaseTaken if another process took over.
@@ -130,7 +127,7 @@ class LeaderElector:
                     log.warning("lease not renewed", lease=self._name, error=error.message)
                 self._last_error = error.message
                 held = True
-            await self._clock.sleep(self._renew_every if held else self._retry_every)
+            await self._clock.sleep(_RENEW_SECONDS if held else _RETRY_SECONDS)
 
     async def _try_acquire_or_renew(self, *, renew: bool) -> bool:
         """Try to acquire or `renew` the Lease. Return False while another holder's Lease has not expired."""
@@ -168,7 +165,7 @@ class LeaderElector:
 
     async def _get_lease(self) -> Lease | None:
         try:
-            body = await self._client.get(LEASES, self._name, namespace=self._namespace, timeout=self._renew_every)
+            body = await self._client.get(LEASES, self._name, namespace=self._namespace, timeout=_RENEW_SECONDS)
         except errors.NotFound:
             return None
         try:
@@ -181,7 +178,7 @@ class LeaderElector:
         metadata = {"name": self._name, "namespace": self._namespace}
         document = _lease_document(metadata, self._lease_spec(transitions=0))
         try:
-            await self._client.create(LEASES, document, namespace=self._namespace, timeout=self._renew_every)
+            await self._client.create(LEASES, document, namespace=self._namespace, timeout=_RENEW_SECONDS)
         except errors.AlreadyExists:
             return False
         return True
@@ -200,7 +197,7 @@ class LeaderElector:
                 self._name,
                 _lease_document(metadata, spec),
                 namespace=self._namespace,
-                timeout=self._renew_every,
+                timeout=_RENEW_SECONDS,
             )
         except errors.Conflict:
             return False
@@ -210,7 +207,7 @@ class LeaderElector:
         now = render_micro_time(self._clock.now())
         return LeaseSpec(
             holder_identity=self._identity,
-            lease_duration_seconds=self._duration,
+            lease_duration_seconds=_DURATION_SECONDS,
             acquire_time=now,
             renew_time=now,
             lease_transitions=transitions,

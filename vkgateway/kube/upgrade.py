@@ -93,14 +93,14 @@ class TunnelEnd(Enum):
 
 
 async def open_upgrade(
-    client: Dialable, method: str, path: str, *, params: Params = (), headers: Headers, timeout: float = 30.0
+    client: Dialable, method: str, path: str, *, params: Params = (), headers: Headers
 ) -> OpenedStream | RefusedStream:
     """Request an upgrade of the connection. `headers` contain `upgrade` and related headers.
 
-    Raises Unreachable without a response within `timeout` seconds.
+    Raises Unreachable without a response within 30 seconds.
     """
     head = (*headers, ("connection", "Upgrade"))
-    return await _send_request(client, method, path, params=params, headers=head, accept=101, timeout=timeout)
+    return await _send_request(client, method, path, params=params, headers=head, accept=101, timeout=30.0)
 
 
 async def open_stream(

@@ -125,10 +125,13 @@ class Session:
         self.stream.write(self._http.send(answer) or b"")
         self.stream.push_back(self._http.trailing_data[0])
 
-    def start_body(self, status: int, headers: Headers) -> None:
-        """Send the head of the last response. The caller writes the body in the framing that `headers` describe."""
+    def start_body(self, headers: Headers) -> None:
+        """Send the head of the last response: status 200.
+
+        The caller writes the body in the framing that `headers` describe.
+        """
         passed = [(name, value) for name, value in headers if name in (*_FRAMING_HEADERS, "content-type")]
-        head = [f"HTTP/1.1 {status} OK", *(f"{name}: {value}" for name, value in passed), "connection: close"]
+        head = ["HTTP/1.1 200 OK", *(f"{name}: {value}" for name, value in passed), "connection: close"]
         self.stream.write("\r\n".join((*head, "", "")).encode("latin-1"))
 
     async def _next_event(self) -> object:

@@ -71,7 +71,7 @@ async def _stream_log(call: Call, namespace: str, pod: str, container: str) -> R
             message=error_replies.error_message(response.body)[:512],
         )
         return error_replies.error_reply(response, target=target, namespace=namespace, what="logs")
-    call.session.start_body(200, response.headers)
+    call.session.start_body(response.headers)
     await run_tunnel(call.session.stream, response.stream, one_way=True)
     return None
 

@@ -43,8 +43,8 @@ class RequestMemory:
 class MemoryLimiter:
     """Limits of bytes by tenant."""
 
-    def __init__(self, per_tenant: int = TENANT_MEMORY_MAX, total: int = TOTAL_MEMORY_MAX) -> None:
-        self._limit = SharedLimit(per_tenant, total)
+    def __init__(self, per_tenant: int = TENANT_MEMORY_MAX) -> None:
+        self._limit = SharedLimit(per_tenant, TOTAL_MEMORY_MAX)
 
     @contextlib.contextmanager
     def track_request(self, tenant: str) -> Iterator[RequestMemory]:

@@ -81,14 +81,12 @@ class NodeStatsReader:
         cache_seconds: float = CACHE_SECONDS,
         node_timeout: float = NODE_TIMEOUT_SECONDS,
         total_timeout: float = TOTAL_TIMEOUT_SECONDS,
-        failure_cache_seconds: float = FAILURE_CACHE_SECONDS,
         max_concurrent: int = MAX_CONCURRENT_NODES,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._cache_seconds = cache_seconds
         self._node_timeout = node_timeout
         self._total_timeout = total_timeout
-        self._failure_cache_seconds = failure_cache_seconds
         self._max_concurrent = max_concurrent
         self._clock = clock
         self._answers: dict[_Key, _CachedAnswer] = {}
@@ -140,7 +138,7 @@ class NodeStatsReader:
     async def _query_node(self, key: _Key, query: NodeQuery[Any]) -> Any:
         cluster, node, path, params = key
         semaphore = self._semaphores.setdefault(cluster, asyncio.Semaphore(self._max_concurrent))
-        lifetime = self._failure_cache_seconds
+        lifetime = FAILURE_CACHE_SECONDS
         try:
             async with semaphore:
                 body = await self._request_node(cluster, node, path, dict(params))

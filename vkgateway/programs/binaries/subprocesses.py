@@ -65,10 +65,10 @@ async def run_program(
         raise
 
 
-async def read_version_output(path: Path, args: Sequence[str], *, timeout: float = 20.0) -> str:
+async def read_version_output(path: Path, args: Sequence[str]) -> str:
     """Return the version output of a program; empty if it fails or takes too long."""
     try:
-        async with asyncio.timeout(timeout):
+        async with asyncio.timeout(20):
             code, lines = await run_program([str(path), *args], env=dict(os.environ), cwd=Path("/"))
     except (OSError, TimeoutError):
         return ""

@@ -49,7 +49,7 @@ def last_error_line(path: Path, *, since: int = 0) -> str:
     return (errors or lines or [""])[-1][:_LINE_CHARACTERS]
 
 
-def rotate_log(path: Path, *, limit: int = ROTATE_BYTES, keep: int = KEPT_ROTATIONS) -> bool:
+def rotate_log(path: Path, *, limit: int = ROTATE_BYTES) -> bool:
     """Rotate a log longer than `limit` bytes by copy and truncate; return whether it did.
 
     The process keeps writing to the same file: it appends, so it continues at the new end. Output between copy and
@@ -58,7 +58,7 @@ def rotate_log(path: Path, *, limit: int = ROTATE_BYTES, keep: int = KEPT_ROTATI
     """
     if log_size(path) <= limit:
         return False
-    for number in range(keep, 1, -1):
+    for number in range(KEPT_ROTATIONS, 1, -1):
         younger = _rotated_path(path, number - 1)
         if younger.exists():
             younger.replace(_rotated_path(path, number))

@@ -37,11 +37,11 @@ one.
 """
 
 
-def take_lock(paths: SupervisorPaths, *, patience: float = _LOCK_SECONDS) -> int | None:
-    """Lock the data directory for this supervisor; return None if another one holds it for `patience` seconds."""
+def take_lock(paths: SupervisorPaths) -> int | None:
+    """Lock the data directory for this supervisor; return None if another one holds it too long."""
     paths.run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     descriptor = os.open(paths.lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + _LOCK_SECONDS
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -70,9 +70,9 @@ class FreeCapacity:
         """Subtract what pods request, on the nodes given by uid or on their own."""
         self._change_usage(pods, nodes, -1)
 
-    def release_pods(self, pods: Iterable[Pod], nodes: Mapping[str, str] | None = None) -> None:
-        """Add what pods request, on the nodes given by uid or on their own."""
-        self._change_usage(pods, nodes, 1)
+    def release_pods(self, pods: Iterable[Pod]) -> None:
+        """Add what pods request on their nodes."""
+        self._change_usage(pods, None, 1)
 
     def _change_usage(self, pods: Iterable[Pod], nodes: Mapping[str, str] | None, sign: int) -> None:
         for pod in pods:

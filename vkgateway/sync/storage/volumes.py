@@ -14,7 +14,6 @@ from vkgateway.kube import errors, resources
 from vkgateway.model import times
 from vkgateway.model.objects import Meta
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.events import Severity
 from vkgateway.sync.namespaces import NamespaceReconciler
 from vkgateway.sync.refusals import is_starting
 from vkgateway.sync.runtime.registry import Registry
@@ -258,9 +257,9 @@ class VolumeReconciler:
         if volume is not None:
             await self._writer.remove_volume(volume, protected=True)
 
-    async def _report_event(self, metadata: Meta, reason: str, message: str, *, kind: Severity = "Warning") -> None:
+    async def _report_event(self, metadata: Meta, reason: str, message: str) -> None:
         await self._scope.events.emit_event(
-            metadata, reason=reason, message=message, kind=kind, about="PersistentVolumeClaim"
+            metadata, reason=reason, message=message, kind="Warning", about="PersistentVolumeClaim"
         )
 
 

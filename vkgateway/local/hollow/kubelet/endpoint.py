@@ -89,7 +89,7 @@ class Endpoint:
         if isinstance(pod, Reply):
             return Reply(200, text) if pod.status == 400 else pod
         session = stream_request.session
-        session.start_body(200, (("transfer-encoding", "chunked"), ("content-type", "text/plain")))
+        session.start_body((("transfer-encoding", "chunked"), ("content-type", "text/plain")))
         if text:
             session.stream.write(b"%x\r\n%b\r\n" % (len(text), text))
         await _run_until_first(pods.wait_until_ended(self._client, pod), _wait_for_close(session))
