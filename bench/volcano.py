@@ -13,6 +13,7 @@ import yaml
 
 from bench.platform import Platform
 from bench.timeline import now
+from operators import published
 from operators.programs import VOLCANO
 from vkgateway.kube import errors
 from vkgateway.kube.apply import apply_objects
@@ -20,7 +21,6 @@ from vkgateway.kube.client import Client
 from vkgateway.kube.resources import CRDS, Resource
 from vkgateway.local.steps import Report
 from vkgateway.model.errors import UnavailableError
-from vkgateway.programs.binaries import published
 from vkgateway.programs.supervisor.spec import ProcessSpec
 
 VERSION: Final = VOLCANO.version

@@ -8,13 +8,12 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from operators import archives, layers
+from operators import archives, layers, published
+from operators.published import PublishedPrograms
 from operators.recipes import Kit, Recipe
 from vkgateway.local.realnode.images import image_architecture
 from vkgateway.local.steps import Report
-from vkgateway.programs.binaries import published
 from vkgateway.programs.binaries.cache import Cache
-from vkgateway.programs.binaries.published import PublishedPrograms
 
 
 async def build_kit(kit: Kit, folder: Path, *, report: Report, cache: Cache | None = None) -> None:

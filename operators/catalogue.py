@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from operators.programs import METRICS_SERVER, TRAINING_OPERATOR, VOLCANO, mpi_operator
+from operators.published import PublishedPrograms
 from operators.recipes import LIBRARIES, Compiled, File, Kit, Recipe, Root
-from vkgateway.programs.binaries.published import PublishedPrograms
 
 HOROVOD_VERSION: Final = "0.28.1"
 KOPF_VERSION: Final = "1.45.2"

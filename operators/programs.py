@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from operators.published import PublishedPrograms
 from vkgateway.programs.binaries.catalogue import BuildUnit
-from vkgateway.programs.binaries.published import PublishedPrograms
 
 VOLCANO: Final = PublishedPrograms(
     BuildUnit(

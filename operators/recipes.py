@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from vkgateway.programs.binaries.published import PublishedPrograms
+from operators.published import PublishedPrograms
 
 SUITE = "bookworm"
 PYTHON = "3.11"

@@ -14,12 +14,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
+from conformance_page import import_results, render_tables, write_results
 
 from vkgateway.cli.conformance_clusters import BASELINE_NAME, results_folder
 from vkgateway.cli.options import default_data_dir
-from vkgateway.conformance import results_file
 from vkgateway.conformance.comparison import Comparison
-from vkgateway.conformance.markdown import render_tables
 from vkgateway.conformance.runner import record_file
 from vkgateway.model.errors import InputError
 
@@ -84,9 +83,7 @@ def take_over(file: Path) -> int:
     """Import the results of a file for cases without a result; return the exit code."""
     base = Path(os.environ["VKGATEWAY_DATA_DIR"])
     try:
-        results_file.import_results(
-            file, {name: record_file(results_folder(base, tenant)) for name, tenant in SIDES.items()}
-        )
+        import_results(file, {name: record_file(results_folder(base, tenant)) for name, tenant in SIDES.items()})
     except InputError as error:
         print(f"Error: {error}. {error.hint or ''}", file=sys.stderr)
         return error.exit_code
@@ -105,7 +102,7 @@ def write_page() -> int:
     day = datetime.now(UTC).date().isoformat()
     seen = f"Kubernetes {found.kubernetes_version}, {os.cpu_count()} cores, as of {day}:"
     PAGE.write_text(f"{head}{BEGIN}\n{seen}\n\n{render_tables(found)}\n{END}{tail}")
-    results_file.write_results(CASES, found, baseline=BASELINE_NAME)
+    write_results(CASES, found, baseline=BASELINE_NAME)
     return 0
 
 

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import yaml
 
+from operators import published
 from operators.programs import JOBSET, KUBERAY
+from operators.published import PublishedPrograms
 from tests.e2e.cluster import Cluster, Document, eventually
 from vkgateway.controlplane.pki import Authority
-from vkgateway.programs.binaries import published
-from vkgateway.programs.binaries.published import PublishedPrograms
 
 
 def program_folder(wanted: PublishedPrograms) -> Path:

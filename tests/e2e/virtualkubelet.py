@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from operators import published
 from operators.programs import VIRTUAL_KUBELET_SUITE
 from tests.e2e.cluster import Cluster, Platform
 from vkgateway.local.realnode.busybox import Busybox
 from vkgateway.local.realnode.images import BUSYBOX, Image, ImageEntry, image_architecture, pause_image
-from vkgateway.programs.binaries import published
 
 NAMESPACE: Final = "virtual-kubelet"
 CASES: Final = 9

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
 
 import pytest
 
-from vkgateway.conformance import outcomes, results_file
+from vkgateway.conformance import outcomes
 from vkgateway.conformance.cases import Case
 from vkgateway.conformance.comparison import compare_records
 from vkgateway.conformance.outcomes import Outcome, Record
 from vkgateway.model.errors import InputError
 
+script = runpy.run_path(str(Path(__file__).parents[3] / "scripts/conformance_page.py"))
+import_results, write_results = script["import_results"], script["write_results"]
 CASES = [Case(name="case b"), Case(name="case a"), Case(name="case c")]
 
 
@@ -25,7 +28,7 @@ def written(tmp_path: Path) -> Path:
     tenant = record("alpha", b=Outcome(state="passed", runs=3, failures=1, log="b.log"), a=Outcome(state="failed"))
     baseline = record("straight", a=Outcome(state="passed", seconds=2.5))
     path = tmp_path / "known.json"
-    results_file.write_results(path, compare_records(CASES, tenant=tenant, baseline=baseline), baseline="straight")
+    write_results(path, compare_records(CASES, tenant=tenant, baseline=baseline), baseline="straight")
     return path
 
 
@@ -34,7 +37,7 @@ def files(folder: Path) -> dict[str, Path]:
 
 
 def test_results_are_imported_on_another_machine(written: Path, tmp_path: Path) -> None:
-    results_file.import_results(written, files(tmp_path))
+    import_results(written, files(tmp_path))
     alpha = outcomes.load_record(files(tmp_path)["alpha"])
     assert alpha == record("alpha", a=Outcome(state="failed"), b=Outcome(state="passed", runs=3, failures=1))
     baseline = outcomes.load_record(files(tmp_path)["straight"])
@@ -45,7 +48,7 @@ def test_import_does_not_overwrite_local_results(written: Path, tmp_path: Path) 
     existing = files(tmp_path)["alpha"]
     outcomes.save_record(existing, record("alpha"))
     with pytest.raises(InputError, match="results of an earlier run") as caught:
-        results_file.import_results(written, files(tmp_path))
+        import_results(written, files(tmp_path))
     assert caught.value.hint is not None
     assert str(existing) in caught.value.hint
     assert outcomes.load_record(existing) == record("alpha")
@@ -60,7 +63,7 @@ def test_file_without_results_is_refused(text: str, why: str, tmp_path: Path) ->
     path = tmp_path / "known.json"
     path.write_text(text)
     with pytest.raises(InputError, match=why):
-        results_file.import_results(path, files(tmp_path))
+        import_results(path, files(tmp_path))
     with pytest.raises(InputError, match="cannot be read"):
-        results_file.import_results(tmp_path / "none", files(tmp_path))
+        import_results(tmp_path / "none", files(tmp_path))
     assert not any(file.exists() for file in files(tmp_path).values())

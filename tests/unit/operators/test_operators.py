@@ -10,15 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from operators import archives, build, layers
+from operators import archives, build, layers, published
 from operators.__main__ import main
 from operators.catalogue import KITS, OPENMPI
+from operators.published import PublishedPrograms
 from operators.recipes import Compiled, File, Kit, Recipe
 from tests.fakes.report import Silent
 from vkgateway.local.realnode import images
-from vkgateway.programs.binaries import published
 from vkgateway.programs.binaries.cache import Cache
-from vkgateway.programs.binaries.published import PublishedPrograms
 
 ROOT = Path(__file__).parents[3]
 RECIPES = {recipe.name: recipe for kit in KITS.values() for recipe in kit.images}
