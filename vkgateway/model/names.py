@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from typing import Final
+from typing import Any, Final
 
 from vkgateway.model.errors import InputError
 
@@ -159,6 +159,19 @@ def compute_namespace(tenant: str, namespace: str) -> str:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:_HASH_LENGTH]
     return f"{name[: NAMESPACE_MAX - _HASH_LENGTH - 1]}-{digest}"
+
+
+def compute_metadata(tenant: str, namespace: str, name: str, uid: str) -> dict[str, Any]:
+    """Return the metadata of the compute object of a tenant's object, which the annotations name.
+
+    Labels and annotations of the tenant's object are left out: controllers of the compute cluster would act on them.
+    """
+    return {
+        "name": name,
+        "namespace": compute_namespace(tenant, namespace),
+        "labels": {TENANT_LABEL: tenant},
+        "annotations": {NAMESPACE_ANNOTATION: namespace, NAME_ANNOTATION: name, UID_ANNOTATION: uid},
+    }
 
 
 def virtual_node_name(pool: str, compute_cluster: str, value: str = "") -> str:

@@ -11,14 +11,7 @@ import msgspec
 from vkgateway.kube import errors, resources
 from vkgateway.model import times
 from vkgateway.model.errors import ConflictError
-from vkgateway.model.names import (
-    NAME_ANNOTATION,
-    NAMESPACE_ANNOTATION,
-    TENANT_LABEL,
-    UID_ANNOTATION,
-    compute_namespace,
-    token_secret_name,
-)
+from vkgateway.model.names import UID_ANNOTATION, compute_metadata, compute_namespace, token_secret_name
 from vkgateway.model.objects import Meta, ObjectView
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.tenant_scope import TenantScope
@@ -112,23 +105,13 @@ class ServiceAccountTokens:
         return msgspec.json.decode(answer, type=_TokenRequest).status
 
     def _build_secret(self, pod: Meta, data: dict[str, str], refresh_at: float) -> dict[str, Any]:
-        name = token_secret_name(pod.name, pod.uid)
+        metadata = compute_metadata(self._tenant, pod.namespace, token_secret_name(pod.name, pod.uid), pod.uid)
+        metadata["annotations"] |= {TOKEN_OF: pod.name, REFRESH_AT: f"{refresh_at:.0f}"}
         return {
             "apiVersion": "v1",
             "kind": "Secret",
             "type": "Opaque",
-            "metadata": {
-                "name": name,
-                "namespace": compute_namespace(self._tenant, pod.namespace),
-                "labels": {TENANT_LABEL: self._tenant},
-                "annotations": {
-                    NAMESPACE_ANNOTATION: pod.namespace,
-                    NAME_ANNOTATION: name,
-                    UID_ANNOTATION: pod.uid,
-                    TOKEN_OF: pod.name,
-                    REFRESH_AT: f"{refresh_at:.0f}",
-                },
-            },
+            "metadata": metadata,
             "data": data,
         }
 

@@ -2,15 +2,7 @@
 
 from typing import Literal
 
-from vkgateway.model.names import (
-    COMPUTE_ROOT_CA,
-    NAME_ANNOTATION,
-    NAMESPACE_ANNOTATION,
-    TENANT_LABEL,
-    TENANT_ROOT_CA,
-    UID_ANNOTATION,
-    compute_namespace,
-)
+from vkgateway.model.names import COMPUTE_ROOT_CA, TENANT_ROOT_CA, compute_metadata
 from vkgateway.model.objects import Object
 from vkgateway.translate.context import TenantContext
 
@@ -29,8 +21,9 @@ def forward_config_map(source: Object, *, tenant: TenantContext, namespace: str)
     the data in one.
     """
     copy = {"apiVersion": "v1", "kind": "ConfigMap", **source}
-    copy["metadata"] = _copy_metadata(source, tenant, namespace)
-    copy["metadata"]["name"] = compute_name("configmaps", source["metadata"]["name"])
+    metadata = source["metadata"]
+    copy["metadata"] = compute_metadata(tenant.name, namespace, metadata["name"], metadata["uid"])
+    copy["metadata"]["name"] = compute_name("configmaps", metadata["name"])
     return copy
 
 
@@ -41,21 +34,8 @@ def forward_secret(source: Object, *, tenant: TenantContext, namespace: str) -> 
     it.
     """
     copy = {"apiVersion": "v1", "kind": "Secret", **source}
-    copy["metadata"] = _copy_metadata(source, tenant, namespace)
+    metadata = source["metadata"]
+    copy["metadata"] = compute_metadata(tenant.name, namespace, metadata["name"], metadata["uid"])
     if source.get("type") == SERVICE_ACCOUNT_TOKEN_TYPE:
         copy["type"] = "Opaque"
     return copy
-
-
-def _copy_metadata(source: Object, tenant: TenantContext, namespace: str) -> Object:
-    metadata = source["metadata"]
-    return {
-        "name": metadata["name"],
-        "namespace": compute_namespace(tenant.name, namespace),
-        "labels": {TENANT_LABEL: tenant.name},
-        "annotations": {
-            NAMESPACE_ANNOTATION: namespace,
-            NAME_ANNOTATION: metadata["name"],
-            UID_ANNOTATION: metadata["uid"],
-        },
-    }

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from vkgateway.model.names import NAME_ANNOTATION, NAMESPACE_ANNOTATION, TENANT_LABEL, UID_ANNOTATION, compute_namespace
+from vkgateway.model.names import UID_ANNOTATION, compute_metadata
 from vkgateway.model.objects import Condition, Meta, Object, find_condition
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.metadata import selector_to_compute
@@ -73,16 +73,7 @@ def forward_budget(source: DisruptionBudgetView, *, tenant: TenantContext, healt
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
-        "metadata": {
-            "name": metadata.name,
-            "namespace": compute_namespace(tenant.name, metadata.namespace),
-            "labels": {TENANT_LABEL: tenant.name},
-            "annotations": {
-                NAMESPACE_ANNOTATION: metadata.namespace,
-                NAME_ANNOTATION: metadata.name,
-                UID_ANNOTATION: metadata.uid,
-            },
-        },
+        "metadata": compute_metadata(tenant.name, metadata.namespace, metadata.name, metadata.uid),
         "spec": spec,
     }
 

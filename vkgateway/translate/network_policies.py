@@ -11,14 +11,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from vkgateway.model.names import (
-    NAME_ANNOTATION,
-    NAMESPACE_ANNOTATION,
-    OBJECT_NAME_MAX,
-    TENANT_LABEL,
-    UID_ANNOTATION,
-    compute_namespace,
-)
+from vkgateway.model.names import OBJECT_NAME_MAX, TENANT_LABEL, compute_metadata, compute_namespace
 from vkgateway.model.objects import Meta, Object
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.egress_rules import NameServerRange, exclude_name_servers
@@ -310,13 +303,7 @@ class _PolicyBuilder:
         self.result.skipped_rules.append((policy, reason))
 
     def _append_policy(self, name: str, spec: Object, *, source: str, uid: str) -> None:
-        annotations = {NAMESPACE_ANNOTATION: self._namespace, NAME_ANNOTATION: source, UID_ANNOTATION: uid}
-        metadata = {
-            "name": name,
-            "namespace": compute_namespace(self._tenant.name, self._namespace),
-            "labels": {TENANT_LABEL: self._tenant.name},
-            "annotations": annotations,
-        }
+        metadata = compute_metadata(self._tenant.name, self._namespace, source, uid) | {"name": name}
         document = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata, "spec": spec}
         self.result.documents.append(document)
 

@@ -5,15 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
-from vkgateway.model.names import (
-    CLUSTER_IP_ANNOTATION,
-    FIELD_MANAGER,
-    NAME_ANNOTATION,
-    NAMESPACE_ANNOTATION,
-    TENANT_LABEL,
-    UID_ANNOTATION,
-    compute_namespace,
-)
+from vkgateway.model.names import CLUSTER_IP_ANNOTATION, FIELD_MANAGER, compute_metadata
 from vkgateway.model.objects import Meta, Object
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.exposure import LOAD_BALANCER, NODE_PORT, exposed_fields, exposed_keys, service_exposure
@@ -163,7 +155,7 @@ def forward_service(source: ServiceView, *, tenant: TenantContext) -> Object:
     spec = forward_spec(source, tenant=tenant)
     if not spec["selector"]:
         del spec["selector"]
-    metadata = _forward_metadata(source.metadata, tenant)
+    metadata = compute_metadata(tenant.name, source.metadata.namespace, source.metadata.name, source.metadata.uid)
     metadata["annotations"][CLUSTER_IP_ANNOTATION] = source.cluster_ip
     if is_forwarded(source, tenant=tenant):
         metadata["labels"] = exposed_keys(source.metadata.labels, tenant=tenant) | metadata["labels"]
@@ -197,7 +189,7 @@ def forward_slice(source: SliceView, content: Object, *, service: Meta, tenant: 
 
     Garbage collection deletes it with the compute Service `service`.
     """
-    metadata = _forward_metadata(source.metadata, tenant)
+    metadata = compute_metadata(tenant.name, source.metadata.namespace, source.metadata.name, source.metadata.uid)
     metadata["labels"] |= {SERVICE_NAME_LABEL: service.name, MANAGED_BY_LABEL: MANAGED_BY_GATEWAY}
     metadata["ownerReferences"] = [owner_reference(service)]
     return {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": metadata, **content}
@@ -224,17 +216,3 @@ def resolve_aliases(targets: Mapping[str, str], addresses: Mapping[str, str]) ->
 def owner_reference(service: Meta) -> Object:
     """Return the owner reference by which a slice is deleted with its Service."""
     return {"apiVersion": "v1", "kind": "Service", "name": service.name, "uid": service.uid}
-
-
-def _forward_metadata(source: Meta, tenant: TenantContext) -> Object:
-    """Return the metadata of a compute Service, without labels and annotations that other controllers act on."""
-    return {
-        "name": source.name,
-        "namespace": compute_namespace(tenant.name, source.namespace),
-        "labels": {TENANT_LABEL: tenant.name},
-        "annotations": {
-            NAMESPACE_ANNOTATION: source.namespace,
-            NAME_ANNOTATION: source.name,
-            UID_ANNOTATION: source.uid,
-        },
-    }

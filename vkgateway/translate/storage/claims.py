@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from vkgateway.model.names import (
-    NAME_ANNOTATION,
-    NAMESPACE_ANNOTATION,
-    TENANT_LABEL,
-    UID_ANNOTATION,
-    compute_namespace,
-)
+from vkgateway.model.names import NAME_ANNOTATION, UID_ANNOTATION, compute_metadata
 from vkgateway.model.objects import Object
 from vkgateway.model.quantity import Quantity, parse_quantity
 from vkgateway.translate.context import TenantContext
@@ -40,16 +34,7 @@ def forward_claim(claim: ClaimView, *, name: str, class_name: str, tenant: Tenan
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
-        "metadata": {
-            "name": name,
-            "namespace": compute_namespace(tenant.name, source.namespace),
-            "labels": {TENANT_LABEL: tenant.name},
-            "annotations": {
-                NAMESPACE_ANNOTATION: source.namespace,
-                NAME_ANNOTATION: source.name,
-                UID_ANNOTATION: source.uid,
-            },
-        },
+        "metadata": compute_metadata(tenant.name, source.namespace, source.name, source.uid) | {"name": name},
         "spec": {
             "accessModes": list(claim.spec.access_modes),
             "volumeMode": claim.spec.volume_mode,
