@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 from vkgateway.controlplane.etcd.tenancy import COMPUTE_PREFIX, COMPUTE_USER, tenant_user
 from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION, PodSecurity
-from vkgateway.model.names import tenant_etcd_prefix
+from vkgateway.model.names import is_ip_address, tenant_etcd_prefix
 
 ComponentName = Literal["apiserver", "controller-manager", "scheduler"]
 COMPONENTS: tuple[ComponentName, ...] = get_args(ComponentName)
@@ -100,14 +100,14 @@ class ControlPlaneSpec:
         """DNS names of the API server."""
         service = "kubernetes.default.svc"
         own = ("kubernetes", "kubernetes.default", service, f"{service}.{self.cluster_domain}", "localhost")
-        return own + tuple(name for name in self.subject_alt_names if not _is_ip(name))
+        return own + tuple(name for name in self.subject_alt_names if not is_ip_address(name))
 
     @property
     def server_ips(self) -> tuple[str, ...]:
         """IP addresses of the API server, including the first of the Service range (`kubernetes`)."""
         service = next(ipaddress.ip_network(self.service_cidr).hosts())
         own = (self.address, "127.0.0.1", str(service))
-        return tuple(dict.fromkeys(own + tuple(name for name in self.subject_alt_names if _is_ip(name))))
+        return tuple(dict.fromkeys(own + tuple(name for name in self.subject_alt_names if is_ip_address(name))))
 
 
 def tenant_plane_spec(
@@ -168,11 +168,3 @@ def compute_plane_spec(
         kubernetes_version=kubernetes_version,
         tuning=tuning or {},
     )
-
-
-def _is_ip(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True

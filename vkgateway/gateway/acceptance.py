@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from vkgateway.gateway.pools import build_quota
 from vkgateway.model import quantity
 from vkgateway.model.api import ComputeCluster, Tenant, TenantPool, TenantSpec
 from vkgateway.model.errors import InputError
-from vkgateway.model.names import OBJECT_NAME_MAX, validate_tenant_name
+from vkgateway.model.names import OBJECT_NAME_MAX, is_ip_address, validate_tenant_name
 from vkgateway.model.quantity import Quantity, Resources
 from vkgateway.model.requests import is_extended
 
@@ -200,17 +199,9 @@ def _check_version(version: str, *, served: str) -> Iterator[Objection]:
 
 def _check_certificate_names(names: Sequence[str]) -> Iterator[Objection]:
     for index, name in enumerate(names):
-        if not (_is_address(name) or (len(name) <= OBJECT_NAME_MAX and _HOST.fullmatch(name))):
+        if not ((is_ip_address(name) and "%" not in name) or (len(name) <= OBJECT_NAME_MAX and _HOST.fullmatch(name))):
             message = f"{name!r} is neither a DNS name (such as api.example.com) nor an IP address"
             yield Objection("InvalidName", f"spec.apiServer.subjectAltNames[{index}]", message)
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return "%" not in name
 
 
 def _check_duplicates(pools: Sequence[TenantPool]) -> Iterator[Objection]:

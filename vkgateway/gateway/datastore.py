@@ -6,7 +6,6 @@ import asyncio
 import importlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import structlog
@@ -55,9 +54,7 @@ class LazyDatastore:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._client is not None:
             await self._client.connection.close()
 

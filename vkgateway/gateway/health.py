@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -96,9 +95,7 @@ class HealthServer:
             self._stack = stack.pop_all()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
     async def answer_request(self, request: Request, session: Session) -> Reply:

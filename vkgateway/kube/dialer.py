@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import socket
 from collections.abc import Callable
+
+from vkgateway.model.names import is_ip_address
 
 
 class HostDialer:
@@ -19,7 +20,7 @@ class HostDialer:
     async def connect(self, factory: Callable[[], asyncio.Protocol], host: str, port: int, *, patience: float) -> None:
         """Connect within `patience` seconds, divided among the addresses. Raises OSError."""
         loop = asyncio.get_running_loop()
-        if _is_address(host):
+        if is_ip_address(host):
             await loop.create_connection(factory, host, port)
             return
         until = loop.time() + patience
@@ -40,11 +41,3 @@ class HostDialer:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
         addresses = dict.fromkeys(str(info[4][0]) for info in found)
         return sorted(addresses, key=lambda address: address != self._last_good)
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import ssl as ssl_module
 from collections.abc import AsyncIterator, Awaitable, Callable
-from types import TracebackType
 from typing import Final, Self
 
 import structlog
@@ -156,9 +155,7 @@ class Transport:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def _open_connections(self) -> Connections:

@@ -9,7 +9,6 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 import structlog
@@ -97,9 +96,7 @@ class HttpListener:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def _create_stream(self) -> ByteStream:

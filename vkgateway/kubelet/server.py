@@ -7,7 +7,6 @@ import contextlib
 import functools
 import ssl
 from collections.abc import Collection, Iterator
-from types import TracebackType
 from typing import Any, Final, Self
 
 import structlog
@@ -152,9 +151,7 @@ class KubeletServer:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def accept_stream(self, stream: ByteStream) -> None:

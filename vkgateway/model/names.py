@@ -1,6 +1,7 @@
 """Names, labels, annotations and finalizers of vkgateway, and their validation rules."""
 
 import hashlib
+import ipaddress
 import re
 from typing import Any, Final
 
@@ -159,6 +160,15 @@ def compute_namespace(tenant: str, namespace: str) -> str:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:_HASH_LENGTH]
     return f"{name[: NAMESPACE_MAX - _HASH_LENGTH - 1]}-{digest}"
+
+
+def is_ip_address(host: str) -> bool:
+    """Return whether a host is an IP address, not a name."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def compute_metadata(tenant: str, namespace: str, name: str, uid: str) -> dict[str, Any]:

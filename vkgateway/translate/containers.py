@@ -1,12 +1,11 @@
 """Containers of compute pods: environment and volumes that show the tenant's names."""
 
-import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
-from vkgateway.model.names import COMPUTE_ROOT_CA, TENANT_ROOT_CA, token_key
+from vkgateway.model.names import COMPUTE_ROOT_CA, TENANT_ROOT_CA, is_ip_address, token_key
 from vkgateway.model.objects import Object
 from vkgateway.translate import downward_api
 from vkgateway.translate.context import TenantContext
@@ -208,9 +207,7 @@ def api_host_aliases(host: str, cluster_domain: str, *, in_default: bool) -> lis
     The result is empty if `host` is not an IP address. The bare name is set in namespace `default` only, as in DNS. The
     list is shared: do not change it.
     """
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
+    if not is_ip_address(host):
         return []
     names = ["kubernetes.default", "kubernetes.default.svc", f"kubernetes.default.svc.{cluster_domain}"]
     return [{"ip": host, "hostnames": ["kubernetes", *names] if in_default else names}]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Final
@@ -12,6 +11,7 @@ import structlog
 
 from vkgateway.kube import errors
 from vkgateway.model.errors import UnavailableError
+from vkgateway.model.names import is_ip_address
 from vkgateway.sync.compute.link import ComputeLink, apply_to_each
 from vkgateway.sync.network.kube_dns import KubeDns
 from vkgateway.sync.network.platform_service import (
@@ -133,7 +133,7 @@ class NameService:
             )
             api_service = (
                 await self._api_service.ensure_service(link, to=self._api_endpoint)
-                if _is_address(self._api_endpoint.address)
+                if is_ip_address(self._api_endpoint.address)
                 else ""
             )
         except errors.ApiError as error:
@@ -171,7 +171,7 @@ class NameService:
         answering = {endpoint for link in links for endpoint in self._dns_service.current_endpoints(link)} or {
             self._resolvers.forwarder_endpoint
         }
-        return [endpoint for endpoint in answering if _is_address(endpoint.address)]
+        return [endpoint for endpoint in answering if is_ip_address(endpoint.address)]
 
     async def _reconcile_in(self, link: ComputeLink) -> None:
         if self.is_active and link.services_trusted:
@@ -246,11 +246,3 @@ async def remove_names(link: ComputeLink, tenant: str) -> None:
 
 def _api_name(tenant: str) -> str:
     return f"api-{tenant}"
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True

@@ -25,6 +25,7 @@ from vkgateway.controlplane.drivers.process.ports import PortCheck, choose_port
 from vkgateway.controlplane.name_server_config import render_corefile, render_hosts_file
 from vkgateway.controlplane.plane_files import COREDNS
 from vkgateway.model.errors import UnavailableError
+from vkgateway.model.names import is_ip_address
 from vkgateway.programs.supervisor.spec import ProcessSpec, SupervisorPaths
 from vkgateway.translate.egress_rules import NameServerRange
 
@@ -78,9 +79,7 @@ class ProcessNameServers:
     @property
     def listening_range(self) -> NameServerRange | None:
         """See `NameServers`; None if the address is a host name."""
-        try:
-            ipaddress.ip_address(self._address)
-        except ValueError:
+        if not is_ip_address(self._address):
             return None
         return NameServerRange(self._address, PORTS[0], PORTS[-1], self._other_ports)
 
