@@ -11,6 +11,7 @@ from vkgateway.kube.client import Client
 from vkgateway.kube.errors import Conflict, NotFound
 from vkgateway.kube.resources import NAMESPACES
 from vkgateway.model.errors import UnavailableError
+from vkgateway.model.objects import decode_object
 
 NAMESPACE_LABEL = "e2e-framework"
 """Label of the suite on every namespace that it creates."""
@@ -18,14 +19,6 @@ NAMESPACE_LABEL = "e2e-framework"
 
 class _Version(msgspec.Struct, rename="camel"):
     git_version: str = ""
-
-
-class _Metadata(msgspec.Struct):
-    name: str
-
-
-class _Namespace(msgspec.Struct):
-    metadata: _Metadata
 
 
 async def server_version(kubeconfig: Path) -> str:
@@ -47,7 +40,7 @@ async def remove_leftovers(kubeconfig: Path) -> int:
     """Delete the namespaces of an interrupted run, without waiting for their end; return how many there were."""
     async with Client.from_kubeconfig(kubeconfig) as client:
         page = await client.list_all(NAMESPACES, label_selector=NAMESPACE_LABEL)
-        names = [msgspec.json.decode(item, type=_Namespace).metadata.name for item in page.items]
+        names = [decode_object(item).metadata.name for item in page.items]
         for name in names:
             try:
                 await client.delete(NAMESPACES, name)

@@ -9,15 +9,13 @@ import ipaddress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import msgspec
-
 from vkgateway.controlplane.credentials import Credentials
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import NAMESPACES, SECRETS
 from vkgateway.model.errors import VkgatewayError
 from vkgateway.model.names import SYSTEM_NAMESPACE, TENANT_LABEL, tenant_secret_name
-from vkgateway.model.objects import Meta
+from vkgateway.model.objects import SecretView, decode_secret
 
 PORT_KEY = "port"
 RANGE_KEY = "service-range"
@@ -70,14 +68,6 @@ class RecordStore(Protocol):
         """Return the tenant of each assigned Service range."""
 
 
-class _Secret(msgspec.Struct):
-    metadata: Meta
-    data: dict[str, str] = {}
-
-
-_decode_secret = msgspec.json.Decoder(_Secret).decode
-
-
 class SecretStore:
     """Record store in Secrets of the management cluster."""
 
@@ -90,7 +80,7 @@ class SecretStore:
             body = await self._client.get(SECRETS, tenant_secret_name(tenant), namespace=SYSTEM_NAMESPACE)
         except errors.NotFound:
             return None
-        return self._parse_record(_decode_secret(body))
+        return self._parse_record(decode_secret(body))
 
     async def save(self, tenant: str, record: ControlPlaneRecord) -> ControlPlaneRecord:
         """Create the Secret, or update its port, kubeconfig, digest and admin certificate.
@@ -137,7 +127,7 @@ class SecretStore:
         pages = self._client.list_pages(SECRETS, namespace=SYSTEM_NAMESPACE, label_selector=TENANT_LABEL)
         async for page in pages:
             for item in page.items:
-                secret = _decode_secret(item)
+                secret = decode_secret(item)
                 with contextlib.suppress(KeyError, ValueError):
                     found[secret.metadata.labels[TENANT_LABEL]] = base64.b64decode(secret.data[key]).decode()
         return found
@@ -150,7 +140,7 @@ class SecretStore:
                 await self._client.create(NAMESPACES, {"metadata": {"name": SYSTEM_NAMESPACE}})
             await self._client.create(SECRETS, secret, namespace=SYSTEM_NAMESPACE)
 
-    def _parse_record(self, secret: _Secret) -> ControlPlaneRecord:
+    def _parse_record(self, secret: SecretView) -> ControlPlaneRecord:
         name = f"{SYSTEM_NAMESPACE}/{secret.metadata.name}"
         try:
             files = {key: base64.b64decode(value, validate=True) for key, value in secret.data.items()}

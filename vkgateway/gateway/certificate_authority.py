@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 
-import msgspec
 import structlog
 
 from vkgateway.controlplane.pki import Authority
@@ -13,15 +12,12 @@ from vkgateway.kube.client import Client
 from vkgateway.kube.resources import SECRETS
 from vkgateway.model.errors import VkgatewayError
 from vkgateway.model.names import SYSTEM_NAMESPACE
+from vkgateway.model.objects import decode_secret
 
 log = structlog.get_logger(__name__)
 
 SECRET_NAME = "gateway-authority"  # noqa: S105 - the name of a Secret, not one
 _CERT, _KEY = "ca.crt", "ca.key"
-
-
-class _Secret(msgspec.Struct):
-    data: dict[str, str] = {}
 
 
 async def ensure_authority(client: Client) -> Authority:
@@ -31,13 +27,13 @@ async def ensure_authority(client: Client) -> Authority:
     disconnect every tenant.
     """
     try:
-        return _decode_secret(await client.get(SECRETS, SECRET_NAME, namespace=SYSTEM_NAMESPACE))
+        return _decode_authority(await client.get(SECRETS, SECRET_NAME, namespace=SYSTEM_NAMESPACE))
     except errors.NotFound:
         authority = Authority.create("vkgateway kubelet authority")
     try:
         await client.create(SECRETS, _secret_manifest(authority), namespace=SYSTEM_NAMESPACE)
     except errors.AlreadyExists:
-        return _decode_secret(await client.get(SECRETS, SECRET_NAME, namespace=SYSTEM_NAMESPACE))
+        return _decode_authority(await client.get(SECRETS, SECRET_NAME, namespace=SYSTEM_NAMESPACE))
     log.info("created the gateway's certificate authority", secret=f"{SYSTEM_NAMESPACE}/{SECRET_NAME}")
     return authority
 
@@ -53,8 +49,8 @@ def _secret_manifest(authority: Authority) -> dict[str, object]:
     }
 
 
-def _decode_secret(answer: bytes) -> Authority:
-    data = msgspec.json.decode(answer, type=_Secret).data
+def _decode_authority(answer: bytes) -> Authority:
+    data = decode_secret(answer).data
     try:
         return Authority.from_pem(base64.b64decode(data[_CERT]), base64.b64decode(data[_KEY]))
     except (KeyError, ValueError) as error:

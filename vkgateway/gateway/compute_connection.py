@@ -5,22 +5,17 @@ from __future__ import annotations
 import base64
 from pathlib import Path
 
-import msgspec
-
 from vkgateway.kube import errors, kubeconfig
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import SECRETS
 from vkgateway.model.api import KubeconfigSecret
 from vkgateway.model.errors import InputError
+from vkgateway.model.objects import decode_secret
 
 _FORBIDDEN_KEYS = frozenset(
     {"exec", "auth-provider", "tokenFile", "certificate-authority", "client-certificate", "client-key"}
 )
 """Keys that would make the gateway read a file or run a program of its machine."""
-
-
-class _Secret(msgspec.Struct):
-    data: dict[str, str] = {}
 
 
 async def read_connection(management: Client, secret: KubeconfigSecret | None) -> kubeconfig.ClientConfig | None:
@@ -35,7 +30,7 @@ async def read_connection(management: Client, secret: KubeconfigSecret | None) -
         answer = await management.get(SECRETS, secret.name, namespace=secret.namespace)
     except errors.NotFound as error:
         raise InputError(f"{where} for the kubeconfig does not exist") from error
-    found = msgspec.json.decode(answer, type=_Secret)
+    found = decode_secret(answer)
     if secret.key not in found.data:
         raise InputError(f"{where} has no key {secret.key!r}; available keys: {', '.join(sorted(found.data))}")
     text = base64.b64decode(found.data[secret.key]).decode(errors="replace")

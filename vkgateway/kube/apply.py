@@ -14,6 +14,7 @@ from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.kube.resources import CRDS, KNOWN_RESOURCES, Resource
 from vkgateway.model.errors import InputError
 from vkgateway.model.names import FIELD_MANAGER
+from vkgateway.model.objects import Condition, is_condition_true
 
 Document = dict[str, Any]
 
@@ -32,13 +33,8 @@ class _ApiResources(msgspec.Struct):
     resources: list[_ApiResource] = []
 
 
-class _Condition(msgspec.Struct):
-    type: str
-    status: str
-
-
 class _Status(msgspec.Struct):
-    conditions: list[_Condition] | None = None
+    conditions: list[Condition] | None = None
     """API servers write null before the first condition."""
 
 
@@ -166,5 +162,4 @@ class _Applier:
 
 
 def _is_established(body: bytes) -> bool:
-    conditions = _decode_definition(body).status.conditions or ()
-    return any(condition.type == "Established" and condition.status == "True" for condition in conditions)
+    return is_condition_true(_decode_definition(body).status.conditions or (), "Established")

@@ -15,6 +15,7 @@ import psutil
 
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
+from vkgateway.kube.leases import Lease
 from vkgateway.kube.resources import LEASES
 from vkgateway.local import compute, etcd, gateway_process
 from vkgateway.local.hollow import kwok
@@ -23,8 +24,8 @@ from vkgateway.local.paths import PlatformPaths
 from vkgateway.local.pki import ETCD_CA, ETCD_ROOT
 from vkgateway.local.realnode.processes import GROUP as NODE_GROUP
 from vkgateway.local.record import PlatformRecord
+from vkgateway.model import times
 from vkgateway.model.errors import InputError
-from vkgateway.model.objects import Meta
 from vkgateway.programs.supervisor.spec import ProcessState
 
 if TYPE_CHECKING:
@@ -40,15 +41,6 @@ _LEASES_OF_NODES: Final = "kube-node-lease"
 _REAL_NODE: Final = "real-0"
 _LEASE_AGE_MAX: Final = 2.0 * kwok.LEASE_SECONDS
 """Seconds; a restarted KWOK waits until the Leases of its predecessor expire."""
-
-
-class _LeaseSpec(msgspec.Struct, rename="camel"):
-    renew_time: datetime.datetime | None = None
-
-
-class _Lease(msgspec.Struct):
-    metadata: Meta
-    spec: _LeaseSpec = msgspec.field(default_factory=_LeaseSpec)
 
 
 async def find_problems(
@@ -133,9 +125,9 @@ class _HealthChecks:
                 page = await client.list_all(LEASES, namespace=_LEASES_OF_NODES, timeout=PATIENCE)
         except (errors.ApiError, InputError):
             return ""  # a problem of the API server
-        leases = [msgspec.json.decode(item, type=_Lease) for item in page.items]
-        times = [lease.spec.renew_time for lease in leases if lease.metadata.name != _REAL_NODE]
-        newest = max((time for time in times if time is not None), default=None)
+        leases = [msgspec.json.decode(item, type=Lease) for item in page.items]
+        renewed = [lease.spec.renew_time for lease in leases if lease.metadata.name != _REAL_NODE]
+        newest = max((times.parse_time(text) for text in renewed if text), default=None)
         age = None if newest is None else (datetime.datetime.now(datetime.UTC) - newest).total_seconds()
         if age is not None and age <= _LEASE_AGE_MAX:
             return ""

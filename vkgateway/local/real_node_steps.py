@@ -30,26 +30,12 @@ from vkgateway.local.steps import Step
 from vkgateway.model import times
 from vkgateway.model.errors import UnavailableError
 from vkgateway.model.names import FIELD_MANAGER
+from vkgateway.model.objects import NodeView, find_condition
 from vkgateway.programs.supervisor.client import SupervisorClient
 
 POOL = "real"
 _POLL = 0.2
 _READY_SECONDS = 90.0
-
-
-class _Condition(msgspec.Struct, rename="camel"):
-    type: str
-    status: str
-    message: str = ""
-    last_heartbeat_time: str = "1970-01-01T00:00:00Z"
-
-
-class _Status(msgspec.Struct):
-    conditions: list[_Condition] = []
-
-
-class _Node(msgspec.Struct):
-    status: _Status = msgspec.field(default_factory=_Status)
 
 
 def why_no_real_node(choice: RealNodeChoice) -> str | None:
@@ -131,12 +117,16 @@ class RealNodeSteps:
 
     async def _not_ready(self, api: Client, *, since: float) -> str | None:
         try:
-            node = msgspec.json.decode(await api.get(NODES, self._node_name), type=_Node)
+            node = msgspec.json.decode(await api.get(NODES, self._node_name), type=NodeView)
         except errors.NotFound:
             return "the kubelet has not registered it"
-        ready = next((c for c in node.status.conditions if c.type == "Ready"), None)
+        ready = find_condition(node.status.conditions, "Ready")
         # Earlier status is from the previous kubelet.
-        if ready is None or times.parse_time(ready.last_heartbeat_time).timestamp() < int(since):
+        if (
+            ready is None
+            or ready.last_heartbeat_time is None
+            or times.parse_time(ready.last_heartbeat_time).timestamp() < int(since)
+        ):
             return "the kubelet has not reported yet"
         return None if ready.status == "True" else ready.message or "no reason reported"
 

@@ -25,7 +25,7 @@ from vkgateway.local.record import PlatformRecord
 from vkgateway.local.renewal import process as renewal
 from vkgateway.model.api import Tenant
 from vkgateway.model.errors import InputError, NotFoundError
-from vkgateway.model.objects import NodeView
+from vkgateway.model.objects import NodeView, is_condition_true
 from vkgateway.programs.supervisor.client import SupervisorClient, SupervisorUnavailable
 from vkgateway.programs.supervisor.spec import ProcessState
 
@@ -190,7 +190,7 @@ async def _list_all(client: Client, resource: Resource, kind: type[T]) -> list[T
 
 
 def _node_summary(view: NodeView) -> NodeSummary:
-    ready = any(c.type == "Ready" and c.status == "True" for c in view.status.conditions)
+    ready = is_condition_true(view.status.conditions, "Ready")
     return NodeSummary(view.metadata.name, view.metadata.labels.get(compute.POOL_LABEL, ""), ready)
 
 

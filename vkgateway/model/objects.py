@@ -149,5 +149,13 @@ class NamespaceView(msgspec.Struct, kw_only=True, rename="camel"):
     metadata: Meta
 
 
+class SecretView(msgspec.Struct):
+    """A Secret, with its values in base64."""
+
+    metadata: Meta
+    data: dict[str, str] = {}
+
+
 decode_object: Final = msgspec.json.Decoder(ObjectView).decode
 decode_namespace: Final = msgspec.json.Decoder(NamespaceView).decode
+decode_secret: Final = msgspec.json.Decoder(SecretView).decode

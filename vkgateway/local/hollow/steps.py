@@ -22,7 +22,7 @@ from vkgateway.local.processes import wait_until_serving
 from vkgateway.local.record import PlatformRecord
 from vkgateway.local.steps import Step
 from vkgateway.model.names import FIELD_MANAGER
-from vkgateway.model.objects import NodeView
+from vkgateway.model.objects import NodeView, is_condition_true
 from vkgateway.programs.supervisor.client import SupervisorClient
 
 _CONCURRENT_NODES = 8
@@ -94,7 +94,7 @@ async def nodes_ready(client: Client, count: int) -> bool:
 def _is_ready(view: NodeView) -> bool:
     key, value = MANAGED_ANNOTATION
     is_hollow = view.metadata.annotations.get(key) == value
-    return is_hollow and any(c.type == "Ready" and c.status == "True" for c in view.status.conditions)
+    return is_hollow and is_condition_true(view.status.conditions, "Ready")
 
 
 async def remove_surplus(client: Client, counts: Mapping[str, int]) -> list[str]:
