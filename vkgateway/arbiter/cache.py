@@ -28,7 +28,8 @@ class Cache:
         self._quotas: tuple[Quota, ...] = ()
         self._last_gangs: tuple[Gang, ...] = ()
         """Gangs of the last snapshot."""
-        self._snapshot_gangs: dict[str, Gang] = {}
+        self.snapshot_gangs: dict[str, Gang] = {}
+        """Gangs as they are in the snapshot, or as `apply_changed_gangs` set them."""
         self._equivalence_classes: dict[Hashable, int] = {}
         self.gangs: dict[str, Gang] = {}
         """Gangs as of now: notified pods whose deadline has passed are ending."""
@@ -69,13 +70,13 @@ class Cache:
         changes += [(name, reported) for name, reported in self._overridden_gangs.items() if name not in seen]
         seen |= self._overridden_gangs.keys()
         self._overridden_gangs = {}
-        changes += [(name, self._snapshot_gangs[name]) for name in self._notified_gangs if name not in seen]
+        changes += [(name, self.snapshot_gangs[name]) for name in self._notified_gangs if name not in seen]
         self._apply_changes(changes, now, new)
 
     def apply_changed_gangs(self, changed: Mapping[str, Gang], now: float) -> None:
         """Apply gangs as decisions change them. The next snapshot is still compared with the last one."""
         for name in changed:
-            self._overridden_gangs.setdefault(name, self._snapshot_gangs[name])
+            self._overridden_gangs.setdefault(name, self.snapshot_gangs[name])
         self._apply_changes(list(changed.items()), now, [])
 
     def begin_round(self, now: float) -> None:
@@ -87,11 +88,6 @@ class Cache:
         """Undo in all pools what was decided in the round."""
         for pool_state in self.pool_states.values():
             pool_state.end_round()
-
-    @property
-    def snapshot_gangs(self) -> Mapping[str, Gang]:
-        """Gangs as they are in the snapshot, or as `apply_changed_gangs` set them."""
-        return self._snapshot_gangs
 
     def _update_pools(self, snapshot: Snapshot) -> list[PoolState]:
         """Return the pool states that contain no gangs yet."""
@@ -139,7 +135,7 @@ class Cache:
             if found.report is not None:
                 self.invalid_part_reports[name] = found.report
         names = {each.id for each in now}
-        deleted = [each for each in (before or (name,)) if each not in names and each in self._snapshot_gangs]
+        deleted = [each for each in (before or (name,)) if each not in names and each in self.snapshot_gangs]
         return [*((each, None) for each in deleted), *((each.id, each) for each in now)]
 
     def _apply_changes(self, changes: Sequence[tuple[str, Gang | None]], now: float, new: Sequence[PoolState]) -> None:
@@ -148,7 +144,7 @@ class Cache:
             old = self.gangs.get(name)
             is_notified = reported is not None and _has_notified(reported.pods)
             gang = _apply_deadlines(reported, now) if is_notified and reported is not None else reported
-            if reported is self._snapshot_gangs.get(name) and (gang is old or gang == old):
+            if reported is self.snapshot_gangs.get(name) and (gang is old or gang == old):
                 continue
             for key in _pool_keys(old, gang):
                 if key in by_pool:
@@ -169,10 +165,10 @@ class Cache:
             self.surplus_gangs.pop(name, None)
         self.invalid_reports.pop(name, None)
         if reported is None or gang is None:
-            for known in (self.gangs, self._snapshot_gangs, self._notified_gangs, self.planned_gangs):
+            for known in (self.gangs, self.snapshot_gangs, self._notified_gangs, self.planned_gangs):
                 known.pop(name, None)
             return
-        self.gangs[name], self._snapshot_gangs[name] = gang, reported
+        self.gangs[name], self.snapshot_gangs[name] = gang, reported
         if is_notified:
             self._notified_gangs[name] = None
         else:

@@ -52,7 +52,8 @@ class HealthServer:
         what_if: QuestionHandler | None = None,
     ) -> None:
         self._address = address
-        self._port = port
+        self.port = port
+        """The port of the public paths."""
         self._checks = checks
         self._socket = socket
         self._refresh = refresh
@@ -78,16 +79,11 @@ class HealthServer:
         self._state = state
         self._what_if = what_if
 
-    @property
-    def port(self) -> int:
-        """The port of the public paths."""
-        return self._port
-
     async def __aenter__(self) -> Self:
         async with contextlib.AsyncExitStack() as stack:
             hint = "Set observability.port to another port, or to 0 for any free port."
             public = await stack.enter_async_context(HttpListener(self._answer_public, name="health", hint=hint))
-            self._port = await public.listen_tcp(self._address, self._port)
+            self.port = await public.listen_tcp(self._address, self.port)
             if self._socket is not None:
                 hint = "Set observability.socket to another path."
                 private = await stack.enter_async_context(HttpListener(self.answer_request, name="metrics", hint=hint))

@@ -77,7 +77,8 @@ class KubeletServer:
         memory_max: int = TENANT_MEMORY_MAX,
     ) -> None:
         self._address = address
-        self._port = port
+        self.port = port
+        """The port of the endpoint."""
         self._tls = tls
         self._pod_locator = pod_locator
         self._pod_lister = pod_lister
@@ -89,11 +90,6 @@ class KubeletServer:
         self._connections = ConnectionTracker(SharedLimit(streams_per_tenant + MAX_OTHER_CONNECTIONS, connections))
         self._throttle = LoopThrottle()
         self._server: asyncio.Server | None = None
-
-    @property
-    def port(self) -> int:
-        """The port of the endpoint."""
-        return self._port
 
     def admit_tenant(self, tenant: str, *, fingerprints: Collection[str] = (), front_proxy: bytes = b"") -> None:
         """Serve a tenant, with fingerprints (`identity.certificate_fingerprint`) only for these certificates.
@@ -121,17 +117,17 @@ class KubeletServer:
             self._server = await loop.create_server(
                 lambda: AcceptedStream(TlsEngine(self._tls, server_side=True), throttle=self._throttle, acceptor=self),
                 self._address,
-                self._port,
+                self.port,
                 backlog=512,
                 reuse_address=True,
             )
         except OSError as error:
             raise UnavailableError(
-                f"the kubelet endpoint cannot listen on {self._address}:{self._port}: {error.strerror or error}",
+                f"the kubelet endpoint cannot listen on {self._address}:{self.port}: {error.strerror or error}",
                 hint="set kubelet.port to another port, or to 0 for any free port",
             ) from error
-        self._port = self._server.sockets[0].getsockname()[1]
-        _log.info("kubelet endpoint listens", address=self._address, port=self._port)
+        self.port = self._server.sockets[0].getsockname()[1]
+        _log.info("kubelet endpoint listens", address=self._address, port=self.port)
 
     async def close(self) -> None:
         """Stop listening, and close all connections."""

@@ -77,7 +77,7 @@ def test_candidate_rows_hold_freed_amounts_and_work() -> None:
     assert table.restart_cost.tolist() == [0, 5]
     assert table.protected_until.tolist() == [NOW + 50, NOW + 50]
     assert candidates.dependents == {1: (0,)}
-    columns = candidates.resource_columns()
+    columns = candidates.numbers.resources
     positions = candidates.node_indices(("b", "a"))[table.row_node].tolist()
     freed = table.row_freed[[columns[GPU], columns["cpu"]]].T.tolist()
     assert list(zip(table.row_candidate.tolist(), positions, freed, strict=True)) == [
@@ -93,8 +93,8 @@ def test_resources_and_nodes_may_be_added_later() -> None:
     assert candidates.node_indices(names)[candidates.as_table().row_node].tolist() == [0]
     candidates.update_gang(running_gang("two", ["b"], Shape.from_requests({"tpu": 7})))
     table = candidates.as_table()
-    assert table.row_freed[candidates.resource_columns()["tpu"]].tolist() == [0, 7]
-    assert table.row_freed[candidates.resource_columns()[GPU]].tolist() == [1000, 0]
+    assert table.row_freed[candidates.numbers.resources["tpu"]].tolist() == [0, 7]
+    assert table.row_freed[candidates.numbers.resources[GPU]].tolist() == [1000, 0]
     assert candidates.node_indices(names)[table.row_node].tolist() == [0, -1]
 
 
@@ -128,4 +128,4 @@ def test_removed_candidates_are_compacted() -> None:
     assert candidates.dependents == {numbers[1]: (numbers[0],)}
     table = candidates.as_table()
     kept = [number in numbers for number in table.row_candidate.tolist()]
-    assert table.row_freed[candidates.resource_columns()[GPU]][kept].tolist() == [4000, 4000]
+    assert table.row_freed[candidates.numbers.resources[GPU]][kept].tolist() == [4000, 4000]

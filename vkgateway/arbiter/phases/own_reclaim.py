@@ -104,7 +104,7 @@ def _build_evicts(pending: PendingGang, chosen: Iterable[_CostedCandidate], now:
 def _costed_candidates(
     pool_state: PoolState, pending: PendingGang, evictable: PreemptionCandidates, now: float
 ) -> Iterable[_CostedCandidate]:
-    tenants = list(evictable.tenant_names())
+    tenants = list(evictable.numbers.tenants)
     if pending.tenant not in tenants:
         return
     found = preemption_costs(

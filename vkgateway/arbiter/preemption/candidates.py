@@ -5,7 +5,7 @@ Removed candidates leave holes, which are compacted occasionally.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import zip_longest
@@ -38,7 +38,7 @@ class CandidateTable:
     units: IntArray
     """Thousandths of the pool's unit on which the evicted pods work, including dependents and idled pods."""
     priority: IntArray
-    """Index into `priority_values`."""
+    """Index into the priorities of `PreemptionCandidates.numbers`."""
     low: IntArray
     """1: low band."""
     rank: IntArray
@@ -75,7 +75,7 @@ class PreemptionCandidates:
         self.dependents: dict[int, tuple[int, ...]] = {}
         """For the min members of a gang, the surplus candidates that are evicted with them."""
         self._numbers_by_gang: dict[str, tuple[int, ...]] = {}
-        self._numbers = _NameNumbers(unit)
+        self.numbers = _NameNumbers(unit)
         self._int_rows = _RowBuffer[np.int64](np.int64, 8)
         self._float_rows = _RowBuffer[np.float64](np.float64, 5)
         self._freed_rows = _RowBuffer[np.int64](np.int64, 2)
@@ -143,21 +143,9 @@ class PreemptionCandidates:
             row_freed=rows[2:],
         )
 
-    def resource_columns(self) -> Mapping[str, int]:
-        """Return the column of each resource in `row_freed`."""
-        return self._numbers.resources
-
-    def tenant_names(self) -> Iterable[str]:
-        """Return the tenants in the order of their numbers."""
-        return self._numbers.tenants
-
-    def priority_values(self) -> Iterable[int]:
-        """Return the priorities in the order of their numbers."""
-        return self._numbers.priorities
-
     def node_indices(self, names: Sequence[str]) -> IntArray:
         """Return for each node number the index of the node among the names, or -1."""
-        known = self._numbers.nodes
+        known = self.numbers.nodes
         if self._translation is None or self._translation[0] is not names or len(self._translation[1]) != len(known):
             index = {name: position for position, name in enumerate(names)}
             self._translation = names, np.array([index.get(name, -1) for name in known], dtype=np.int64)
@@ -172,7 +160,7 @@ class PreemptionCandidates:
         protected = 0.0
         if gang.minimum_run > 0:
             protected = min(pod.since for pod in candidates[0].running_pods) + gang.minimum_run
-        tenant, priority = self._numbers.tenant_number(gang.tenant), self._numbers.priority_number(gang.priority)
+        tenant, priority = self.numbers.tenant_number(gang.tenant), self.numbers.priority_number(gang.priority)
         for number, candidate in zip(numbers, candidates, strict=True):
             self._append_candidate(number, candidate, tenant=tenant, priority=priority, protected=protected)
 
@@ -184,7 +172,7 @@ class PreemptionCandidates:
         self.candidates.append(candidate)
         units, work_begun, since = 0, 0.0, evicted[0].since
         for pod in evicted:
-            amount = self._numbers.request_row(pod.shape)[0]
+            amount = self.numbers.request_row(pod.shape)[0]
             units += amount
             work_begun += amount * max(pod.since, saved)
             since = min(since, pod.since)
@@ -201,7 +189,7 @@ class PreemptionCandidates:
         """Return the freed amounts by node number."""
         freed: dict[int, tuple[int, ...]] = {}
         for pod in candidate.pods:
-            node, amounts = self._numbers.node_number(pod.node), self._numbers.request_row(pod.shape)[1]
+            node, amounts = self.numbers.node_number(pod.node), self.numbers.request_row(pod.shape)[1]
             previous = freed.get(node)
             freed[node] = amounts if previous is None else _add_amounts(previous, amounts)
         return freed

@@ -74,7 +74,7 @@ def freed_rows(candidates: PreemptionCandidates, node_resources: NodeResources, 
     """Return what each candidate frees on each node. `resources`: lines of the amounts; unknown ones are zero."""
     table = candidates.as_table()
     position = candidates.node_indices(node_resources.nodes.names)[table.row_node]
-    columns = candidates.resource_columns()
+    columns = candidates.numbers.resources
     freed = np.zeros((len(resources), len(position)), dtype=np.int64)
     for line, resource in enumerate(resources):
         if resource in columns and columns[resource] < len(table.row_freed):
@@ -104,8 +104,8 @@ def _cost_at_stage(table: CandidateTable, costs: PreemptionCosts, stage: Evictio
 
 def _tie_breakers(candidates: PreemptionCandidates, table: CandidateTable, excess: Mapping[str, float]) -> TieBreakers:
     """Return the tie breakers: the tenant furthest over its guarantee first, then low priority, then young gangs."""
-    excess_rank = _rank_values([-excess.get(tenant, 0.0) for tenant in candidates.tenant_names()], _OVER_BITS)
-    priority_rank = _rank_values(list(candidates.priority_values()), _PRIORITY_BITS)
+    excess_rank = _rank_values([-excess.get(tenant, 0.0) for tenant in candidates.numbers.tenants], _OVER_BITS)
+    priority_rank = _rank_values(list(candidates.numbers.priorities), _PRIORITY_BITS)
     most = (1 << _AGE_BITS) - 1
     age = most - np.clip(table.since * 1000, 0, most).astype(np.int64)
     gang_order = (((excess_rank[table.tenant] << _PRIORITY_BITS) + priority_rank[table.priority]) << _AGE_BITS) + age

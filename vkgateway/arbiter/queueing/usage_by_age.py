@@ -21,8 +21,8 @@ class UsageByAge:
         rows = rows[np.lexsort((table.created[rows], table.tenant[rows]))]
         self._created: FloatArray = table.created[rows]
         self._low = table.low[rows]
-        self._priority = np.array([*candidates.priority_values(), 0], dtype=np.int64)[table.priority[rows]]
-        columns = candidates.resource_columns()
+        self._priority = np.array([*candidates.numbers.priorities, 0], dtype=np.int64)[table.priority[rows]]
+        columns = candidates.numbers.resources
         self._usage: dict[str, IntArray] = {}
         # CPU and memory count only for pods without devices, as in `Pool.share_requests`.
         bare = table.units == 0 if pool.unit_resource else np.ones(len(table.alive), dtype=bool)
@@ -33,7 +33,7 @@ class UsageByAge:
             if resource in HOST_RESOURCES:
                 usage[~bare] = 0
             self._usage[resource] = usage[rows]
-        tenants = [*candidates.tenant_names()]
+        tenants = [*candidates.numbers.tenants]
         bounds = table.tenant[rows].searchsorted(np.arange(len(tenants) + 1)).tolist()
         self._rows_by_tenant = {tenant: slice(*bounds[at : at + 2]) for at, tenant in enumerate(tenants)}
 

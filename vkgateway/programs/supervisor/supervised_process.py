@@ -59,7 +59,8 @@ class SupervisedProcess:
         self._running: RunningProcess | None = None
         self._task: asyncio.Task[None] | None = None
         self._start_event = asyncio.Event()
-        self._stopping = False
+        self.is_stopping = False
+        """Whether the process is being stopped, and is not restarted any more."""
         self._next_start: float | None = None
 
     @property
@@ -84,18 +85,13 @@ class SupervisedProcess:
         if self._next_start is not None:
             self._start_event.set()
 
-    @property
-    def is_stopping(self) -> bool:
-        """Whether the process is being stopped, and is not restarted any more."""
-        return self._stopping
-
     async def stop(self) -> None:
         """Stop the process and its group, but not its descendants in other sessions. May be repeated.
 
         Raises:
             VkgatewayError: the process survives SIGKILL.
         """
-        self._stopping = True
+        self.is_stopping = True
         self.record.since = time.time()
         if self._task is not None:
             self._task.cancel()
@@ -120,7 +116,7 @@ class SupervisedProcess:
         )
 
     def _state_name(self) -> State:
-        if self._stopping:
+        if self.is_stopping:
             return "stopping"
         if self._running is None:
             return "backoff"

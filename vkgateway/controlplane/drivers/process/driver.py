@@ -98,13 +98,8 @@ class ProcessDriver:
         self._supervisor = supervisor
         self._programs = programs
         self._directories = PlaneDirectories(data_dir / "tenants", authorities=authorities, clock=clock)
-        self._name_servers = name_servers
+        self.name_servers = name_servers
         self._can_bind = can_bind
-
-    @property
-    def name_servers(self) -> NameServers | None:
-        """See `Driver`."""
-        return self._name_servers
 
     async def prepare(self, version: str) -> None:
         """Find or build the programs of that version."""
