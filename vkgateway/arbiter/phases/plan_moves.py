@@ -29,7 +29,7 @@ def move_plans(state: CycleState) -> bool:
         others = {name for name in names if _changes_other_cells(state, name)}
         moved = [evict for evict in evicts if evict.makes_room_for in others and _move_plan(state, evict, rebind=True)]
     for evict in moved:
-        state.cancel_evict(evict)
+        state.evicts.remove(evict)
     return bool(moved)
 
 

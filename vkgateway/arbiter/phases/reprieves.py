@@ -84,7 +84,7 @@ def _reprieve_victims(state: CycleState, *, unkept: Sequence[PendingGang]) -> No
     _align_parts(found, state.now)
     evicts = [left for evict in state.evicts if (left := _remaining_evict(state, evict)) is not None]
     new = {uid for evict in evicts for uid in evict.pods}
-    state.replace_evicts([*evicts, *_reassigned_evicts(state, new)])
+    state.evicts[:] = [*evicts, *_reassigned_evicts(state, new)]
 
 
 def _is_needed_beside_plan(

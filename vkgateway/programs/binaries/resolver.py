@@ -107,10 +107,6 @@ class Resolver:
         """Return the configured version of a program."""
         return self.versions[unit_of(name).project]
 
-    def installed_entries(self) -> list[CacheEntry]:
-        """Return the content of the cache, of all versions."""
-        return self.cache.list_entries()
-
     def prune(self, *, everything: bool = False, dry_run: bool = False) -> list[CacheEntry]:
         """Delete other versions than this resolver's and unfinished builds from the cache.
 
@@ -120,7 +116,7 @@ class Resolver:
         used = running_programs()
         removed = [
             entry
-            for entry in self.installed_entries()
+            for entry in self.cache.list_entries()
             if (everything or self.versions.get(entry.project) != entry.version)
             and os.path.realpath(entry.path) not in used
         ]

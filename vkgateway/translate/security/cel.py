@@ -49,10 +49,6 @@ def _finding_expression(items: str, reason: str, detail: str) -> str:
     return f"[{items}].filter(b, b.size() > 0).map(b, {reason} + ' (' + {detail} + ')')"
 
 
-def _json_literal(text: str) -> str:
-    return json.dumps(text)
-
-
 def _list_literal(values: Iterable[str]) -> str:
     return json.dumps(sorted(values))
 
@@ -70,7 +66,7 @@ def _set_values(in_pod: str, pod_value: str, condition: str, value: str) -> str:
 
 def _must_not_set(field: str, allowed: Iterable[str]) -> tuple[str, str]:
     """Return conditions of the pod and of a container `c` that a field is set to a value that is not allowed."""
-    outside = f"!(%s.{_CONTEXT}.{field}.orValue({_json_literal(min(allowed))}) in {_list_literal(allowed)})"
+    outside = f"!(%s.{_CONTEXT}.{field}.orValue({json.dumps(min(allowed))}) in {_list_literal(allowed)})"
     return outside % "object.spec", outside % "c"
 
 
@@ -91,7 +87,7 @@ def _app_armor() -> str:
     all_annotations = "object.metadata.?annotations.orValue({})"
     value = f"{all_annotations}[k]"
     allowed = f"{value} in ['', 'runtime/default'] || {value}.startsWith('localhost/')"
-    keys = f"{all_annotations}.filter(k, k.startsWith({_json_literal(baseline.APPARMOR_ANNOTATION)}) && !({allowed}))"
+    keys = f"{all_annotations}.filter(k, k.startsWith({json.dumps(baseline.APPARMOR_ANNOTATION)}) && !({allowed}))"
     annotations = f"""{keys}.map(k, k + '="' + {value} + '"')"""
     values = f"({types} + {annotations})"
     by_annotation = f"[{keys}].filter(n, n.size() > 0).map(n, {_plural_noun('n.size()', 'annotation')})"
@@ -116,18 +112,18 @@ def _must_not_add(allowed: Iterable[str]) -> tuple[str, str]:
 
 def _capabilities_baseline() -> str:
     names, detail = _must_not_add(baseline.DEFAULT_CAPABILITIES)
-    return _finding_expression(names, _json_literal("non-default capabilities"), detail)
+    return _finding_expression(names, json.dumps("non-default capabilities"), detail)
 
 
 def _host_namespaces() -> str:
     used = "['hostNetwork', 'hostPID', 'hostIPC'].filter(f, f in object.spec && object.spec[f])"
-    return _finding_expression(used, _json_literal("host namespaces"), "b.map(f, f + '=true').join(', ')")
+    return _finding_expression(used, json.dumps("host namespaces"), "b.map(f, f + '=true').join(', ')")
 
 
 def _host_paths() -> str:
     names = "variables.volumes.filter(v, has(v.hostPath)).map(v, v.name)"
     detail = f"{_plural_noun('b.size()', 'volume')} + ' ' + {_quoted_values('b')}"
-    return _finding_expression(names, _json_literal("hostPath volumes"), detail)
+    return _finding_expression(names, json.dumps("hostPath volumes"), detail)
 
 
 def _host_ports() -> str:
@@ -136,7 +132,7 @@ def _host_ports() -> str:
     each = f"{used}.map(c, {ports}.join(', ')).join(', ')"
     what = f"({each}.contains(', ') ? 'hostPorts ' : 'hostPort ')"
     detail = f"{_named_containers('b')} + {_uses_verb('b')} + {what} + {each}"
-    return _finding_expression(f"{used}.map(c, c.name)", _json_literal("hostPort"), detail)
+    return _finding_expression(f"{used}.map(c, c.name)", json.dumps("hostPort"), detail)
 
 
 def _host_probes() -> str:
@@ -150,14 +146,14 @@ def _host_probes() -> str:
     what = f"({each}.contains(', ') ? 'probe or lifecycle hosts ' : 'probe or lifecycle host ')"
     detail = f"{_named_containers('b')} + {_uses_verb('b')} + {what} + {each}"
     return _finding_expression(
-        _container_names(f"{set_hosts}.size() > 0"), _json_literal("probe or lifecycle host"), detail
+        _container_names(f"{set_hosts}.size() > 0"), json.dumps("probe or lifecycle host"), detail
     )
 
 
 def _privileged_containers() -> str:
     detail = f"{_named_containers('b')} + ' must not set securityContext.privileged=true'"
     return _finding_expression(
-        _container_names(f"c.{_CONTEXT}.?privileged.orValue(false)"), _json_literal("privileged"), detail
+        _container_names(f"c.{_CONTEXT}.?privileged.orValue(false)"), json.dumps("privileged"), detail
     )
 
 
@@ -166,7 +162,7 @@ def _proc_mount(unless: str = "false") -> str:
     bad = f"!({unless}) && {kind} != 'Default'"
     kinds = f"variables.containers.filter(c, {bad}).map(c, {kind})"
     detail = f"{_named_containers('b')} + ' must not set securityContext.procMount to ' + {_quoted_values(kinds)}"
-    return _finding_expression(_container_names(bad), _json_literal("procMount"), detail)
+    return _finding_expression(_container_names(bad), json.dumps("procMount"), detail)
 
 
 def _selinux_options() -> str:
@@ -186,53 +182,53 @@ def _selinux_options() -> str:
         anywhere = f"({sets('object.spec', field)} || variables.containers.exists(c, {sets('c', field)}))"
         said += f" + ({anywhere} ? ['{field} may not be set'] : [])"
     detail = f"b.join(' and ') + ' set forbidden securityContext.seLinuxOptions: ' + ({said}).join('; ')"
-    return _finding_expression(_setter_names(bad("object.spec"), bad("c")), _json_literal("seLinuxOptions"), detail)
+    return _finding_expression(_setter_names(bad("object.spec"), bad("c")), json.dumps("seLinuxOptions"), detail)
 
 
 def _seccomp_baseline() -> str:
     in_pod, in_container, values = _forbidden_types("?seccompProfile.?type", baseline.SECCOMP_TYPES)
     detail = f"b.join(' and ') + ' must not set securityContext.seccompProfile.type to ' + {_quoted_values(values)}"
-    return _finding_expression(_setter_names(in_pod, in_container), _json_literal("seccompProfile"), detail)
+    return _finding_expression(_setter_names(in_pod, in_container), json.dumps("seccompProfile"), detail)
 
 
 def _seccomp_restricted() -> str:
     unset = f"!({_WINDOWS}) && !object.spec.{_CONTEXT}.?seccompProfile.hasValue()"
     names = _container_names(f"{unset} && !c.{_CONTEXT}.?seccompProfile.hasValue()")
-    detail = f"'pod or ' + {_named_containers('b')} + " + _json_literal(
+    detail = f"'pod or ' + {_named_containers('b')} + " + json.dumps(
         ' must set securityContext.seccompProfile.type to "RuntimeDefault" or "Localhost"'
     )
     explicit = f"(({_WINDOWS}) ? [] : {_seccomp_baseline()})"
     return (
         f"({explicit} + ({explicit}.size() > 0 ? [] : "
-        f"{_finding_expression(names, _json_literal('seccompProfile'), detail)}))"
+        f"{_finding_expression(names, json.dumps('seccompProfile'), detail)}))"
     )
 
 
 def _forbidden_sysctls() -> str:
     every = f"object.spec.{_CONTEXT}.?sysctls.orValue([]).map(s, s.name)"
     bad = f"{every}.filter(s, !(s in {_list_literal(baseline.SAFE_SYSCTLS)}))"
-    return _finding_expression(bad, _json_literal("forbidden sysctls"), "b.join(', ')")
+    return _finding_expression(bad, json.dumps("forbidden sysctls"), "b.join(', ')")
 
 
 def _windows_host_process() -> str:
     bad = f"%s.{_CONTEXT}.?windowsOptions.?hostProcess.orValue(false)"
     detail = "b.join(' and ') + ' must not set securityContext.windowsOptions.hostProcess=true'"
-    return _finding_expression(_setter_names(bad % "object.spec", bad % "c"), _json_literal("hostProcess"), detail)
+    return _finding_expression(_setter_names(bad % "object.spec", bad % "c"), json.dumps("hostProcess"), detail)
 
 
 def _privilege_escalation() -> str:
     names = _container_names(f"!({_WINDOWS}) && c.{_CONTEXT}.?allowPrivilegeEscalation.orValue(true)")
     detail = f"{_named_containers('b')} + ' must set securityContext.allowPrivilegeEscalation=false'"
-    return _finding_expression(names, _json_literal("allowPrivilegeEscalation != false"), detail)
+    return _finding_expression(names, json.dumps("allowPrivilegeEscalation != false"), detail)
 
 
 def _capabilities_restricted() -> str:
     missing = _container_names(f"!('ALL' in c.{_CONTEXT}.?capabilities.?drop.orValue([]))")
-    drop = f"{_named_containers('b')} + " + _json_literal(' must set securityContext.capabilities.drop=["ALL"]')
+    drop = f"{_named_containers('b')} + " + json.dumps(' must set securityContext.capabilities.drop=["ALL"]')
     adding, detail = _must_not_add(("NET_BIND_SERVICE",))
     said = [f"[{names}].filter(b, b.size() > 0).map(b, {text})" for names, text in ((missing, drop), (adding, detail))]
     parts = f"(({_WINDOWS}) ? [] : {said[0]} + {said[1]})"
-    return _finding_expression(parts, _json_literal("unrestricted capabilities"), "b.join('; ')")
+    return _finding_expression(parts, json.dumps("unrestricted capabilities"), "b.join('; ')")
 
 
 def _restricted_volumes() -> str:
@@ -244,7 +240,7 @@ def _restricted_volumes() -> str:
         f"{_plural_noun('b.size()', 'volume')} + ' ' + {_quoted_values('b')} + {_uses_verb('b')}"
         f" + {_plural_noun(found + '.size()', 'restricted volume type')} + ' ' + {_quoted_values(found)}"
     )
-    return _finding_expression(f"{bad}.map(v, v.name)", _json_literal("restricted volume types"), detail)
+    return _finding_expression(f"{bad}.map(v, v.name)", json.dumps("restricted volume types"), detail)
 
 
 def _run_as_non_root() -> str:
@@ -254,7 +250,7 @@ def _run_as_non_root() -> str:
     must_not = "b.join(' and ') + ' must not set securityContext.runAsNonRoot=false'"
     implicit = _container_names(f"!{own}.hasValue() && !{pod}.orValue(false)")
     must = f"'pod or ' + {_named_containers('b')} + ' must set securityContext.runAsNonRoot=true'"
-    reason = _json_literal("runAsNonRoot != true")
+    reason = json.dumps("runAsNonRoot != true")
     first = _finding_expression(explicit, reason, must_not)
     second = f"(({explicit}).size() > 0 ? [] : {_finding_expression(implicit, reason, must)})"
     return f"(({_USER_NAMESPACE}) ? [] : {first} + {second})"
@@ -263,7 +259,7 @@ def _run_as_non_root() -> str:
 def _run_as_user() -> str:
     bad = f"!({_USER_NAMESPACE}) && %s.{_CONTEXT}.?runAsUser.orValue(1) == 0"
     detail = "b.join(' and ') + ' must not set runAsUser=0'"
-    return _finding_expression(_setter_names(bad % "object.spec", bad % "c"), _json_literal("runAsUser=0"), detail)
+    return _finding_expression(_setter_names(bad % "object.spec", bad % "c"), json.dumps("runAsUser=0"), detail)
 
 
 _RULES: Final[Mapping[str, str]] = {
