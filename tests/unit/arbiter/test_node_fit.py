@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from tests.unit.arbiter.simulated_cluster import node_fits
 from vkgateway.arbiter.capacity.node_fit import ABSENT, NodeFilter
 from vkgateway.arbiter.capacity.node_matching import (
     count_disliked_taints,
