@@ -6,18 +6,15 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from typing import Final
 
-import msgspec
-
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.lists import Page, selector_params
 from vkgateway.kube.resources import Resource
 from vkgateway.kube.response_streams import ResponseStream
-from vkgateway.model.objects import ObjectView
+from vkgateway.model.objects import decode_object
 
 _OVERDUE_SECONDS: Final = 60.0
 """Seconds after the requested duration until the client ends the watch."""
-_decode_metadata: Final = msgspec.json.Decoder(ObjectView).decode
 
 
 class ListWatch:
@@ -87,7 +84,7 @@ class ListWatch:
         silent until the server reaches that version, and never reports the changes that the restore reverted.
         """
         page = await self.client.request("GET", self._path, params={"limit": 1})
-        version = _decode_metadata(page).metadata.resource_version
+        version = decode_object(page).metadata.resource_version
         if version.isdigit() and known.isdigit() and int(version) < int(known):
             raise VersionWentBackError(
                 f"{self.description}: resource version went back from {known} to {version}", status=410

@@ -23,7 +23,7 @@ from vkgateway.kube.list_watch import ListWatch, VersionWentBackError
 from vkgateway.kube.resources import Resource
 from vkgateway.kube.watch_events import LineSplitter, split_event
 from vkgateway.kube.watch_state import Key, WatchState
-from vkgateway.model.objects import Meta, ObjectView
+from vkgateway.model.objects import Meta, decode_object
 
 log = structlog.get_logger(__name__)
 
@@ -38,7 +38,6 @@ _WATCH_SECONDS: Final = 300
 server's restart has synchronized."""
 _DECODE_ERRORS: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 """Errors of decoding. RecursionError occurs with thousands of nested values, for example in `managedFields`."""
-_decode_metadata: Final = msgspec.json.Decoder(ObjectView).decode
 
 
 class HasMetadata(Protocol):
@@ -215,7 +214,7 @@ class Reflector(Generic[T]):
         return False
 
     def _handle_bookmark(self, body: bytes) -> bool:
-        metadata = _decode_metadata(body).metadata
+        metadata = decode_object(body).metadata
         if self._listed_keys is None:
             self._resource_version = metadata.resource_version
             self.state.mark_complete()
@@ -255,7 +254,7 @@ class Reflector(Generic[T]):
 
     def _delete_object(self, body: bytes) -> str:
         """Remove an object that was deleted or no longer matches the selectors. Return the event's resource version."""
-        metadata = _decode_metadata(body).metadata
+        metadata = decode_object(body).metadata
         key = metadata.namespace, metadata.name
         self.state.mark_readable(key)
         old = self.store.get(key)
@@ -270,7 +269,7 @@ class Reflector(Generic[T]):
 
     def _handle_unreadable(self, body: bytes, error: Exception) -> str:
         """Keep the last known state of an object that cannot be decoded, and mark the store as incomplete."""
-        metadata = _decode_metadata(body).metadata
+        metadata = decode_object(body).metadata
         key = metadata.namespace, metadata.name
         if self._listed_keys is not None:
             self._listed_keys.add(key)

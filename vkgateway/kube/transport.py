@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl as ssl_module
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Final, Self
 
 import structlog
 
 from vkgateway.kube import errors
+from vkgateway.kube.bearer import TokenSource
 from vkgateway.kube.connections import Connections, close_all
 from vkgateway.kube.dialer import HostDialer
 from vkgateway.kube.endpoint import Endpoint
@@ -28,7 +29,6 @@ _UNAUTHORIZED: Final = 401
 _RENEWAL_INTERVAL: Final = 5.0
 """Minimum seconds between two attempts to renew the credentials, which are read from files."""
 
-TokenSource = Callable[[], Awaitable[str]]
 CredentialSource = Callable[[], tuple[ssl_module.SSLContext | None, TokenSource | None] | None]
 """Returns renewed TLS settings and token source, or None if they are unchanged. Raises VkgatewayError."""
 

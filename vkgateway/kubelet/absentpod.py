@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from vkgateway.model.objects import Object
+from vkgateway.model.objects import TERMINAL_PHASES, Object
 from vkgateway.translate.conditions import (
     ADMITTED_CONDITION,
     DISRUPTION_CONDITION,
@@ -19,7 +19,6 @@ from vkgateway.translate.conditions import (
 )
 
 _STATUS_LISTS: Final = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
-_TERMINAL_PHASES: Final = frozenset({"Succeeded", "Failed"})
 _WAITING_CONDITIONS: Final = (
     (ADMITTED_CONDITION, "it waits for admission"),
     (FORWARDED_CONDITION, "it waits to be forwarded"),
@@ -67,7 +66,7 @@ class AbsentPod:
 
     def _describe_waiting(self) -> str:
         reason, message = self.status.get("reason") or "", self.status.get("message") or ""
-        if self.status.get("phase") in _TERMINAL_PHASES:
+        if self.status.get("phase") in TERMINAL_PHASES:
             return f"was never started: {_join_reason(reason, message)}"
         for kind, words in _WAITING_CONDITIONS:
             if (entry := self._find_condition(kind)) and entry["status"] == "False":
@@ -88,7 +87,7 @@ class AbsentPod:
                 f"ran and was {_DISRUPTION_WORDS.get(reason, 'evicted')}{at} "
                 f"({_join_reason(reason, final.get('message') or '')})"
             )
-        if self.status.get("phase") not in _TERMINAL_PHASES:
+        if self.status.get("phase") not in TERMINAL_PHASES:
             return "ran, but does not exist in the compute cluster now"
         reason = _join_reason(self.status.get("reason") or "", self.status.get("message") or "")
         return f"ran and ended{at} ({reason or self.status['phase']})"

@@ -18,7 +18,7 @@ from vkgateway.kube.leases import NODE_LEASE_NAMESPACE, renew_node_lease
 from vkgateway.kube.reflector import Reflector
 from vkgateway.kube.resources import LEASES, NODES
 from vkgateway.kubelet import nodeobject
-from vkgateway.model.objects import Meta, Object, ObjectView, Taint
+from vkgateway.model.objects import Meta, Object, Taint, decode_object
 
 REPORT_SECONDS: Final = 300.0
 """Interval of condition heartbeats without other changes: a kubelet's nodeStatusReportFrequency."""
@@ -37,10 +37,9 @@ class _Node:
 
 
 def _decode_node(data: bytes) -> _Node:
-    return _Node(_decode_view(data).metadata, _decode_object(data))
+    return _Node(decode_object(data).metadata, _decode_object(data))
 
 
-_decode_view: Final = msgspec.json.Decoder(ObjectView).decode
 _decode_object: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 

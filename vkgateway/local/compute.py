@@ -17,7 +17,7 @@ from vkgateway.controlplane.plane_files import Authorities, PlaneFiles, admin_ku
 from vkgateway.gateway import rbac, recommended_policies
 from vkgateway.kube import kubeconfig
 from vkgateway.local import core_limit, etcd
-from vkgateway.local.hollow.nodes import DOMAIN_LABEL, MACHINES, ZONE_LABEL
+from vkgateway.local.hollow.nodes import DOMAIN_LABEL, MACHINES, POOL_LABEL, ZONE_LABEL
 from vkgateway.local.paths import PlatformPaths
 from vkgateway.local.pki import GATEWAY, GATEWAY_USER, PlatformPki
 from vkgateway.local.realnode.options import NodeNetwork
@@ -27,8 +27,6 @@ from vkgateway.model.names import API_VERSION
 from vkgateway.programs.supervisor.spec import ProcessSpec
 
 GROUP = "compute"
-POOL_LABEL = "platform.vkgateway.io/pool"
-"""Label on every node of the platform with the name of its pool."""
 
 # Every tenant pod passes through these components, so their clients are not throttled.
 _UNTHROTTLED = {"kube-api-qps": "2000", "kube-api-burst": "4000"}

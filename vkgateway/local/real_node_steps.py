@@ -16,6 +16,7 @@ from vkgateway.kube.apply import apply_objects
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import NODES
 from vkgateway.local import compute
+from vkgateway.local.hollow.nodes import POOL_LABEL
 from vkgateway.local.options import RealNodeChoice
 from vkgateway.local.realnode.certificates import write_certificates
 from vkgateway.local.realnode.containerd import Containerd
@@ -71,7 +72,7 @@ class RealNodeSteps:
             number=self._record.number,
             programs={name: programs[name] for name in PROGRAMS},
             api_server=compute.plane_spec(self._record).server_url,
-            labels={compute.POOL_LABEL: POOL},
+            labels={POOL_LABEL: POOL},
             open_ports=(self._record.ports["gateway-kubelet"],),
         )
         self._node = RealNode(options, authority=authority)

@@ -16,6 +16,7 @@ from vkgateway.local import compute, gateway_process, probes, processes
 from vkgateway.local import record as records
 from vkgateway.local.hollow import kwok
 from vkgateway.local.hollow.kubelet import process as hollow_kubelet
+from vkgateway.local.hollow.nodes import POOL_LABEL
 from vkgateway.local.lock import check_idle
 from vkgateway.local.paths import PlatformPaths
 from vkgateway.local.pki import first_authority_expiry, first_expiry
@@ -191,7 +192,7 @@ async def _list_all(client: Client, resource: Resource, kind: type[T]) -> list[T
 
 def _node_summary(view: NodeView) -> NodeSummary:
     ready = is_condition_true(view.status.conditions, "Ready")
-    return NodeSummary(view.metadata.name, view.metadata.labels.get(compute.POOL_LABEL, ""), ready)
+    return NodeSummary(view.metadata.name, view.metadata.labels.get(POOL_LABEL, ""), ready)
 
 
 def _tenant_summary(tenant: Tenant) -> TenantSummary:

@@ -12,6 +12,10 @@ Object = dict[str, Any]
 """A whole Kubernetes object, decoded from JSON. Only objects that the gateway forwards are stored in this form."""
 
 
+TERMINAL_PHASES: Final = frozenset({"Succeeded", "Failed"})
+"""Phases of a pod that has ended."""
+
+
 class Meta(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, gc=False):
     """`metadata` of any object. Times are RFC 3339 strings as the server sent them."""
 

@@ -23,7 +23,7 @@ from vkgateway.translate.containers import (
 )
 from vkgateway.translate.context import POOL_WIDE_LABELS, PoolContext, TenantContext
 from vkgateway.translate.metadata import forward_metadata
-from vkgateway.translate.node_terms import NodeTerms
+from vkgateway.translate.node_terms import PREFERRED, REQUIRED, NodeTerms
 from vkgateway.translate.peer_terms import NamespaceLabels, PeerTerms
 
 _TENANT_ONLY_FIELDS: Final = (
@@ -42,8 +42,6 @@ _TENANT_ONLY_FIELDS: Final = (
 
 _BAND_CLASSES: Final = {"low": LOW_CLASS, "guaranteed": GUARANTEED_CLASS}
 
-_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
-_PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 _PLATFORM_TAINTS: Final = ("node-role.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
 _UNSCHEDULABLE: Final = "node.kubernetes.io/unschedulable"
 _EVICTING_TAINTS: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
@@ -196,24 +194,24 @@ def exclude_label(affinity: Mapping[str, Any], label: str) -> Object:
 
 def _require_match(affinity: Mapping[str, Any], kind: str, requirement: Mapping[str, Any]) -> Object:
     by_node = affinity.get("nodeAffinity") or {}
-    required = by_node.get(_REQUIRED) or {}
+    required = by_node.get(REQUIRED) or {}
     alternatives: Sequence[Mapping[str, Any]] = required.get("nodeSelectorTerms") or [{}]
     terms = [{**term, kind: [*(term.get(kind) or ()), requirement]} for term in alternatives]
-    return {**affinity, "nodeAffinity": {**by_node, _REQUIRED: {**required, "nodeSelectorTerms": terms}}}
+    return {**affinity, "nodeAffinity": {**by_node, REQUIRED: {**required, "nodeSelectorTerms": terms}}}
 
 
 def _forward_pod_affinity(affinity: Mapping[str, Any], peers: PeerTerms) -> Object:
-    left = {key: value for key, value in affinity.items() if key not in (_REQUIRED, _PREFERRED)}
-    required = [peers.forward_affinity_term(term) for term in affinity.get(_REQUIRED) or () if not _is_pool_wide(term)]
+    left = {key: value for key, value in affinity.items() if key not in (REQUIRED, PREFERRED)}
+    required = [peers.forward_affinity_term(term) for term in affinity.get(REQUIRED) or () if not _is_pool_wide(term)]
     preferred = [
         {**weighted, "podAffinityTerm": peers.forward_affinity_term(weighted["podAffinityTerm"])}
-        for weighted in affinity.get(_PREFERRED) or ()
+        for weighted in affinity.get(PREFERRED) or ()
         if not _is_pool_wide(weighted["podAffinityTerm"])
     ]
     if required:
-        left[_REQUIRED] = required
+        left[REQUIRED] = required
     if preferred:
-        left[_PREFERRED] = preferred
+        left[PREFERRED] = preferred
     return left
 
 

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from vkgateway.model import times
-from vkgateway.model.objects import Object
+from vkgateway.model.objects import TERMINAL_PHASES, Object
 from vkgateway.translate.conditions import (
     DISRUPTION_CONDITION,
     Conditions,
@@ -17,8 +17,6 @@ from vkgateway.translate.conditions import (
 from vkgateway.translate.ephemeral_status import add_waiting_statuses
 from vkgateway.translate.metadata import tenant_gates
 from vkgateway.translate.sanitizer import Sanitizer
-
-TERMINAL_PHASES: Final = frozenset({"Succeeded", "Failed"})
 
 _TENANT_FIELDS: Final = frozenset({"qosClass", "observedGeneration"})
 _COMPUTE_FIELDS: Final = frozenset(
@@ -132,7 +130,6 @@ def final_status(
     disruption: Disruption | None,
     now: datetime,
     node_ip: str = "",
-    hide: Iterable[str] = (),
     node_name: str = "the node",
     observed: int = 0,
 ) -> Object | None:
@@ -141,9 +138,7 @@ def final_status(
     A compute pod that was deleted, or is being deleted, without a terminal phase (its node is lost) ends as Failed.
     With `disruption`, the condition DisruptionTarget contains its reason, unless the compute pod has such a condition.
     """
-    wanted = _wanted_status(
-        compute_pod, tenant_status, node_ip=node_ip, hide=hide, node_name=node_name, observed=observed
-    )
+    wanted = _wanted_status(compute_pod, tenant_status, node_ip=node_ip, node_name=node_name, observed=observed)
     if wanted is None:
         return None
     conditions: Conditions = wanted.get("conditions") or []
@@ -212,9 +207,9 @@ def _wanted_status(
     tenant_status: Object,
     *,
     node_ip: str,
-    hide: Iterable[str],
     node_name: str,
     observed: int,
+    hide: Iterable[str] = (),
 ) -> Object | None:
     """Return the whole status that is mirrored to the tenant pod, or None if the tenant pod's phase is final."""
     status: Object = compute_pod.get("status") or {}

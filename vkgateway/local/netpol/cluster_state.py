@@ -11,8 +11,6 @@ import msgspec
 from vkgateway.model.objects import Meta
 from vkgateway.translate.network_policies import NetworkPolicyView
 
-ENDED_PHASES: Final = frozenset({"Succeeded", "Failed"})
-
 
 class ContainerPort(msgspec.Struct, rename="camel"):
     """A container port; policies may refer to it by name."""

@@ -11,12 +11,12 @@ import structlog
 from vkgateway.kube import resources
 from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
-from vkgateway.local.netpol.cluster_state import ENDED_PHASES, ClusterState, Pod, PodView, Server, Site, decode_pod
+from vkgateway.local.netpol.cluster_state import ClusterState, Pod, PodView, Server, Site, decode_pod
 from vkgateway.local.netpol.ruleset import render_ruleset
 from vkgateway.local.realnode.host import ToolError
 from vkgateway.model.errors import UnavailableError
 from vkgateway.model.names import SYSTEM_NAMESPACE, TENANT_LABEL
-from vkgateway.model.objects import NamespaceView, decode_namespace
+from vkgateway.model.objects import TERMINAL_PHASES, NamespaceView, decode_namespace
 from vkgateway.translate.network_policies import NetworkPolicyView, decode_policy
 from vkgateway.translate.services import SliceView, decode_slice
 
@@ -130,7 +130,8 @@ class Enforcer:
         by_uid = {view.metadata.uid: view for view in self._pods.store.values() if not view.spec.host_network}
         for view in sorted(by_uid.values(), key=lambda view: view.metadata.creation_timestamp or ""):
             address = view.status.pod_ip
-            if address and view.status.phase not in ENDED_PHASES and view.metadata.uid not in self._attached.values():
+            is_running = view.status.phase not in TERMINAL_PHASES
+            if address and is_running and view.metadata.uid not in self._attached.values():
                 found[address] = _to_pod(view, address)
         for address, uid in self._attached.items():
             if uid in by_uid:

@@ -10,13 +10,13 @@ from typing import Final
 
 import msgspec
 
+from vkgateway.local.hollow.nodes import POOL_LABEL
 from vkgateway.model.objects import Meta, Object
 from vkgateway.model.quantity import parse_quantity
 from vkgateway.translate.storage.views import STORAGE, ClaimReference, ClaimView
 
 PROVISIONER: Final = "folders.vkgateway.io"
 """Provisioner name in the storage class and in volumes."""
-POOL_LABEL: Final = "platform.vkgateway.io/pool"
 HOSTNAME_LABEL: Final = "kubernetes.io/hostname"
 _PROVISIONED_BY: Final = "pv.kubernetes.io/provisioned-by"
 _NAME: Final = re.compile(r"pvc-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")

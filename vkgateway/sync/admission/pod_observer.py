@@ -15,13 +15,14 @@ from vkgateway.model import times
 from vkgateway.model.names import (
     ADMISSION_GATE,
 )
+from vkgateway.model.objects import TERMINAL_PHASES
 from vkgateway.sync.admission.member import NO_STATE, GangMember, MemberState
 from vkgateway.sync.admission.verdict_store import VerdictStore, is_arbiter_placed
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.tenant_scope import TenantScope
 from vkgateway.sync.views.annotations import RETAKEN
 from vkgateway.sync.views.ownership import Key
-from vkgateway.sync.views.pods import TERMINAL_PHASES, ComputePodView, TenantPodView
+from vkgateway.sync.views.pods import ComputePodView, TenantPodView
 
 
 class Observation(NamedTuple):

@@ -15,7 +15,7 @@ from vkgateway.model.names import (
     TENANT_LABEL,
     UID_ANNOTATION,
 )
-from vkgateway.model.objects import Meta
+from vkgateway.model.objects import TERMINAL_PHASES, Meta
 from vkgateway.model.requests import MilliResources
 from vkgateway.sync.views.annotations import FORWARDED, REQUESTS
 
@@ -27,8 +27,6 @@ _RUN_OF_CRON_JOB: Final = re.compile(r"-\d{8,}$")
 _KEPT_MAX = 32 * 1024
 """Maximum size of a pod that is retained until its compute pod exists. Tenants may hold thousands of pods of 1 MB each.
 """
-
-TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
 
 
 class _Gate(msgspec.Struct, gc=False):
