@@ -14,7 +14,7 @@ from vkgateway.kube.client import Client
 from vkgateway.kube.resources import Resource
 from vkgateway.local import compute, etcd, gateway_process, network
 from vkgateway.local.gateway_steps import GatewaySteps
-from vkgateway.local.hollow.nodes import DOMAIN_LABEL
+from vkgateway.local.hollow.nodes import DOMAIN_LABEL, POOL_LABEL
 from vkgateway.local.options import PORTS
 from vkgateway.local.paths import PlatformPaths
 from vkgateway.local.pki import ensure_pki
@@ -68,8 +68,8 @@ def test_the_interface_has_the_address_that_the_real_node_expects() -> None:
 def test_compute_cluster_has_the_requested_pools() -> None:
     pools = compute.compute_cluster(["a100", "real"], hollow={"a100": 4})["spec"]["pools"]
     assert [(pool["name"], pool["nodeSelector"]) for pool in pools] == [
-        ("a100", {compute.POOL_LABEL: "a100"}),
-        ("real", {compute.POOL_LABEL: "real"}),
+        ("a100", {POOL_LABEL: "a100"}),
+        ("real", {POOL_LABEL: "real"}),
     ]
     assert [pool.get("levels") for pool in pools] == [[DOMAIN_LABEL], None]
 

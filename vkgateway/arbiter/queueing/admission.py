@@ -51,6 +51,11 @@ class Admission:
     """The gang on whose reserved nodes the pod starts."""
 
     @property
+    def is_evicting(self) -> bool:
+        """Whether the pod is deleted at its deadline."""
+        return self.verdict is AdmissionState.EVICTING
+
+    @property
     def reason_text(self) -> str:
         """Code and message, as annotated on an evicted compute pod."""
         return f"{self.code}: {self.message}"
