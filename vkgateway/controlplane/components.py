@@ -146,7 +146,6 @@ def _api_server_flags(plane: ControlPlaneSpec, files: PlaneFiles) -> _Flags:
         "secure-port": str(plane.bind_port or plane.port),
         "service-cluster-ip-range": plane.service_cidr,
         "allow-privileged": "true",
-        "anonymous-auth": "false",
         "authorization-mode": "Node,RBAC",
         "enable-admission-plugins": "NodeRestriction",
         "profiling": "false",
@@ -157,7 +156,7 @@ def _api_server_flags(plane: ControlPlaneSpec, files: PlaneFiles) -> _Flags:
         **_etcd_flags(plane, files),
         **_feature_flags(plane, files),
         **_identity_flags(plane, files),
-        **_authentication_flags(files),
+        **_authentication_flags(plane, files),
     }
 
 
@@ -213,8 +212,13 @@ def _identity_flags(plane: ControlPlaneSpec, files: PlaneFiles) -> _Flags:
     }
 
 
-def _authentication_flags(files: PlaneFiles) -> _Flags:
+def _authentication_flags(plane: ControlPlaneSpec, files: PlaneFiles) -> _Flags:
+    if plane.has_anonymous_health:
+        anonymous = {"authentication-config": str(files.authentication_path)}
+    else:
+        anonymous = {"anonymous-auth": "false"}
     return {
+        **anonymous,
         "client-ca-file": str(files.cert_path("ca")),
         "requestheader-client-ca-file": str(files.cert_path("front-proxy-ca")),
         "requestheader-allowed-names": FRONT_PROXY_USER,

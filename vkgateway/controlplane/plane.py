@@ -48,9 +48,11 @@ class ControlPlaneSpec:
     """One control plane: the source of its command lines, certificates and kubeconfigs.
 
     `cluster` is the cluster's name in kubeconfigs. Clients reach the API server at `address` and `port`. It listens at
-    `bind_address` and `bind_port`, or at the former if these are not set. `kubelet_user` and `kubelet_groups` identify
-    the API server to kubelets. `controllers_off` are disabled in addition to controllers without a purpose.
-    `pod_security` is the Pod Security level of namespaces without such labels.
+    `bind_address` and `bind_port`, or at the former if these are not set. Controller-manager and scheduler reach it at
+    `local_url`, or like all clients if that is empty. `kubelet_user` and `kubelet_groups` identify the API server to
+    kubelets. `controllers_off` are disabled in addition to controllers without a purpose. `pod_security` is the Pod
+    Security level of namespaces without such labels. With `has_anonymous_health`, which needs Kubernetes 1.32, probes
+    need no credentials.
     """
 
     cluster: str
@@ -58,6 +60,8 @@ class ControlPlaneSpec:
     port: int
     bind_address: str = ""
     bind_port: int = 0
+    local_url: str = ""
+    has_anonymous_health: bool = False
     etcd_endpoints: tuple[str, ...]
     etcd_user: str
     etcd_prefix: str

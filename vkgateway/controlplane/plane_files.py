@@ -33,6 +33,7 @@ from vkgateway.model.api import PodSecurity
 FRONT_PROXY_USER = "front-proxy-client"
 COREDNS = "coredns"
 _ADMISSION = "admission.yaml"
+_AUTHENTICATION = "authentication.yaml"
 _PUBLIC_KEY = "sa.pub"
 _KUBELET_CLIENT = "kubelet-client"
 _PREVIOUS_KUBELET_CLIENT = "kubelet-client-before"
@@ -81,6 +82,11 @@ class PlaneFiles:
     def admission_path(self) -> Path:
         """Settings of the API server's admission plugins."""
         return self.directory / _ADMISSION
+
+    @property
+    def authentication_path(self) -> Path:
+        """Settings of the API server's authentication."""
+        return self.directory / _AUTHENTICATION
 
     def has_kubeconfig(self, name: str) -> bool:
         """Return whether the kubeconfig of a user was written."""
@@ -137,9 +143,12 @@ def render_plane_files(
     for wanted in _certificate_specs(plane, credentials=credentials, authorities=authorities):
         files |= wanted.ensure_current(current.contents, now=now)
     for name, user in _USERS.items():
-        files[_kubeconfig_name(name)] = _render_kubeconfig(current, name, plane=plane, user=user)
+        server = plane.server_url if name == COREDNS else plane.local_url or plane.server_url
+        files[_kubeconfig_name(name)] = _render_kubeconfig(current, name, plane=plane, user=user, server=server)
     if has_admission_settings(plane):
         files |= _render_admission(current, plane)
+    if plane.has_anonymous_health:
+        files[_AUTHENTICATION] = _render_authentication()
     files[_kubeconfig_name("admin")] = kubeconfig.dump(admin_kubeconfig(plane, credentials=credentials)).encode()
     return PlaneFiles(current.directory, files)
 
@@ -244,7 +253,7 @@ def _certificate_specs(
     ]
 
 
-def _render_kubeconfig(files: PlaneFiles, name: str, *, plane: ControlPlaneSpec, user: str) -> bytes:
+def _render_kubeconfig(files: PlaneFiles, name: str, *, plane: ControlPlaneSpec, user: str, server: str) -> bytes:
     """Refer to certificate files instead of including them: client-go reads a file again when it changes."""
     document = {
         "apiVersion": "v1",
@@ -252,7 +261,7 @@ def _render_kubeconfig(files: PlaneFiles, name: str, *, plane: ControlPlaneSpec,
         "clusters": [
             {
                 "name": plane.cluster,
-                "cluster": {"server": plane.server_url, "certificate-authority": str(files.cert_path("ca"))},
+                "cluster": {"server": server, "certificate-authority": str(files.cert_path("ca"))},
             }
         ],
         "users": [
@@ -282,6 +291,20 @@ def _render_admission(files: PlaneFiles, plane: ControlPlaneSpec) -> dict[str, b
         plugins.append({"name": "MutatingAdmissionWebhook", "configuration": _webhook_settings(files)})
     document = {"apiVersion": "apiserver.config.k8s.io/v1", "kind": "AdmissionConfiguration", "plugins": plugins}
     return {**found, _ADMISSION: yaml.safe_dump(document).encode()}
+
+
+def _render_authentication() -> bytes:
+    """Return settings that admit anonymous requests, such as a kubelet's probes, to the health endpoints only.
+
+    https://kubernetes.io/docs/reference/access-authn-authz/authentication/#anonymous-authenticator-configuration
+    """
+    paths = [{"path": path} for path in ("/livez", "/readyz", "/healthz")]
+    document = {
+        "apiVersion": "apiserver.config.k8s.io/v1beta1",
+        "kind": "AuthenticationConfiguration",
+        "anonymous": {"enabled": True, "conditions": paths},
+    }
+    return yaml.safe_dump(document).encode()
 
 
 def _pod_security_settings(level: PodSecurity) -> dict[str, Any]:

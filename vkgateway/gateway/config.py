@@ -71,7 +71,11 @@ class ControlPlanes(_Section, frozen=True):
     """The tenants' control planes."""
 
     driver: Annotated[
-        str, Meta(description="Driver; process: control planes run as processes under the supervisor.")
+        str,
+        Meta(
+            description="Driver; process: control planes run as processes under the supervisor. kubernetes (preview): "
+            "they run as pods of the management cluster; Service names don't resolve yet in tenants' pods."
+        ),
     ] = "process"
     parameters: Annotated[
         dict[str, str], Meta(description="Parameters of the driver, as in a StorageClass; the driver process has none.")

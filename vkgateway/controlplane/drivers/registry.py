@@ -17,7 +17,13 @@ def _create_process_driver(context: DriverContext) -> Driver:
     return create_driver(context)
 
 
-DRIVERS: Mapping[str, DriverFactory] = {"process": _create_process_driver}
+def _create_kubernetes_driver(context: DriverContext) -> Driver:
+    from vkgateway.controlplane.drivers.kubernetes.driver import create_driver
+
+    return create_driver(context)
+
+
+DRIVERS: Mapping[str, DriverFactory] = {"kubernetes": _create_kubernetes_driver, "process": _create_process_driver}
 """Factories import their driver when they are called, so that reading the settings loads none."""
 
 

@@ -44,7 +44,7 @@ def test_unknown_driver_is_an_error_that_lists_the_available_ones(tmp_path: Path
     file.write_text("controlPlanes: {driver: pods}")
     with pytest.raises(InputError, match=r"controlPlanes\.driver: driver 'pods' does not exist") as caught:
         settingsfile.load_settings(file, environment={})
-    assert caught.value.hint == "Available drivers: process."
+    assert caught.value.hint == "Available drivers: kubernetes, process."
 
 
 def test_registered_driver_needs_no_other_change(

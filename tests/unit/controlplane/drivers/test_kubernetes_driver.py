@@ -1,0 +1,235 @@
+"""The driver `kubernetes` against a management cluster: objects, addresses, failures, removal."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.fakes.addresses import Addresses
+from tests.fakes.apiserver import FakeApiServer
+from tests.support.waiting import wait_until
+from tests.unit.controlplane.planes import AUTHORITIES
+from tests.unit.controlplane.test_provisioner import World, tenant
+from vkgateway.controlplane.drivers.base import Driver, DriverContext
+from vkgateway.controlplane.drivers.kubernetes.driver import create_driver
+from vkgateway.controlplane.drivers.kubernetes.names import MOUNT
+from vkgateway.controlplane.plane import COMPONENTS, tenant_plane_spec
+from vkgateway.kube.client import Client
+from vkgateway.kube.resources import DEPLOYMENTS, NAMESPACES, NETWORK_POLICIES, PODS, SECRETS, SERVICES
+from vkgateway.model.errors import ConflictError, InputError, UnavailableError
+
+NAMESPACE = "vkgateway-tenant-alpha"
+PLANE = tenant_plane_spec("alpha", address="10.215.0.21", port=6443, etcd_endpoints=("https://10.0.0.1:2379",))
+
+
+class ManagementWorld(World):
+    """A provisioner whose control planes are objects of a management cluster; each call creates the driver again."""
+
+    def __init__(self, server: FakeApiServer, folder: Path, *, management: FakeApiServer, client: Client) -> None:
+        super().__init__(server, folder)
+        self.cluster = management.store
+        self.requests = management.requests
+        self.client = client
+        self.parameters: dict[str, str] = {}
+
+    def create_driver(self) -> Driver:
+        return create_driver(
+            DriverContext(
+                data_dir=Path("/nonexistent"),
+                address="10.0.0.1",
+                kubelet_port=10250,
+                authorities=AUTHORITIES,
+                management=self.client,
+                forwarder="10.213.0.2:54",
+                settings={"parameters": self.parameters},
+            )
+        )
+
+    def pod_spec(self, deployment: str = "control-plane") -> dict[str, Any]:
+        found: dict[str, Any] = self.cluster.get(DEPLOYMENTS, deployment, NAMESPACE)["spec"]["template"]["spec"]
+        return found
+
+    def set_available(self, deployment: str) -> None:
+        found = self.cluster.get(DEPLOYMENTS, deployment, NAMESPACE)
+        status = {"availableReplicas": 1}
+        self.cluster.update(DEPLOYMENTS, found | {"status": status}, name=deployment, namespace=NAMESPACE, status=True)
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[ManagementWorld]:
+    async with FakeApiServer() as server, FakeApiServer() as management, management.client("management") as client:
+        Addresses(management.store)
+        yield ManagementWorld(server, tmp_path, management=management, client=client)
+
+
+async def test_control_plane_is_a_deployment_behind_a_service(world: ManagementWorld) -> None:
+    made = await world.provisioner().provision(tenant())
+    assert made.url == "https://10.215.0.21:6443"
+    containers = world.pod_spec()["containers"]
+    assert [container["name"] for container in containers] == list(COMPONENTS)
+    assert all(container["image"].startswith("registry.k8s.io/kube-") for container in containers)
+    assert {"--bind-address=0.0.0.0", "--advertise-address=10.215.0.21"} <= set(containers[0]["args"])
+    service = world.cluster.get(SERVICES, "api", NAMESPACE)["spec"]
+    labels = world.cluster.get(DEPLOYMENTS, "control-plane", NAMESPACE)["spec"]["template"]["metadata"]["labels"]
+    assert service["selector"].items() <= labels.items()
+
+
+async def test_each_container_sees_the_files_that_its_flags_name_and_no_key_of_another(world: ManagementWorld) -> None:
+    await world.provisioner().provision(tenant())
+    spec = world.pod_spec()
+    stored = world.cluster.get(SECRETS, "files", NAMESPACE)["data"]
+    keys = {volume["name"]: {item["key"] for item in volume["secret"]["items"]} for volume in spec["volumes"]}
+    for container in spec["containers"]:
+        (mount,) = container["volumeMounts"]
+        named = {argument.rpartition("/")[2] for argument in container["args"] if f"={MOUNT}/" in argument}
+        assert named <= keys[mount["name"]] <= stored.keys()
+    assert "ca.key" not in keys["apiserver-files"] | keys["scheduler-files"]
+    assert "sa.key" not in keys["scheduler-files"]
+    assert not any("admin.kubeconfig" in found for found in keys.values())
+
+
+async def test_pods_meet_the_restricted_level(world: ManagementWorld) -> None:
+    await world.provisioner().provision(tenant())
+    enforced = world.cluster.get(NAMESPACES, NAMESPACE)["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
+    assert enforced == "restricted"
+    spec = world.pod_spec()
+    assert spec["securityContext"]["runAsNonRoot"]
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert spec["automountServiceAccountToken"] is False
+    for container in spec["containers"]:
+        security = container["securityContext"]
+        assert security["allowPrivilegeEscalation"] is False
+        assert security["readOnlyRootFilesystem"] is True
+        assert security["capabilities"] == {"drop": ["ALL"]}
+
+
+async def test_control_planes_are_not_pods_of_their_tenant(world: ManagementWorld) -> None:
+    """The label of forwarded objects would count them as the tenant's pods, and open them to the tenant's pods."""
+    await world.provisioner().provision(tenant())
+    for resource in (NAMESPACES, DEPLOYMENTS, SERVICES, SECRETS, NETWORK_POLICIES):
+        found = world.cluster.all(resource)
+        assert found
+        assert all("vkgateway.io/tenant" not in one["metadata"].get("labels", {}) for one in found)
+
+
+async def test_probes_need_no_credentials_where_the_release_allows_it(world: ManagementWorld) -> None:
+    await world.provisioner().provision(tenant())
+    server = world.pod_spec()["containers"][0]
+    assert server["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    assert any(argument.startswith("--authentication-config=") for argument in server["args"])
+    assert not any(argument.startswith("--anonymous-auth") for argument in server["args"])
+    new = tenant()
+    old = msgspec.structs.replace(new, spec=msgspec.structs.replace(new.spec, kubernetes_version="1.31.14"))
+    await world.provisioner().provision(old)
+    server = world.pod_spec()["containers"][0]
+    assert server["readinessProbe"]["tcpSocket"]
+    assert "--anonymous-auth=false" in server["args"]
+
+
+async def test_second_provision_changes_nothing(world: ManagementWorld) -> None:
+    await world.provisioner().provision(tenant())
+    before = {resource.kind: world.cluster.all(resource) for resource in (DEPLOYMENTS, SECRETS, SERVICES)}
+    await world.provisioner().provision(tenant())
+    assert {resource.kind: world.cluster.all(resource) for resource in (DEPLOYMENTS, SECRETS, SERVICES)} == before
+
+
+async def test_control_plane_is_loaded_after_a_restart(world: ManagementWorld) -> None:
+    made = await world.provisioner().provision(tenant())
+    loaded = await world.provisioner().load_existing(tenant())
+    assert loaded is not None
+    assert (loaded.url, loaded.kubelet_clients) == (made.url, made.kubelet_clients)
+    assert made.kubelet_clients
+
+
+async def test_foreign_namespace_is_neither_adopted_nor_deleted(world: ManagementWorld) -> None:
+    world.cluster.create(NAMESPACES, {"metadata": {"name": NAMESPACE, "labels": {"team": "other"}}})
+    with pytest.raises(ConflictError, match=f"namespace {NAMESPACE} exists and is not the one of tenant 'alpha'"):
+        await world.provisioner().provision(tenant())
+    await world.provisioner().deprovision("alpha")
+    assert world.cluster.get(NAMESPACES, NAMESPACE)["metadata"]["labels"] == {"team": "other"}
+
+
+async def test_deprovision_deletes_the_namespace(world: ManagementWorld) -> None:
+    await world.provisioner().provision(tenant())
+    await world.provisioner().deprovision("alpha")
+    assert world.cluster.find(NAMESPACES, NAMESPACE) is None
+    assert world.cluster.find(DEPLOYMENTS, "control-plane", NAMESPACE) is None
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        (
+            {"conditions": [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}]},
+            "pod server-0 is not scheduled: 0/3 nodes are available",
+        ),
+        (
+            {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image x"}},
+            "apiserver cannot start: ImagePullBackOff: Back-off pulling image x",
+        ),
+        (
+            {
+                "waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"},
+                "terminated": {"exitCode": 1, "reason": "Error", "message": "starting\nError: invalid flag\n"},
+            },
+            "apiserver does not stay up: exit code 1 (Error): Error: invalid flag",
+        ),
+        ({"waiting": {"reason": "ContainerCreating"}}, ""),
+        ({}, ""),
+    ],
+    ids=["unscheduled", "image", "crash", "starting", "running"],
+)
+async def test_failure_names_the_cause(world: ManagementWorld, status: dict[str, Any], reason: str) -> None:
+    await world.provisioner().provision(tenant())
+    waiting, terminated = status.pop("waiting", None), status.pop("terminated", None)
+    container = {"name": "apiserver", "restartCount": 1, "state": {}, "lastState": {}}
+    if waiting:
+        container["state"] = {"waiting": waiting}
+    if terminated:
+        container["lastState"] = {"terminated": terminated}
+    pod = world.cluster.create(PODS, {"metadata": {"name": "server-0"}}, NAMESPACE)
+    pod = pod | {"status": {"containerStatuses": [container], **status}}
+    world.cluster.update(PODS, pod, name="server-0", namespace=NAMESPACE, status=True)
+    expected = f"{NAMESPACE}: {reason}" if reason else ""
+    assert await world.create_driver().failure_reason(PLANE) == expected
+
+
+async def test_rejected_pods_are_a_failure(world: ManagementWorld) -> None:
+    await world.provisioner().provision(tenant())
+    condition = {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota: compute"}
+    found = world.cluster.get(DEPLOYMENTS, "control-plane", NAMESPACE) | {"status": {"conditions": [condition]}}
+    world.cluster.update(DEPLOYMENTS, found, name="control-plane", namespace=NAMESPACE, status=True)
+    reason = await world.create_driver().failure_reason(PLANE)
+    assert reason == f"{NAMESPACE}: its pods are rejected: exceeded quota: compute"
+
+
+async def test_unknown_parameter_is_an_error_that_lists_the_known_ones(world: ManagementWorld) -> None:
+    world.parameters["registri"] = "registry.example.org"
+    with pytest.raises(InputError, match=r"controlPlanes\.parameters: .*registri") as caught:
+        world.create_driver()
+    assert "registry" in caught.value.hint
+
+
+async def test_name_server_is_a_pod_that_reads_the_tenants_services(world: ManagementWorld) -> None:
+    servers = world.create_driver().name_servers
+    assert servers is not None
+    with pytest.raises(UnavailableError, match="no certificate yet"):
+        await servers.ensure_server("alpha", "local", {})
+    await world.provisioner().provision(tenant())
+    names = {"web.default.svc.cluster.local": "10.0.0.9"}
+    waiting = asyncio.create_task(servers.ensure_server("alpha", "local", names))
+    await wait_until(lambda: world.cluster.find(DEPLOYMENTS, "names-local", NAMESPACE) is not None)
+    world.set_available("names-local")
+    endpoint = await waiting
+    assert endpoint.address == world.cluster.get(SERVICES, "names-local", NAMESPACE)["spec"]["clusterIP"]
+    config = world.cluster.get(SECRETS, "names-local", NAMESPACE)["data"]
+    assert base64.b64decode(config["hosts"]) == b"10.0.0.9 web.default.svc.cluster.local\n"
+    await servers.remove_stale(set())
+    assert world.cluster.find(DEPLOYMENTS, "names-local", NAMESPACE) is None
+    assert world.cluster.find(DEPLOYMENTS, "control-plane", NAMESPACE) is not None

@@ -1,0 +1,1 @@
+"""Control planes and name servers as pods of the management cluster."""

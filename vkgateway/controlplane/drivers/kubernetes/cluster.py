@@ -1,0 +1,110 @@
+"""Reads of the objects of control planes from the management cluster."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from vkgateway.controlplane.drivers.base import ServerEndpoint
+from vkgateway.controlplane.drivers.kubernetes import failures
+from vkgateway.controlplane.drivers.kubernetes.names import CONTROL_PLANE
+from vkgateway.kube import errors
+from vkgateway.kube.client import Client
+from vkgateway.kube.resources import DEPLOYMENTS, NAMESPACES, PODS, SECRETS, SERVICES
+
+
+class NamespaceMetadata(msgspec.Struct, rename="camel"):
+    """The fields of a namespace's metadata that tell whose it is and whether it is being deleted."""
+
+    uid: str = ""
+    labels: dict[str, str] = {}
+    deletion_timestamp: str = ""
+
+
+class _Namespace(msgspec.Struct):
+    metadata: NamespaceMetadata
+
+
+class _ServicePort(msgspec.Struct):
+    port: int
+
+
+class _ServiceSpec(msgspec.Struct):
+    cluster_ip: str = msgspec.field(default="", name="clusterIP")
+    ports: list[_ServicePort] = []
+
+
+class _Service(msgspec.Struct):
+    spec: _ServiceSpec = msgspec.field(default_factory=_ServiceSpec)
+
+
+class _Secret(msgspec.Struct):
+    data: dict[str, str] = {}
+
+
+class _DeploymentStatus(msgspec.Struct, rename="camel"):
+    conditions: list[failures.Condition] = []
+    available_replicas: int = 0
+
+
+class _Deployment(msgspec.Struct):
+    status: _DeploymentStatus = msgspec.field(default_factory=_DeploymentStatus)
+
+
+_decode_service: Final = msgspec.json.Decoder(_Service).decode
+_decode_secret: Final = msgspec.json.Decoder(_Secret).decode
+_decode_namespace: Final = msgspec.json.Decoder(_Namespace).decode
+_decode_deployment: Final = msgspec.json.Decoder(_Deployment).decode
+_decode_pod: Final = msgspec.json.Decoder(failures.Pod).decode
+
+
+async def read_namespace(client: Client, name: str) -> NamespaceMetadata | None:
+    """Return the metadata of a namespace; None if it does not exist."""
+    try:
+        return _decode_namespace(await client.get(NAMESPACES, name)).metadata
+    except errors.NotFound:
+        return None
+
+
+async def read_secret(client: Client, name: str, *, namespace: str) -> Mapping[str, bytes]:
+    """Return the contents of a Secret by key; none if it does not exist."""
+    try:
+        found = _decode_secret(await client.get(SECRETS, name, namespace=namespace))
+    except errors.NotFound:
+        return {}
+    return {key: base64.b64decode(value) for key, value in found.data.items()}
+
+
+async def read_endpoint(client: Client, service: str, *, namespace: str) -> ServerEndpoint | None:
+    """Return address and port of a Service; None if it does not exist or has no address yet."""
+    try:
+        return service_endpoint(await client.get(SERVICES, service, namespace=namespace))
+    except errors.NotFound:
+        return None
+
+
+def service_endpoint(body: bytes) -> ServerEndpoint | None:
+    """Return address and first port of a stored Service; None if it has no address yet."""
+    spec = _decode_service(body).spec
+    return ServerEndpoint(spec.cluster_ip, spec.ports[0].port) if spec.cluster_ip and spec.ports else None
+
+
+async def read_failure(client: Client, *, namespace: str) -> str:
+    """Return why the pods of a control plane do not run; empty if they run or are starting."""
+    try:
+        deployment = _decode_deployment(await client.get(DEPLOYMENTS, CONTROL_PLANE, namespace=namespace))
+    except errors.NotFound:
+        return ""
+    pods: list[failures.Pod] = []
+    async for page in client.list_pages(PODS, namespace=namespace):
+        pods += [_decode_pod(item) for item in page.items]
+    return failures.deployment_failure(deployment.status.conditions) or failures.pod_failure(pods)
+
+
+async def is_available(client: Client, deployment: str, *, namespace: str) -> bool:
+    """Return whether a Deployment has an available pod."""
+    found = _decode_deployment(await client.get(DEPLOYMENTS, deployment, namespace=namespace))
+    return found.status.available_replicas > 0

@@ -1,0 +1,120 @@
+"""The reason why pods of a control plane do not run, from their status (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+_STARTING = frozenset({"", "ContainerCreating", "PodInitializing"})
+"""Reasons of a waiting container that say only that its start takes time."""
+_ALLOWED_RESTARTS = 3
+"""A client of the API server may exit this often while that is still starting."""
+
+
+class Terminated(msgspec.Struct, rename="camel"):
+    """The end of a container; with `FallbackToLogsOnError`, the message is the end of its log."""
+
+    exit_code: int = 0
+    reason: str = ""
+    message: str = ""
+
+
+class Waiting(msgspec.Struct):
+    """Why a container has not started."""
+
+    reason: str = ""
+    message: str = ""
+
+
+class ContainerState(msgspec.Struct):
+    """At most one of the states of a container; none of them while it runs."""
+
+    waiting: Waiting | None = None
+    terminated: Terminated | None = None
+
+
+class ContainerStatus(msgspec.Struct, rename="camel"):
+    """Status of a container."""
+
+    name: str
+    restart_count: int = 0
+    state: ContainerState = msgspec.field(default_factory=ContainerState)
+    last_state: ContainerState = msgspec.field(default_factory=ContainerState)
+
+
+class Condition(msgspec.Struct):
+    """A condition of a pod or Deployment."""
+
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+
+
+class PodStatus(msgspec.Struct, rename="camel"):
+    """The fields of a pod's status that tell a failure."""
+
+    conditions: list[Condition] = []
+    container_statuses: list[ContainerStatus] = []
+
+
+class Metadata(msgspec.Struct, rename="camel"):
+    """Name of a pod, and whether it is being deleted."""
+
+    name: str
+    deletion_timestamp: str = ""
+
+
+class Pod(msgspec.Struct):
+    """A pod of a control plane."""
+
+    metadata: Metadata
+    status: PodStatus = msgspec.field(default_factory=PodStatus)
+
+
+def deployment_failure(conditions: Iterable[Condition]) -> str:
+    """Return why the API server rejects the pods of a Deployment, for example a quota; empty if it admits them."""
+    for condition in conditions:
+        if condition.type == "ReplicaFailure" and condition.status == "True":
+            return f"its pods are rejected: {condition.message}"
+    return ""
+
+
+def pod_failure(pods: Iterable[Pod]) -> str:
+    """Return one sentence on the first pod that cannot be scheduled or started; empty if there is none."""
+    for pod in pods:
+        if not pod.metadata.deletion_timestamp and (reason := _scheduling_failure(pod) or _start_failure(pod)):
+            return reason
+    return ""
+
+
+def _scheduling_failure(pod: Pod) -> str:
+    for condition in pod.status.conditions:
+        if condition.type == "PodScheduled" and condition.status == "False" and condition.reason != "SchedulingGated":
+            return f"pod {pod.metadata.name} is not scheduled: {condition.message}"
+    return ""
+
+
+def _start_failure(pod: Pod) -> str:
+    for container in pod.status.container_statuses:
+        waiting = container.state.waiting
+        ended = container.state.terminated or container.last_state.terminated
+        if waiting is not None and waiting.reason not in _STARTING | {"CrashLoopBackOff"}:
+            return f"{container.name} cannot start: {waiting.reason}: {_last_line(waiting.message)}"
+        is_crashing = waiting is not None and waiting.reason == "CrashLoopBackOff"
+        if ended is not None and is_crashing and _counts_as_failure(container):
+            return (
+                f"{container.name} does not stay up: exit code {ended.exit_code} ({ended.reason}):"
+                f" {_last_line(ended.message)}"
+            )
+    return ""
+
+
+def _counts_as_failure(container: ContainerStatus) -> bool:
+    return container.name == "apiserver" or container.restart_count >= _ALLOWED_RESTARTS
+
+
+def _last_line(text: str) -> str:
+    lines: Sequence[str] = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "no message"

@@ -1,0 +1,223 @@
+"""Tenants' name servers as pods: a CoreDNS per tenant and compute cluster, behind its own Service."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from vkgateway.controlplane.drivers.base import ServerEndpoint
+from vkgateway.controlplane.drivers.kubernetes.cluster import is_available, read_secret, service_endpoint
+from vkgateway.controlplane.drivers.kubernetes.names import (
+    CONTROL_PLANE_LABEL,
+    FILES,
+    MOUNT,
+    component_labels,
+)
+from vkgateway.controlplane.drivers.kubernetes.objects import Document, pod_selector, secret
+from vkgateway.controlplane.drivers.kubernetes.parameters import Parameters
+from vkgateway.controlplane.drivers.kubernetes.pods import container_security, pod_defaults, secret_volume
+from vkgateway.controlplane.name_server_config import render_corefile, render_hosts_file
+from vkgateway.controlplane.plane_files import COREDNS, PlaneFiles
+from vkgateway.kube import errors
+from vkgateway.kube.apply import apply_objects
+from vkgateway.kube.client import Client
+from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
+from vkgateway.kube.resources import DEPLOYMENTS, NETWORK_POLICIES, SECRETS, SERVICES, Resource
+from vkgateway.model.errors import UnavailableError
+from vkgateway.translate.egress_rules import NameServerRange
+
+_log = structlog.get_logger(__name__)
+
+_PORT: Final = 1053
+"""Port at which CoreDNS listens in its pod: no privileged one."""
+_DNS_PORT: Final = 53
+_PREFIX: Final = "names-"
+_CONFIG: Final = MOUNT.parent / "coredns"
+
+_READY_SECONDS: Final = 20.0
+_POLL_SECONDS: Final = 0.2
+_SMALL_RUNTIME: Final = {"GOGC": "30", "GOMAXPROCS": "1"}
+"""Go runtime settings for a server that answers a few hundred queries per second and is mostly idle."""
+
+
+class PodNameServers:
+    """Name servers in the namespaces of control planes; the driver removes them with the namespace.
+
+    They forward other names to `forwarder`, and answer clients in `sources` only, or all if it is empty.
+    """
+
+    listening_range: NameServerRange | None = None
+    """Each name server has its own address; a NetworkPolicy selects its clients."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        parameters: Parameters,
+        forwarder: str,
+        sources: Sequence[str] = (),
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._client = client
+        self._parameters = parameters
+        self._forwarder = forwarder
+        self._sources = tuple(sources)
+        self._clock = clock
+
+    async def ensure_server(self, tenant: str, cluster: str, addresses: Mapping[str, str]) -> ServerEndpoint:
+        """See `NameServers`. Also raises UnavailableError if the tenant has no certificates yet."""
+        namespace = f"{self._parameters.namespace_prefix}{tenant}"
+        files = PlaneFiles(MOUNT, await read_secret(self._client, FILES, namespace=namespace))
+        if not files.has_kubeconfig(COREDNS):
+            raise UnavailableError(f"the name server of tenant {tenant!r} has no certificate yet")
+        name = f"{_PREFIX}{cluster}"
+        config = {"Corefile": self._render_corefile(files).encode(), "hosts": render_hosts_file(addresses).encode()}
+        stored = await apply_objects(
+            self._client,
+            [
+                secret(name, config, labels=component_labels(tenant, name), namespace=namespace),
+                _service(tenant, name, namespace=namespace),
+                _network_policy(tenant, name, namespace=namespace),
+                _deployment(tenant, name, namespace=namespace, config=config, files=files, parameters=self._parameters),
+            ],
+        )
+        await self._wait_until_available(tenant, name, namespace=namespace)
+        endpoint = service_endpoint(stored[1])
+        if endpoint is None:
+            raise UnavailableError(f"Service {namespace}/{name} has no address yet")
+        return endpoint
+
+    async def remove_stale(self, clusters: Collection[str]) -> None:
+        """See `NameServers`."""
+        selector = f"{CONTROL_PLANE_LABEL},app.kubernetes.io/managed-by=vkgateway"
+        for resource in (DEPLOYMENTS, SERVICES, NETWORK_POLICIES, SECRETS):
+            async for page in self._client.list_pages(resource, label_selector=selector):
+                for found in map(_decode_listed, page.items):
+                    name = found.metadata.name
+                    if name.startswith(_PREFIX) and name.removeprefix(_PREFIX) not in clusters:
+                        await self._delete(resource, name, namespace=found.metadata.namespace)
+
+    async def _delete(self, resource: Resource, name: str, *, namespace: str) -> None:
+        try:
+            await self._client.delete(resource, name, namespace=namespace, propagation_policy="Background")
+        except errors.NotFound:
+            return
+        _log.info("object of a name server deleted", kind=resource.kind, namespace=namespace, name=name)
+
+    def _render_corefile(self, files: PlaneFiles) -> str:
+        return render_corefile(
+            kubeconfig=files.kubeconfig_path(COREDNS),
+            hosts=_CONFIG / "hosts",
+            address="0.0.0.0",  # noqa: S104 - the address of the pod, which is not known in advance
+            port=_PORT,
+            forwarder=self._forwarder,
+            sources=self._sources,
+        )
+
+    async def _wait_until_available(self, tenant: str, name: str, *, namespace: str) -> None:
+        deadline = self._clock.monotonic() + _READY_SECONDS
+        while not await is_available(self._client, name, namespace=namespace):
+            if self._clock.monotonic() > deadline:
+                raise UnavailableError(f"the name server of tenant {tenant!r} is not available yet")
+            await self._clock.sleep(_POLL_SECONDS)
+
+
+class _Metadata(msgspec.Struct):
+    name: str
+    namespace: str = ""
+
+
+class _Listed(msgspec.Struct):
+    metadata: _Metadata
+
+
+_decode_listed: Final = msgspec.json.Decoder(_Listed).decode
+
+
+def _service(tenant: str, name: str, *, namespace: str) -> Document:
+    ports = [
+        {"name": f"dns-{protocol.lower()}", "port": _DNS_PORT, "targetPort": _PORT, "protocol": protocol}
+        for protocol in ("UDP", "TCP")
+    ]
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": _metadata(tenant, name, namespace=namespace),
+        "spec": {"type": "ClusterIP", "selector": pod_selector(tenant, name), "ports": ports},
+    }
+
+
+def _network_policy(tenant: str, name: str, *, namespace: str) -> Document:
+    """Return the policy that admits queries. CoreDNS itself refuses clients outside the ranges of pods."""
+    ports = [{"protocol": protocol, "port": _PORT} for protocol in ("UDP", "TCP")]
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": _metadata(tenant, name, namespace=namespace),
+        "spec": {
+            "podSelector": {"matchLabels": pod_selector(tenant, name)},
+            "policyTypes": ["Ingress"],
+            "ingress": [{"ports": ports}],
+        },
+    }
+
+
+def _deployment(
+    tenant: str,
+    name: str,
+    *,
+    namespace: str,
+    config: Mapping[str, bytes],
+    files: PlaneFiles,
+    parameters: Parameters,
+) -> Document:
+    # CoreDNS reads these files only at start, so a change replaces the pod. It reloads the hosts file.
+    digests = {
+        "VKGATEWAY_TRUST": files.trust_digest(),
+        "VKGATEWAY_COREFILE": hashlib.sha256(config["Corefile"]).hexdigest()[:16],
+    }
+    own_files = [f"{COREDNS}.crt", f"{COREDNS}.key", f"{COREDNS}.kubeconfig", "ca.crt"]
+    container: dict[str, Any] = {
+        "name": "coredns",
+        "image": parameters.name_server_image,
+        "imagePullPolicy": "IfNotPresent",
+        "args": [f"-conf={_CONFIG / 'Corefile'}"],
+        "env": [{"name": key, "value": value} for key, value in sorted({**_SMALL_RUNTIME, **digests}.items())],
+        "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}},
+        # The official program carries this file capability, and does not start where it is not granted.
+        "securityContext": container_security(added=["NET_BIND_SERVICE"]),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "readinessProbe": {"tcpSocket": {"port": _PORT}, "periodSeconds": 1},
+        "livenessProbe": {"tcpSocket": {"port": _PORT}, "periodSeconds": 10, "failureThreshold": 6},
+        "volumeMounts": [
+            {"name": "files", "mountPath": str(MOUNT), "readOnly": True},
+            {"name": "config", "mountPath": str(_CONFIG), "readOnly": True},
+        ],
+    }
+    volumes = [
+        secret_volume("files", FILES, keys=own_files),
+        secret_volume("config", name, keys=sorted(config)),
+    ]
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": _metadata(tenant, name, namespace=namespace),
+        "spec": {
+            "replicas": 1,
+            "revisionHistoryLimit": 2,
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+            "selector": {"matchLabels": pod_selector(tenant, name)},
+            "template": {
+                "metadata": {"labels": component_labels(tenant, name)},
+                "spec": {**pod_defaults(parameters), "containers": [container], "volumes": volumes},
+            },
+        },
+    }
+
+
+def _metadata(tenant: str, name: str, *, namespace: str) -> dict[str, Any]:
+    return {"name": name, "namespace": namespace, "labels": component_labels(tenant, name)}

@@ -1,0 +1,124 @@
+"""Objects of one control plane in the management cluster (pure)."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import Any
+
+from vkgateway.controlplane.drivers.kubernetes.names import (
+    API_SERVER,
+    COMPONENT_LABEL,
+    CONTROL_PLANE,
+    CONTROL_PLANE_LABEL,
+    FILES,
+    PORT,
+    component_labels,
+)
+from vkgateway.controlplane.drivers.kubernetes.parameters import Parameters
+from vkgateway.controlplane.drivers.kubernetes.pods import control_plane_pod
+from vkgateway.controlplane.plane import ControlPlaneSpec
+from vkgateway.controlplane.plane_files import PlaneFiles
+
+Document = dict[str, Any]
+
+
+def namespace(tenant: str, *, name: str) -> Document:
+    """Return the namespace of a tenant's control plane; it admits pods of the level `restricted` only."""
+    labels = component_labels(tenant, CONTROL_PLANE) | {"pod-security.kubernetes.io/enforce": "restricted"}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+
+
+def api_server_service(tenant: str, *, namespace: str, port: int) -> Document:
+    """Return the Service of a tenant's API server. Its address stays while the namespace exists."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": _metadata(tenant, API_SERVER, namespace=namespace),
+        "spec": {
+            "type": "ClusterIP",
+            "selector": pod_selector(tenant, CONTROL_PLANE),
+            "ports": [{"name": "https", "port": port, "targetPort": PORT, "protocol": "TCP"}],
+        },
+    }
+
+
+def control_plane_objects(
+    plane: ControlPlaneSpec, *, files: PlaneFiles, version: str, parameters: Parameters, namespace: str
+) -> list[Document]:
+    """Return the Secret, the NetworkPolicies and the Deployment of a control plane, in the order of creation."""
+    tenant = plane.cluster
+    return [
+        files_secret(tenant, files.contents, namespace=namespace),
+        *_network_policies(tenant, namespace=namespace),
+        _deployment(plane, files=files, version=version, parameters=parameters, namespace=namespace),
+    ]
+
+
+def files_secret(tenant: str, contents: Mapping[str, bytes], *, namespace: str) -> Document:
+    """Return the Secret with the files of a control plane."""
+    return secret(FILES, contents, labels=component_labels(tenant, CONTROL_PLANE), namespace=namespace)
+
+
+def secret(name: str, contents: Mapping[str, bytes], *, labels: Mapping[str, str], namespace: str) -> Document:
+    """Return a Secret with contents by key."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": name, "namespace": namespace, "labels": dict(labels)},
+        "type": "Opaque",
+        "data": {key: base64.b64encode(content).decode() for key, content in contents.items()},
+    }
+
+
+def pod_selector(tenant: str, component: str) -> dict[str, str]:
+    """Return the labels that select the pods of a component."""
+    return {CONTROL_PLANE_LABEL: tenant, COMPONENT_LABEL: component}
+
+
+def _deployment(
+    plane: ControlPlaneSpec, *, files: PlaneFiles, version: str, parameters: Parameters, namespace: str
+) -> Document:
+    tenant = plane.cluster
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": _metadata(tenant, CONTROL_PLANE, namespace=namespace),
+        "spec": {
+            "replicas": 1,
+            # A new API server is ready before the old one stops.
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+            "revisionHistoryLimit": 2,
+            "selector": {"matchLabels": pod_selector(tenant, CONTROL_PLANE)},
+            "template": {
+                "metadata": {"labels": component_labels(tenant, CONTROL_PLANE)},
+                "spec": control_plane_pod(plane, files=files, version=version, parameters=parameters),
+            },
+        },
+    }
+
+
+def _network_policies(tenant: str, *, namespace: str) -> list[Document]:
+    """Return policies that admit requests to API servers and name servers, and nothing else."""
+    return [
+        {
+            "apiVersion": "networking.k8s.io/v1",
+            "kind": "NetworkPolicy",
+            "metadata": _metadata(tenant, "default-deny", namespace=namespace),
+            "spec": {"podSelector": {}, "policyTypes": ["Ingress"]},
+        },
+        {
+            "apiVersion": "networking.k8s.io/v1",
+            "kind": "NetworkPolicy",
+            "metadata": _metadata(tenant, CONTROL_PLANE, namespace=namespace),
+            "spec": {
+                "podSelector": {"matchLabels": pod_selector(tenant, CONTROL_PLANE)},
+                "policyTypes": ["Ingress"],
+                "ingress": [{"ports": [{"protocol": "TCP", "port": PORT}]}],
+            },
+        },
+    ]
+
+
+def _metadata(tenant: str, name: str, *, namespace: str) -> dict[str, Any]:
+    return {"name": name, "namespace": namespace, "labels": component_labels(tenant, CONTROL_PLANE)}
