@@ -73,9 +73,9 @@ def amounts_on(placed: Sequence[tuple[Pod, str]]) -> dict[str, int]:
 def can_hold(cells: PoolCells, tenant: str, amounts: dict[str, int]) -> bool:
     """Return whether the cells hold the amounts in some order."""
     for names in permutations(amounts):
-        mark = cells.mark()
+        mark = cells.bindings.mark()
         held = all(cells.allocate_cells(tenant, name, amounts[name]) for name in names)
-        cells.undo(mark)
+        cells.bindings.undo(mark)
         if held:
             return True
     return False
@@ -108,8 +108,8 @@ def test_placed_pods_get_cells_if_possible() -> None:
             amounts = amounts_on(placed)
             if any(resources.free.amounts_on(name)[GPU] < amount for name, amount in amounts.items()):
                 continue
-            mark, can = cells.mark(), can_hold(cells, one.tenant, amounts)
+            mark, can = cells.bindings.mark(), can_hold(cells, one.tenant, amounts)
             assert allocate_placed(cells, one.tenant, GPU, placed) is can, f"seed {seed}"
-            cells.undo(mark)
+            cells.bindings.undo(mark)
             found += can and len(amounts) > 1
     assert found > CASES // 20

@@ -163,7 +163,7 @@ def test_unused_cells_stay_bindable_under_churn(data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 8))):
         cells = PoolCells(pool, quotas, placed)
         check_sound(cells, pool, quotas)
-        assert cells.guarantee_losses() == ()
+        assert cells.guarantee_losses == ()
         assert all(cells.excess_by_node(quota.tenant) == {} for quota in quotas)
         ends = data.draw(st.booleans())
         if placed and ends:
@@ -211,6 +211,13 @@ def query_all(cells: PoolCells, quotas: Sequence[Quota], pool: Pool) -> object:
     ]
 
 
+def can_bind(cells: PoolCells, tenant: str, size: int, name: str) -> bool:
+    """Return whether an unused cell of the tenant can be bound to a usable node."""
+    own, node, level = cells.bindings.cells_of(tenant), cells.bindings.node_number(name), cells.levels.index(size)
+    counts = [count + (at == level) for at, count in enumerate(own.bound_cells(node))]
+    return own.unused[level] > 0 and cells.bindings.can_rebind(own, node, counts)
+
+
 @patient
 @given(full_pools(), st.randoms(use_true_random=False))
 def test_input_order_does_not_matter(full: FullPool, random: Random) -> None:
@@ -228,7 +235,7 @@ def test_input_order_does_not_matter(full: FullPool, random: Random) -> None:
 def test_undo_leaves_no_trace(full: FullPool, tries: list[tuple[int, int, int]]) -> None:
     pool, quotas, placed = full
     cells = PoolCells(pool, quotas, placed)
-    before, mark = query_all(cells, quotas, pool), cells.mark()
+    before, mark = query_all(cells, quotas, pool), cells.bindings.mark()
     for who, where, units in tries:
         if who < len(quotas) and where < len(pool.nodes):
             tenant, name = quotas[who].tenant, pool.nodes[where].name
@@ -237,7 +244,11 @@ def test_undo_leaves_no_trace(full: FullPool, tries: list[tuple[int, int, int]])
             elif placed:
                 cells.release_cells(*placed.pop(units % len(placed)))
                 check_sound(cells, pool, quotas)
-    cells.undo(mark)
+            own, node = cells.bindings.cells_of(tenant), cells.bindings.node_number(name)
+            if can_bind(cells, tenant, cells.levels[-1], name):
+                counts = [*own.bound_cells(node)[:-1], own.bound_cells(node)[-1] + 1]
+                cells.bindings.set_bound_cells(own, node, counts, own.used_by_node.get(node, 0))
+    cells.bindings.undo(mark)
 
     assert query_all(cells, quotas, pool) == before
 
@@ -247,19 +258,19 @@ def test_undo_leaves_no_trace(full: FullPool, tries: list[tuple[int, int, int]])
 def test_usable_amounts_follow_changes(full: FullPool, tries: list[tuple[int, int, int]]) -> None:
     pool, quotas, placed = full
     cells = PoolCells(pool, quotas, placed)
-    marks = [cells.mark()]
+    marks = [cells.bindings.mark()]
     for who, where, units in tries if quotas and pool.nodes else ():
         tenant = quotas[who % len(quotas)].tenant
         if units > 6:
             back = marks[-1 - where % len(marks)]
-            cells.undo(back)
+            cells.bindings.undo(back)
             marks = [mark for mark in marks if mark <= back]
         else:
-            marks.append(cells.mark())
+            marks.append(cells.bindings.mark())
             cells.allocate_cells(tenant, pool.nodes[where % len(pool.nodes)].name, units * 1000)
         for quota in quotas:
-            holding = cells._bindings.cells_of(quota.tenant)
-            assert cells.usable_amounts(quota.tenant).tolist() == usable_amounts(cells._bindings, holding).tolist()
+            holding = cells.bindings.cells_of(quota.tenant)
+            assert cells.usable_amounts(quota.tenant).tolist() == usable_amounts(cells.bindings, holding).tolist()
 
 
 @patient
@@ -269,9 +280,9 @@ def test_usable_amounts_agree_with_allocation(full: FullPool) -> None:
     cells = PoolCells(pool, quotas, placed)
     for quota in quotas:
         for name, most in zip((n.name for n in pool.nodes), cells.usable_amounts(quota.tenant).tolist(), strict=True):
-            mark = cells.mark()
+            mark = cells.bindings.mark()
             assert most == 0 or cells.allocate_cells(quota.tenant, name, most)
-            cells.undo(mark)
+            cells.bindings.undo(mark)
             assert not cells.allocate_cells(quota.tenant, name, most + 1)
 
 
@@ -292,7 +303,7 @@ def test_can_bind_keeps_other_cells_bindable(full: FullPool) -> None:
         mine = size in cells.unused_cells(quota.tenant)
         if mine:
             rest.remove(size)
-        assert cells.can_bind(quota.tenant, size, name) == (mine and after[0] >= 0 and fits_brute_force(rest, after))
+        assert can_bind(cells, quota.tenant, size, name) == (mine and after[0] >= 0 and fits_brute_force(rest, after))
 
 
 def pool_without(pool: Pool, gone: set[int]) -> Pool:
@@ -321,12 +332,12 @@ def test_node_loss_reduces_minimum_and_is_restored(full: FullPool, gone: set[int
     check_sound(idle, left, quotas)
     asked = sum(sum(split_units(q.guarantee[GPU] // 1000, idle.levels)) for q in quotas)
     resources = sum(max(0, (n.allocatable[GPU] - n.used[GPU]) // 1000) for n in left.nodes if n.usable)
-    assert sum(loss.units for loss in idle.guarantee_losses()) == max(0, asked - resources)
+    assert sum(loss.units for loss in idle.guarantee_losses) == max(0, asked - resources)
 
     busy = PoolCells(left, quotas, placed)
     check_sound(busy, left, quotas)
-    assert not any(loss.units for loss in busy.guarantee_losses()) or unguaranteed_units(busy, left, quotas) == 0
-    for loss in busy.guarantee_losses():
+    assert not any(loss.units for loss in busy.guarantee_losses) or unguaranteed_units(busy, left, quotas) == 0
+    for loss in busy.guarantee_losses:
         quota = next(q for q in quotas if q.tenant == loss.tenant)
         held = sum(size * number for size, number in loss.held.items())
         assert held + loss.units == quota.guarantee[GPU] // 1000
@@ -336,7 +347,7 @@ def test_node_loss_reduces_minimum_and_is_restored(full: FullPool, gone: set[int
         for name, over in busy.excess_by_node(tenant).items():
             used = sum(amount for who, at, amount in placed if (who, at) == (tenant, name))
             assert over == used - 1000 * sum(busy.bound_cells(tenant).get(name, ()))
-    assert PoolCells(pool, quotas, placed).guarantee_losses() == ()
+    assert PoolCells(pool, quotas, placed).guarantee_losses == ()
 
 
 @patient

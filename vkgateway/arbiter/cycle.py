@@ -13,17 +13,12 @@ from vkgateway.arbiter.outcome import changed_gangs, find_broken_starts, merge_d
 from vkgateway.arbiter.phases.borrowing import is_overtaken, start_borrowing_gangs
 from vkgateway.arbiter.phases.elastic_growth import grow_gangs
 from vkgateway.arbiter.phases.guaranteed_starts import start_guaranteed_gangs
+from vkgateway.arbiter.phases.kept_plans import keep_borrowed_plans, keep_guaranteed_plans
 from vkgateway.arbiter.phases.multi_pool_gangs import drop_incomplete_plans, start_ready_gangs
 from vkgateway.arbiter.phases.plan_moves import move_plans
 from vkgateway.arbiter.phases.plan_replacement import replan_slow_plans
+from vkgateway.arbiter.phases.planned_starts import any_plan_lacks_reserve, start_on_other_nodes, start_ready_plans
 from vkgateway.arbiter.phases.pool_switch import start_in_another_pool
-from vkgateway.arbiter.phases.preemption_plans import (
-    any_plan_lacks_reserve,
-    keep_borrowed_plans,
-    keep_guaranteed_plans,
-    start_on_other_nodes,
-    start_ready_plans,
-)
 from vkgateway.arbiter.phases.reprieves import reprieve_before_borrowing, reprieve_victims
 from vkgateway.arbiter.phases.tenant_preemption import preempt_within_tenants
 from vkgateway.arbiter.reasons.multi_pool_reasons import merge_part_reports
@@ -182,7 +177,7 @@ def _is_unsettled(state: CycleState, found: Decisions) -> bool:
         return True  # What was reserved for gangs that lost their plans is not free yet.
     # Where nodes are missing, the tenants whose cells are reduced depend on what runs in the cells.
     starts_guaranteed = any(not admit.borrowed for admit in found.admits)
-    if starts_guaranteed and any(pool_state.cells.guarantee_losses() for pool_state in state.pool_states.values()):
+    if starts_guaranteed and any(pool_state.cells.guarantee_losses for pool_state in state.pool_states.values()):
         return True
     return bool(found.admits) and (
         is_overtaken(state, state.queue_order) or _may_be_reclaimed(state, found) or any_plan_lacks_reserve(state)

@@ -162,7 +162,7 @@ class CycleState(RoundDecisions):
         for pod in pending.min_members:
             pool_state.tenant_usage.add_usage(pending.tenant, pod.shape, -1)
             if not plan.borrowed:
-                pool_state.guarantee_usage.revert_entry(pending.tenant, pod)
+                pool_state.guarantee_usage.pods.revert_entry(pending.tenant, pod)
         self.has_freed_capacity = self.has_freed_capacity or plan.borrowed
 
     @contextmanager
@@ -261,7 +261,7 @@ def has_plan(state: CycleState, whole_id: str) -> bool:
 
 def collect_decisions(state: CycleState) -> Decisions:
     """Return all decisions of the round, without the reasons of pending gangs."""
-    losses = (loss for pool_state in state.pool_states.values() for loss in pool_state.cells.guarantee_losses())
+    losses = (loss for pool_state in state.pool_states.values() for loss in pool_state.cells.guarantee_losses)
     return Decisions(
         admits=tuple(state.merged_admits()),
         evicts=tuple(state.evicts),

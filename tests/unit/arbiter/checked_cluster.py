@@ -198,7 +198,7 @@ class CheckedCluster(Cluster):
         """
         for pool in self.pools if not self.had_node_loss else ():
             cells = self.derive_cells(pool, dict(decisions.plans))
-            assert not cells.guarantee_losses(), f"promises of {pool.key[1]} are not kept: {cells.guarantee_losses()}"
+            assert not cells.guarantee_losses, f"promises of {pool.key[1]} are not kept: {cells.guarantee_losses}"
             over = {tenant: excess for tenant in TENANTS if (excess := cells.excess_by_node(tenant))}
             assert not over, f"inside without cells: {over}"
 
@@ -310,10 +310,10 @@ class CheckedCluster(Cluster):
 
 def _has_largest_cell(cells: PoolCells, preemptor: Gang, min_members: list[Pod], nodes: Mapping[str, str]) -> int:
     """Return 1 if the tenant could still bind a cell of the largest size with the gang on these nodes, else 0."""
-    mark = cells.mark()
+    mark = cells.bindings.mark()
     allocate_placed(cells, preemptor.tenant, GPU, [(pod, nodes[pod.uid]) for pod in min_members])
     left = cells.unused_cells(preemptor.tenant).get(max(cells.levels), 0)
-    cells.undo(mark)
+    cells.bindings.undo(mark)
     return min(1, left)
 
 

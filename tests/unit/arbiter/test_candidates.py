@@ -70,15 +70,15 @@ def test_candidate_rows_hold_freed_amounts_and_work() -> None:
         "g", ["a", "a", "b"], gpu_shape(2, 4), minimum=2, elastic=True, age=10, minimum_run=60, restart_cost=5
     )
     candidates.update_gang(replace(gang, checkpoint=NOW - 4))
-    table = candidates.as_table()
+    table = candidates.rows.as_table()
     assert table.stage.tolist() == [EvictionStage.SURPLUS, EvictionStage.WORK]
     assert table.units.tolist() == [2000, 6000]
     assert table.work_begun.tolist() == [2000 * (NOW - 4), 6000 * (NOW - 4)]
     assert table.restart_cost.tolist() == [0, 5]
     assert table.protected_until.tolist() == [NOW + 50, NOW + 50]
     assert candidates.dependents == {1: (0,)}
-    columns = candidates.numbers.resources
-    positions = candidates.node_indices(("b", "a"))[table.row_node].tolist()
+    columns = table.resources
+    positions = candidates.rows.node_indices(("b", "a"))[table.row_node].tolist()
     freed = table.row_freed[[columns[GPU], columns["cpu"]]].T.tolist()
     assert list(zip(table.row_candidate.tolist(), positions, freed, strict=True)) == [
         (0, 0, [2000, 4000]),
@@ -90,12 +90,12 @@ def test_resources_and_nodes_may_be_added_later() -> None:
     candidates = PreemptionCandidates(KEY, GPU)
     names = ("a",)
     candidates.update_gang(running_gang("one", ["a"], gpu_shape(1)))
-    assert candidates.node_indices(names)[candidates.as_table().row_node].tolist() == [0]
+    assert candidates.rows.node_indices(names)[candidates.rows.as_table().row_node].tolist() == [0]
     candidates.update_gang(running_gang("two", ["b"], Shape.from_requests({"tpu": 7})))
-    table = candidates.as_table()
-    assert table.row_freed[candidates.numbers.resources["tpu"]].tolist() == [0, 7]
-    assert table.row_freed[candidates.numbers.resources[GPU]].tolist() == [1000, 0]
-    assert candidates.node_indices(names)[table.row_node].tolist() == [0, -1]
+    table = candidates.rows.as_table()
+    assert table.row_freed[table.resources["tpu"]].tolist() == [0, 7]
+    assert table.row_freed[table.resources[GPU]].tolist() == [1000, 0]
+    assert candidates.rows.node_indices(names)[table.row_node].tolist() == [0, -1]
 
 
 def test_update_replaces_candidates_of_gang() -> None:
@@ -103,7 +103,7 @@ def test_update_replaces_candidates_of_gang() -> None:
     candidates.update_gang(running_gang("g", ["a"], 1))
     candidates.update_gang(running_gang("g", ["b", "b"], 2))
     assert len(candidates) == 1
-    assert candidates.as_table().alive.tolist() == [0, 1]
+    assert candidates.rows.as_table().alive.tolist() == [0, 1]
     candidates.update_gang(running_gang("g", ["b"], borrowed=False))
     assert "g" not in candidates
     assert len(candidates) == 0
@@ -120,12 +120,12 @@ def test_removed_candidates_are_compacted() -> None:
             candidates.remove_gang(f"g{number - 1}")
             candidates.remove_gang(f"g{number}")
     assert len(candidates) == 2
-    assert len(candidates.as_table().alive) < 2500
+    assert len(candidates.rows.as_table().alive) < 2500
     one, two = (candidate for candidate in candidates.candidates if candidate is not None)
     assert (one.candidate_id, two.candidate_id) == ("last/last-1", "last")
     numbers = candidates.numbers_of_gang("last")
     assert [candidates.candidates[number] for number in numbers] == [one, two]
     assert candidates.dependents == {numbers[1]: (numbers[0],)}
-    table = candidates.as_table()
+    table = candidates.rows.as_table()
     kept = [number in numbers for number in table.row_candidate.tolist()]
-    assert table.row_freed[candidates.numbers.resources[GPU]][kept].tolist() == [4000, 4000]
+    assert table.row_freed[table.resources[GPU]][kept].tolist() == [4000, 4000]

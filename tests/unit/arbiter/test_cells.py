@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from vkgateway.arbiter.guarantees.cells import PlacedAmount, PoolCells
+from vkgateway.arbiter.guarantees.derived_bindings import rebind_tenants
 from vkgateway.arbiter.snapshot import Node, Pool, Quota
 
 GPU = "nvidia.com/gpu"
@@ -45,8 +46,9 @@ def test_single_pods_leave_whole_node_of_other_tenant() -> None:
 def test_sum_of_free_units_does_not_hold_whole_node_cell() -> None:
     cells = PoolCells(make_pool(8, 8, used=[4, 4]), [make_quota("a", 4), make_quota("b", 4)])
 
-    assert not cells.can_bind("a", 8, "n0")
-    assert cells.can_bind("a", 4, "n0")
+    assert cells.usable_amounts("a").tolist() == [4000, 4000]
+    assert not cells.allocate_cells("a", "n0", 8000)
+    assert cells.allocate_cells("a", "n0", 4000)
 
 
 def test_halves_of_two_tenants_share_a_node() -> None:
@@ -132,11 +134,10 @@ def test_unusable_node_accepts_no_pods_but_its_pods_count() -> None:
     assert cells.bound_cells("a") == {"n0": (8,)}
     assert cells.spare_amount("a", "n0") == 0
     assert cells.usable_amounts("a").tolist() == [0, 0]
-    assert not cells.can_bind("b", 4, "n0")
     assert not cells.allocate_cells("b", "n0", 1000)
     assert not cells.allocate_cells("a", "n0", 1000)
-    assert not cells.can_bind("a", 8, "n1"), "its only cell is on n0"
-    assert cells.guarantee_losses() == ()
+    assert not cells.allocate_cells("a", "n1", 1000), "its only cell is on n0"
+    assert cells.guarantee_losses == ()
 
 
 def test_pods_on_removed_node_count() -> None:
@@ -169,7 +170,7 @@ def test_bindings_are_derived_after_some_pods_ended() -> None:
     assert left.bound_cells("a") == {"n0": (8,)}
     assert left.bound_cells("b") == {"n2": (1,)}, "where nothing is short, the smallest"
     assert left.spare_amount("a", "n0") == 4000
-    assert left.guarantee_losses() == ()
+    assert left.guarantee_losses == ()
 
 
 def test_small_cell_is_left_for_small_node() -> None:
@@ -180,7 +181,7 @@ def test_small_cell_is_left_for_small_node() -> None:
 
 
 def assert_all_guaranteed(cells: PoolCells, quotas: Sequence[Quota]) -> None:
-    assert cells.guarantee_losses() == ()
+    assert cells.guarantee_losses == ()
     assert [cells.excess_by_node(each.tenant) for each in quotas] == [{} for _ in quotas]
 
 
@@ -236,7 +237,7 @@ def test_partial_cover_does_not_take_cell_of_other_pods() -> None:
 
     assert cells.bound_cells("b") == {}
     assert cells.unused_cells("b") == {4: 1}
-    assert cells.can_bind("a", 8, "n0")
+    assert cells.usable_amounts("a").tolist() == [8000, 0]
 
 
 def test_latest_grant_is_reduced_first() -> None:
@@ -244,7 +245,7 @@ def test_latest_grant_is_reduced_first() -> None:
 
     cells = PoolCells(make_pool(8, 8, gone=[1]), quotas)
 
-    (loss,) = cells.guarantee_losses()
+    (loss,) = cells.guarantee_losses
     assert (loss.tenant, loss.units, dict(loss.asked), dict(loss.held)) == ("b", 8, {8: 1}, {})
     assert cells.unused_cells("a") == {8: 1}
     assert cells.unused_cells("b") == {}
@@ -255,7 +256,7 @@ def test_higher_weight_loses_less() -> None:
 
     cells = PoolCells(make_pool(8, 8, 8, 8, gone=[0, 1]), quotas)
 
-    assert [(loss.tenant, loss.units) for loss in cells.guarantee_losses()] == [("a", 16)]
+    assert [(loss.tenant, loss.units) for loss in cells.guarantee_losses] == [("a", 16)]
 
 
 def test_loss_is_shared_by_guarantee_size() -> None:
@@ -263,20 +264,20 @@ def test_loss_is_shared_by_guarantee_size() -> None:
 
     cells = PoolCells(make_pool(*[8] * 6, gone=[0, 1, 2]), quotas)
 
-    assert [(loss.tenant, loss.units) for loss in cells.guarantee_losses()] == [("a", 16), ("b", 8)]
+    assert [(loss.tenant, loss.units) for loss in cells.guarantee_losses] == [("a", 16), ("b", 8)]
 
 
 def test_half_node_keeps_half_guarantee() -> None:
     cells = PoolCells(make_pool(8, 8, used=[0, 4]), [make_quota("a", 8, granted=1.0), make_quota("b", 8, granted=2.0)])
 
-    (loss,) = cells.guarantee_losses()
+    (loss,) = cells.guarantee_losses
     assert (loss.tenant, loss.units, dict(loss.held)) == ("b", 4, {4: 1})
 
 
 def test_smaller_cells_are_reported_without_lost_units() -> None:
     cells = PoolCells(make_pool(8, 4, 4, gone=[0]), [make_quota("a", 8)])
 
-    (loss,) = cells.guarantee_losses()
+    (loss,) = cells.guarantee_losses
     assert (loss.units, dict(loss.asked), dict(loss.held)) == (0, {8: 1}, {4: 2})
 
 
@@ -285,7 +286,7 @@ def test_cells_bound_to_removed_node_free_capacity_for_others() -> None:
 
     cells = PoolCells(make_pool(8, 8, 4, gone=[1]), quotas, [("b", "n0", 4000), ("b", "n1", 2000)])
 
-    (loss,) = cells.guarantee_losses()
+    (loss,) = cells.guarantee_losses
     assert (loss.tenant, loss.units, dict(loss.held)) == ("b", 0, {4: 2})
     assert cells.bound_cells("b") == {"n1": (4,)}
     assert cells.excess_by_node("b") == {"n0": 4000}
@@ -297,7 +298,7 @@ def test_pods_of_reduced_cell_borrow() -> None:
     cells = PoolCells(make_pool(8, 8, gone=[1]), quotas, [("b", "n0", 5000), ("b", "n0", 3000)])
 
     assert cells.excess_by_node("b") == {"n0": 8000}
-    assert cells.can_bind("a", 8, "n0")
+    assert cells.usable_amounts("a").tolist() == [8000, 0]
     cells.release_cells("b", "n0", 8000)
     assert cells.excess_by_node("b") == {}
     assert cells.allocate_cells("a", "n0", 8000)
@@ -314,13 +315,13 @@ def test_pods_beyond_reduced_quota_borrow() -> None:
 def test_weight_of_zero_or_less_loses_first() -> None:
     quotas = [make_quota("a", 8, granted=1.0, weight=-3.0), make_quota("b", 8, granted=2.0)]
 
-    assert [loss.tenant for loss in PoolCells(make_pool(8, 8, gone=[0]), quotas).guarantee_losses()] == ["a"]
+    assert [loss.tenant for loss in PoolCells(make_pool(8, 8, gone=[0]), quotas).guarantee_losses] == ["a"]
 
 
 def test_pool_without_nodes_loses_all_cells() -> None:
     cells = PoolCells(make_pool(), [make_quota("a", 8)])
 
-    assert [(loss.tenant, loss.units) for loss in cells.guarantee_losses()] == [("a", 8)]
+    assert [(loss.tenant, loss.units) for loss in cells.guarantee_losses] == [("a", 8)]
     assert cells.usable_amounts("a").tolist() == []
 
 
@@ -329,7 +330,7 @@ def test_reduction_of_huge_nodes_is_fast() -> None:
 
     cells = PoolCells(make_pool(huge, huge, gone=[0]), [make_quota("a", huge), make_quota("b", huge - 1)])
 
-    assert sum(loss.units for loss in cells.guarantee_losses()) == huge - 1
+    assert sum(loss.units for loss in cells.guarantee_losses) == huge - 1
 
 
 @pytest.mark.parametrize("wrong", [("a", "n0", 3000), ("a", "n1", 1), ("b", "n0", 1), ("a", "nowhere", 1)])
@@ -345,28 +346,28 @@ def test_oversized_cell_is_rebound() -> None:
     assert cells.allocate_cells("a", "n2", 1000)
     assert cells.allocate_cells("b", "n1", 2000)
     assert cells.bound_cells("b") == {"n1": (4,)}, "beside the cell of a there is no room for it any more"
-    assert not cells.rebind_tenants({"a", "b"})
+    assert not rebind_tenants(cells.bindings, {"a", "b"})
 
     cells.release_cells("a", "n2", 1000)
     assert not cells.allocate_cells("a", "n1", 1000)
-    mark = cells.mark()
+    mark = cells.bindings.mark()
 
-    assert not cells.rebind_tenants({"a"})
-    assert cells.rebind_tenants({"a", "b"})
+    assert not rebind_tenants(cells.bindings, {"a"})
+    assert rebind_tenants(cells.bindings, {"a", "b"})
     assert cells.bound_cells("b") == {"n1": (2,)}
     assert cells.allocate_cells("a", "n1", 1000)
-    cells.undo(mark)
+    cells.bindings.undo(mark)
     assert cells.bound_cells("b") == {"n1": (4,)}
 
 
 def test_undo_restores_cells() -> None:
     cells = PoolCells(make_pool(8, 8), [make_quota("a", 16)])
     assert cells.allocate_cells("a", "n0", 8000)
-    mark = cells.mark()
+    mark = cells.bindings.mark()
     assert cells.allocate_cells("a", "n1", 8000)
     cells.release_cells("a", "n0", 8000)
 
-    cells.undo(mark)
+    cells.bindings.undo(mark)
 
     assert cells.bound_cells("a") == {"n0": (8,)}
     assert cells.unused_cells("a") == {8: 1}

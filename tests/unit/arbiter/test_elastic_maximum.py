@@ -22,7 +22,7 @@ def test_elastic_gang_grows_up_to_maximum() -> None:
 
     assert sorted(cluster.placed_nodes("grows")) == [f"grows-{rank}" for rank in range(6)]
     assert report.code is PendingReason.MAXIMUM
-    assert report.message == "has 6 pods, and may grow to 6; 2 more wait until one of these has ended"
+    assert report.message == "has 6 pods and a maximum of 6; 2 more wait until one of these terminates"
     assert reports_by_gang(cluster.cycle())["grows"] == report
 
     gone = cluster.gangs["grows"].pods[1:]

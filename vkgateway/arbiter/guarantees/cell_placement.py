@@ -16,6 +16,7 @@ from vkgateway.arbiter.guarantees.reserved_cells import CellReservation
 from vkgateway.arbiter.preemption.node_costs import count_fitting_pods
 from vkgateway.arbiter.preemption.search_stage import has_resources
 from vkgateway.arbiter.snapshot import Pod, Shape
+from vkgateway.arbiter.trial import JointState, Trial
 
 CellUses = list[tuple[str, int]]
 """Allocations inside cells, in order: node and thousandths of the unit."""
@@ -55,7 +56,6 @@ class GuaranteedPlacement:
         """Return node names by pod uid; None: the pods do not all fit. Bound cells are filled first."""
         if not self._fits_some_node(resources):
             return None
-        mark, cells_mark = resources.mark(), self._cells.mark()
         near_nodes = self._nodes_near_cells(resources)
         modes = list(_PlacementMode)
         if resources.free.zones is not None or len({pod.shape for pod in self._pods}) == 1:
@@ -63,22 +63,21 @@ class GuaranteedPlacement:
         for mode, bound_first in [(_PlacementMode.SPREAD, True)] if self._only_bound else product(modes, (True, False)):
             for among in self._search_domains(resources, separate=mode is not _PlacementMode.SPREAD):
                 found = None
-                if self._cell_reservation is None or self._cell_reservation.apply_to(self._cells):
-                    search = _CellSearch(
-                        self._cells,
-                        self._tenant,
-                        resources,
-                        self._required_level,
-                        self._preferred_level,
-                        near_nodes=near_nodes,
-                    )
-                    found = (
-                        search.fill_bound_cells(self._pods, among)
-                        if self._only_bound
-                        else search.place_pods(self._pods, among, bound_first=bound_first, mode=mode)
-                    )
-                resources.undo(mark)
-                self._cells.undo(cells_mark)
+                with Trial(JointState(resources, self._cells.bindings)):
+                    if self._cell_reservation is None or self._cell_reservation.apply_to(self._cells):
+                        search = _CellSearch(
+                            self._cells,
+                            self._tenant,
+                            resources,
+                            self._required_level,
+                            self._preferred_level,
+                            near_nodes=near_nodes,
+                        )
+                        found = (
+                            search.fill_bound_cells(self._pods, among)
+                            if self._only_bound
+                            else search.place_pods(self._pods, among, bound_first=bound_first, mode=mode)
+                        )
                 if found is not None and (self._cell_reservation is None or self._is_allowed_now(found[1])):
                     nodes, uses = found
                     self._uses_by_placement[frozenset(nodes.items())] = uses
@@ -168,13 +167,13 @@ def allocate_placed(cells: PoolCells, tenant: str, unit: str, placed: Sequence[t
     amounts: dict[str, int] = {}
     for pod, node in placed:
         amounts[node] = amounts.get(node, 0) + pod.shape.amount_of(unit)
-    mark = cells.mark()
     # Largest first usually leaves the most to the others, but its bindings may take what another node needs.
     nodes = sorted(amounts, key=lambda node: (-amounts[node], node))
     for order in (nodes, nodes[::-1])[: len(nodes)]:
-        if all(cells.allocate_cells(tenant, node, amounts[node]) for node in order):
-            return True
-        cells.undo(mark)
+        with cells.trial() as trial:
+            if all(cells.allocate_cells(tenant, node, amounts[node]) for node in order):
+                trial.commit()
+                return True
     return not nodes
 
 
@@ -271,26 +270,24 @@ class _CellSearch:
 
     def _place_all(self, pods: Sequence[Pod], usable: IntArray, among: BoolArray) -> dict[str, str] | None:
         """Return a placement that keeps each node within its usable amount; the node resources are unchanged."""
-        resources, mark = self._node_resources, self._node_resources.mark()
-        self._limit_nodes(usable, among)
-        found = place_pods(
-            resources,
-            pods,
-            required_level=self._required_level,
-            preferred_level=self._preferred_level,
-            among=among,
-            preferred_nodes=self._near_nodes,
-        )
-        resources.undo(mark)
-        return found
+        with self._node_resources.trial():
+            self._limit_nodes(usable, among)
+            return place_pods(
+                self._node_resources,
+                pods,
+                required_level=self._required_level,
+                preferred_level=self._preferred_level,
+                among=among,
+                preferred_nodes=self._near_nodes,
+            )
 
     def _place_most_equal(self, pods: Sequence[Pod], usable: IntArray, among: BoolArray) -> dict[str, str] | None:
         """Return the node that takes the most pods equal to the first, the fullest of such nodes, with those pods."""
-        resources, mark, shape = self._node_resources, self._node_resources.mark(), pods[0].shape
+        resources, shape = self._node_resources, pods[0].shape
         equals = [pod for pod in pods if pod.shape == shape]
-        self._limit_nodes(usable, among)
-        capacity = np.where(among, resources.views[shape].capacity, 0)
-        resources.undo(mark)
+        with resources.trial():
+            self._limit_nodes(usable, among)
+            capacity = np.where(among, resources.views[shape].capacity, 0)
         taken = np.minimum(capacity, len(equals))
         if not len(taken) or not taken.max():
             return None

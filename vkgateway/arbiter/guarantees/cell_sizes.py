@@ -74,6 +74,11 @@ def list_sizes(counts: Sequence[int], levels: Sequence[int]) -> Iterator[int]:
             yield size
 
 
+def counts_by_size(counts: Sequence[int], levels: Sequence[int]) -> dict[int, int]:
+    """Return the number of cells by size, without sizes that have none."""
+    return {size: number for size, number in zip(levels, counts, strict=True) if number}
+
+
 def total_units(counts: Sequence[int], levels: Sequence[int]) -> int:
     """Return the units in all these cells."""
     return sum(number * size for number, size in zip(counts, levels, strict=True))

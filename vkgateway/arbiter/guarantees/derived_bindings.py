@@ -9,7 +9,7 @@ fit the cell of 8. Therefore larger cells replace smaller ones until all unused 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
 from vkgateway.arbiter.guarantees.cell_bindings import CellBindings, TenantCells
@@ -51,6 +51,77 @@ def _is_hopeless(bindings: CellBindings, slack: list[int]) -> bool:
     return min(slack) < 0
 
 
+def bind_excess(bindings: CellBindings) -> None:
+    """Bind unused cells where pods have none, as far as the other unused cells stay bindable."""
+    for tenant_cells in bindings.cells_by_tenant.values():
+        nodes = [node for node in tenant_cells.used_by_node if tenant_cells.excess_amount(node)]
+        for node in sorted(nodes, key=lambda node: (-tenant_cells.used_by_node[node], bindings.names[node])):
+            if not bindings.bind_for_usage(tenant_cells, node, tenant_cells.used_by_node[node]):
+                _bind_most(bindings, tenant_cells, node)
+
+
+def _bind_most(bindings: CellBindings, tenant_cells: TenantCells, node: int) -> None:
+    """Bind as many units as possible for the tenant's excess usage on a node, the largest cells first."""
+    need = round_up_units(tenant_cells.excess_amount(node))
+    for level, size in enumerate(bindings.levels):
+        while need >= size and tenant_cells.unused[level]:
+            cells = list(tenant_cells.bound_cells(node))
+            cells[level] += 1
+            if not bindings.can_rebind(tenant_cells, node, cells):
+                break
+            bindings.set_bound_cells(tenant_cells, node, cells, tenant_cells.used_by_node[node])
+            need -= size
+
+
+def rebind_tenants(bindings: CellBindings, tenants: Collection[str]) -> bool:
+    """Bind the cells for these tenants' current usage again, because what decided the bindings may have changed.
+
+    Return False without a change if the bindings are the same or would hold less. A tenant without spare units in bound
+    cells keeps its bindings.
+    """
+    order = [name for name, cells in bindings.cells_by_tenant.items() if name in tenants and cells.has_spare_units()]
+    all_cells = list(map(bindings.cells_of, order))
+    before, excess = [dict(cells.bound_by_node) for cells in all_cells], _total_excess(all_cells)
+    with bindings.trial() as trial:
+        _unbind_cells(bindings, all_cells)
+        derive_bindings(bindings, order)
+        changed = [cells.bound_by_node for cells in all_cells] != before
+        if changed and bindings.cell_slack.is_feasible() and _total_excess(all_cells) <= excess:
+            trial.commit()
+    return trial.is_committed
+
+
+def allocate_with_rebinding(bindings: CellBindings, tenant: str, amounts: Mapping[str, int]) -> bool:
+    """Use amounts of several nodes, with all tenants' cells bound again as the next cycle would.
+
+    This finds a solution where other tenants' cells are bound to nodes that other cells of theirs would hold. Return
+    False without a change if a tenant would lose usage or bindable cells even then.
+    """
+    own_cells = bindings.cells_of(tenant)
+    all_cells = list(bindings.cells_by_tenant.values())
+    excess = _total_excess(all_cells)
+    with bindings.trial() as trial:
+        _unbind_cells(bindings, all_cells)
+        for name, amount in amounts.items():
+            node = bindings.node_number(name)
+            used = own_cells.used_by_node.get(node, 0) + amount
+            bindings.set_bound_cells(own_cells, node, own_cells.bound_cells(node), used)
+        derive_bindings(bindings, list(bindings.cells_by_tenant))
+        if bindings.cell_slack.is_feasible() and _total_excess(all_cells) <= excess:
+            trial.commit()
+    return trial.is_committed
+
+
+def _unbind_cells(bindings: CellBindings, all_cells: Iterable[TenantCells]) -> None:
+    for cells in all_cells:
+        for node in list(cells.bound_by_node):
+            bindings.set_bound_cells(cells, node, cells.no_cells, cells.used_by_node.get(node, 0))
+
+
+def _total_excess(all_cells: Iterable[TenantCells]) -> int:
+    return sum(cells.total_excess() for cells in all_cells)
+
+
 class _CoverSearch:
     """Search for cells that hold the usage, tenant by tenant.
 
@@ -90,26 +161,20 @@ class _CoverSearch:
         bindings, mark = self._bindings, self._bindings.mark()
         if self._bind_by_usage(tenant_cells):
             return
-        excess = self._total_excess(tenant_cells)
+        excess = tenant_cells.total_excess()
         by_usage = dict(tenant_cells.bound_by_node)
         bindings.undo(mark)
         self._bind_largest_first(tenant_cells)
-        if self._total_excess(tenant_cells) >= excess:
+        if tenant_cells.total_excess() >= excess:
             bindings.undo(mark)
             for node in sorted(by_usage, key=bindings.names.__getitem__):
                 bindings.set_bound_cells(tenant_cells, node, by_usage[node], tenant_cells.used_by_node[node])
-
-    def _total_excess(self, tenant_cells: TenantCells) -> int:
-        return sum(self._bindings.excess_amount(tenant_cells, node) for node in tenant_cells.used_by_node)
 
     def _has_free_units(self, tenant_cells: TenantCells, node: int, cells: CellCounts) -> bool:
         cell_slack = self._bindings.cell_slack
         if not cell_slack.usable[node]:
             return True
-        return (
-            cell_slack.free_units_after(node, self._bindings.bound_cells(tenant_cells, node), cells)
-            >= self._reserved_units[node]
-        )
+        return cell_slack.free_units_after(node, tenant_cells.bound_cells(node), cells) >= self._reserved_units[node]
 
     def _bind_by_usage(self, tenant_cells: TenantCells) -> bool:
         """Bind a set for each node, the most used node first; return whether every node has one."""
@@ -120,7 +185,7 @@ class _CoverSearch:
             key=lambda node: (-tenant_cells.used_by_node[node], free_units[node], names[node]),
         ):
             used = tenant_cells.used_by_node[node]
-            covers = bindings.possible_bindings(tenant_cells, node, used)
+            covers = tenant_cells.possible_bindings(node, used)
             for cells in reversed(list(covers)) if self._prefer_largest else covers:
                 if self._has_free_units(tenant_cells, node, cells):
                     bindings.set_bound_cells(tenant_cells, node, cells, used)
@@ -142,7 +207,7 @@ class _CoverSearch:
             heapify(waiting)
             while waiting and tenant_cells.unused[level]:
                 _, name, node = heappop(waiting)
-                cells = list(bindings.bound_cells(tenant_cells, node))
+                cells = list(tenant_cells.bound_cells(node))
                 cells[level] += 1
                 if not self._has_free_units(tenant_cells, node, cells):
                     continue

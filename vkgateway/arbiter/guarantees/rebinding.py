@@ -38,7 +38,7 @@ def _usable_bound_nodes(bindings: CellBindings) -> Iterator[tuple[TenantCells, l
 
 
 def _enlarge_on(bindings: CellBindings, tenant_cells: TenantCells, node: int, level: int) -> bool:
-    for cells in bindings.possible_bindings(tenant_cells, node, tenant_cells.used_by_node[node]):
+    for cells in tenant_cells.possible_bindings(node, tenant_cells.used_by_node[node]):
         changes = _slack_changes(bindings, tenant_cells, node, cells)
         if changes is not None and _improves_level(bindings, changes, level):
             bindings.set_bound_cells(tenant_cells, node, cells, tenant_cells.used_by_node[node])
@@ -90,7 +90,7 @@ def _exchange_two_nodes(bindings: CellBindings, tenant_cells: TenantCells, one: 
 
 def _covers_usage(bindings: CellBindings, tenant_cells: TenantCells, node: int, cells: Sequence[int]) -> bool:
     return total_units(cells, bindings.levels) >= min(
-        round_up_units(tenant_cells.used_by_node[node]), bindings.bound_units(tenant_cells, node)
+        round_up_units(tenant_cells.used_by_node[node]), tenant_cells.bound_units(node)
     )
 
 

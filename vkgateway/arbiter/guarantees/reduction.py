@@ -7,11 +7,15 @@ their pods borrow afterwards. No reduction is stored: the next derivation, with 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
+from vkgateway.arbiter.decisions import GuaranteeLoss
 from vkgateway.arbiter.guarantees.cell_bindings import CellBindings, TenantCells
+from vkgateway.arbiter.guarantees.cell_sizes import counts_by_size, total_units
+from vkgateway.arbiter.guarantees.derived_bindings import bind_excess
+from vkgateway.arbiter.snapshot import PoolKey, Quota
 
 _TINY = 1e-9
 _STEPS_PER_SHARE = 16
@@ -27,7 +31,7 @@ _ClaimHeap = list[tuple[float, float, str]]
 
 
 @dataclass(slots=True)
-class GuaranteeClaim:
+class _GuaranteeClaim:
     """State of a tenant's guarantee during a reduction."""
 
     tenant: str
@@ -45,15 +49,43 @@ class GuaranteeClaim:
         return (self.lost_units + more) * weight / max(1, self.units)
 
 
-def reduce_cells(bindings: CellBindings, claims: Mapping[str, GuaranteeClaim]) -> None:
-    """Remove cells until the rest can all be bound; `restore_cells` then returns what fits in smaller cells."""
+def reduce_guarantees(bindings: CellBindings, pool: PoolKey, quotas: Sequence[Quota]) -> tuple[GuaranteeLoss, ...]:
+    """Remove the cells of the pool's quotas that do not fit, and return what the tenants lose, by tenant."""
+    levels = bindings.levels
+    before = {quota.tenant: bindings.cells_of(quota.tenant).all_cells() for quota in quotas}
+    claims = {
+        quota.tenant: _GuaranteeClaim(
+            quota.tenant, total_units(before[quota.tenant], levels), quota.weight, quota.granted
+        )
+        for quota in quotas
+    }
+    _reduce_cells(bindings, claims)
+    bind_excess(bindings)
+    # A restored cell may hold pods on unusable nodes, which leaves capacity for more.
+    while _restore_cells(bindings, claims):
+        bind_excess(bindings)
+    return tuple(
+        GuaranteeLoss(
+            pool=pool,
+            tenant=tenant,
+            units=claim.lost_units,
+            asked=counts_by_size(before[tenant], levels),
+            held=counts_by_size(held, levels),
+        )
+        for tenant, claim in sorted(claims.items())
+        if (held := bindings.cells_of(tenant).all_cells()) != before[tenant]
+    )
+
+
+def _reduce_cells(bindings: CellBindings, claims: Mapping[str, _GuaranteeClaim]) -> None:
+    """Remove cells until the rest can all be bound; `_restore_cells` then returns what fits in smaller cells."""
     level = bindings.cell_slack.short_level()
     while level is not None:
         _reduce_at_level(bindings, claims, level)
         level = bindings.cell_slack.short_level()
 
 
-def _reduce_at_level(bindings: CellBindings, claims: Mapping[str, GuaranteeClaim], level: int) -> None:
+def _reduce_at_level(bindings: CellBindings, claims: Mapping[str, _GuaranteeClaim], level: int) -> None:
     """Remove cells until those of this level and above can all be bound.
 
     While they cannot, some tenant has unused cells, so there is always one to remove.
@@ -73,13 +105,13 @@ def _reduce_at_level(bindings: CellBindings, claims: Mapping[str, GuaranteeClaim
         _enqueue_claim(bindings, claim, level, waiting)
 
 
-def _enqueue_claim(bindings: CellBindings, claim: GuaranteeClaim, level: int, waiting: _ClaimHeap) -> None:
+def _enqueue_claim(bindings: CellBindings, claim: _GuaranteeClaim, level: int, waiting: _ClaimHeap) -> None:
     found = _next_cell(bindings, claim, level)
     if found is not None:
         heappush(waiting, (claim.weighted_loss(bindings.levels[found[0]]), -claim.granted, claim.tenant))
 
 
-def _next_cell(bindings: CellBindings, claim: GuaranteeClaim, level: int) -> tuple[int, int | None] | None:
+def _next_cell(bindings: CellBindings, claim: _GuaranteeClaim, level: int) -> tuple[int, int | None] | None:
     """Return the level of the tenant's next cell to remove, unused ones first, and the node of a bound one."""
     tenant_cells = bindings.cells_of(claim.tenant)
     for at in range(level, -1, -1):
@@ -91,7 +123,7 @@ def _next_cell(bindings: CellBindings, claim: GuaranteeClaim, level: int) -> tup
     while waiting:
         _, _, name, at = waiting[-1]
         node = bindings.numbers[name]
-        if bindings.bound_cells(tenant_cells, node)[at] and _frees_cell(bindings, node, at, level):
+        if tenant_cells.bound_cells(node)[at] and _frees_cell(bindings, node, at, level):
             return at, node
         waiting.pop()
     return None
@@ -110,21 +142,21 @@ def _frees_cell(bindings: CellBindings, node: int, at: int, level: int) -> bool:
     return (free + bindings.levels[at]) // size > free // size
 
 
-def _take_cells(bindings: CellBindings, claim: GuaranteeClaim, level: int, node: int | None, number: int) -> None:
+def _take_cells(bindings: CellBindings, claim: _GuaranteeClaim, level: int, node: int | None, number: int) -> None:
     """Remove up to `count` unused cells of a level, or the cell bound to a node."""
     tenant_cells = bindings.cells_of(claim.tenant)
     if node is None:
         number = min(number, tenant_cells.unused[level])
     else:
         number = 1
-        cells = list(bindings.bound_cells(tenant_cells, node))
+        cells = list(tenant_cells.bound_cells(node))
         cells[level] -= 1
         bindings.set_bound_cells(tenant_cells, node, cells, tenant_cells.used_by_node.get(node, 0))
     bindings.add_unused(tenant_cells, level, -number)
     claim.lost_units += number * bindings.levels[level]
 
 
-def restore_cells(bindings: CellBindings, claims: Mapping[str, GuaranteeClaim]) -> bool:
+def _restore_cells(bindings: CellBindings, claims: Mapping[str, _GuaranteeClaim]) -> bool:
     """Restore lost units in cells that fit, the largest first, to the tenants with the highest weighted loss.
 
     Return whether any cell was restored.

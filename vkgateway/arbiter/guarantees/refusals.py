@@ -88,7 +88,7 @@ def displaces_pods(pool: Pool, quotas: Sequence[Quota], new_quota: Quota, placed
 
 def _find_conflicts(cells: PoolCells, placed: Sequence[PlacedAmount]) -> set[tuple[object, ...]]:
     """Return the conflicts: lost cells, and pods beyond the cells of their tenants."""
-    lost = {(loss.tenant, loss.units, tuple(sorted(loss.held.items()))) for loss in cells.guarantee_losses()}
+    lost = {(loss.tenant, loss.units, tuple(sorted(loss.held.items()))) for loss in cells.guarantee_losses}
     tenants = {tenant for tenant, _, _ in placed}
     return lost | {(tenant, *each) for tenant in tenants for each in cells.excess_by_node(tenant).items()}
 

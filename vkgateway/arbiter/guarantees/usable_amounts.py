@@ -23,7 +23,7 @@ def usable_amounts(bindings: CellBindings, tenant_cells: TenantCells) -> NDArray
     for node in tenant_cells.used_by_node.keys() | tenant_cells.bound_by_node.keys():
         if cell_slack.usable[node]:
             units = _usable_units(
-                bindings, tenant_cells, cell_slack.free_units[node], bindings.bound_cells(tenant_cells, node), known
+                bindings, tenant_cells, cell_slack.free_units[node], tenant_cells.bound_cells(node), known
             )
             usable[node] = max(0, units * MILLI_PER_UNIT - tenant_cells.used_by_node.get(node, 0))
     return usable

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from vkgateway.arbiter.cycle_state import CycleState
+from vkgateway.arbiter.phases.gang_placement import place_borrowed_last
 from vkgateway.arbiter.phases.idle_reserve import leaves_reserve
 from vkgateway.arbiter.phases.pool_choice import fits_guarantee, measure_fit
-from vkgateway.arbiter.phases.preemption_plans import place_borrowed_last
 from vkgateway.arbiter.pools.pool_state import PoolState
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang
 from vkgateway.arbiter.snapshot import GUARANTEED, Pod

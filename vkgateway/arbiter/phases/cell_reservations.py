@@ -9,8 +9,9 @@ from functools import cache
 
 from vkgateway.arbiter.cycle_state import CycleState
 from vkgateway.arbiter.guarantees.cell_placement import CellUses
+from vkgateway.arbiter.guarantees.guarantee_sums import may_hold
 from vkgateway.arbiter.guarantees.reserved_cells import CellReservation, CellUse
-from vkgateway.arbiter.phases.preemption_plans import placement_in_guarantee
+from vkgateway.arbiter.phases.gang_placement import placement_in_guarantee
 from vkgateway.arbiter.pools.pool_state import PoolState
 from vkgateway.arbiter.queueing.gang_rank import is_ranked_after
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang
@@ -52,7 +53,7 @@ def _find_reserved_cells(state: CycleState, pool_state: PoolState, pending: Pend
     later, unit = _later_gangs(state, pool_state, pending), pool_state.pool.unit_resource
     held = sum(pod.shape.amount_of(unit) for each in later for pod in each.pods)
     needed = sum(pod.shape.amount_of(unit) for pod in pending.min_members)
-    if not later or pool_state.guarantee_usage.units_left(pending.tenant) + held < needed:
+    if not later or pool_state.cells.units_left(pending.tenant) + held < needed:
         return None
     nominated_by = cache(lambda count: _nominated_cells(pool_state, pending, later[:count]))
     if nominated_by(len(later)) is None:
@@ -80,7 +81,7 @@ def _nominated_cells(pool_state: PoolState, pending: PendingGang, leaves: Sequen
             pool_state.cells.release_cells(pending.tenant, node, amount)
         gone = sum_requests(pod for each in leaves for pod in each.pods)
         found = None
-        if pool_state.guarantee_usage.may_hold(quota, pending.gang, pending.min_members, freed=gone):
+        if may_hold(pool_state.guarantee_usage, quota, pending.gang, pending.min_members, freed=gone):
             placement = placement_in_guarantee(pool_state, pending, pending.min_members)
             nodes = placement(pool_state.facts.empty_resources)
             found = placement.cell_uses(nodes) if nodes is not None else None

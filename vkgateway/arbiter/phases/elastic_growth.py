@@ -11,8 +11,8 @@ from vkgateway.arbiter.gang_parts import narrow_to_gang
 from vkgateway.arbiter.guarantees.cell_placement import GuaranteedPlacement
 from vkgateway.arbiter.phases.backfill import find_backfill
 from vkgateway.arbiter.phases.fair_shares import CurrentShares
+from vkgateway.arbiter.phases.gang_placement import allowed_nodes, place_keeping_reserve
 from vkgateway.arbiter.phases.limit_reservations import exceeds_reserved_limit
-from vkgateway.arbiter.phases.preemption_plans import allowed_nodes, place_keeping_reserve
 from vkgateway.arbiter.pools.pool_state import PoolState
 from vkgateway.arbiter.preemption.eviction_units import select_min_members
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from vkgateway.arbiter.capacity.placement import count_placeable, place_pods
-from vkgateway.arbiter.phases.preemption_plans import allowed_nodes
+from vkgateway.arbiter.phases.gang_placement import allowed_nodes
 from vkgateway.arbiter.pools.pool_state import PoolState
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang
 

@@ -12,8 +12,9 @@ from vkgateway.arbiter.phases.backfill import Placement, placement_rank, start_p
 from vkgateway.arbiter.phases.feasibility import is_impossible
 from vkgateway.arbiter.phases.limit_reservations import exceeds_reserved_limit
 from vkgateway.arbiter.phases.node_reservations import find_reservation
+from vkgateway.arbiter.phases.plan_search import CandidatePlan, find_candidate_plan
+from vkgateway.arbiter.phases.planned_starts import release_plan
 from vkgateway.arbiter.phases.pool_choice import pick_best, plan_in_best_pool
-from vkgateway.arbiter.phases.preemption_plans import CandidatePlan, find_candidate_plan, release_plan
 from vkgateway.arbiter.pools.pool_state import PoolState
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang
 from vkgateway.arbiter.snapshot import PreemptionPlan

@@ -1,4 +1,4 @@
-"""Starts in unused cells: gangs of the guaranteed band that fit them start, and evict what blocks them."""
+"""Use of unused cells: borrowing gangs are promoted where they run, and pending gangs start, by eviction if needed."""
 
 from __future__ import annotations
 
@@ -6,23 +6,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from vkgateway.arbiter.cycle_state import CycleState
+from vkgateway.arbiter.guarantees.guarantee_sums import may_hold_any
 from vkgateway.arbiter.phases.cell_filling import fill_cell
 from vkgateway.arbiter.phases.cell_reservations import reserve_cells
 from vkgateway.arbiter.phases.feasibility import is_impossible
+from vkgateway.arbiter.phases.gang_placement import place_borrowed, placement_in_guarantee
 from vkgateway.arbiter.phases.multi_pool_gangs import place_parts, undecided_parts
+from vkgateway.arbiter.phases.plan_search import CandidatePlan, find_candidate_plan
 from vkgateway.arbiter.phases.pool_choice import guaranteed_placements, plan_in_best_pool, start_in_best_pool
-from vkgateway.arbiter.phases.preemption_plans import (
-    CandidatePlan,
-    find_candidate_plan,
-    place_borrowed,
-    placement_in_guarantee,
-)
-from vkgateway.arbiter.phases.promotion import promotable_gangs, promote_pods
 from vkgateway.arbiter.phases.tenant_preemption import yields_to_planned
 from vkgateway.arbiter.pools.pool_state import PoolState
+from vkgateway.arbiter.preemption.eviction_units import select_min_members
 from vkgateway.arbiter.queueing.gang_rank import priority_key
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang
-from vkgateway.arbiter.snapshot import Gang
+from vkgateway.arbiter.snapshot import PLACED, Gang
 
 _MAX_REBINDINGS = 4
 """Gangs of a pool for which a round binds all cells again; more would take too long."""
@@ -39,7 +36,7 @@ def start_guaranteed_gangs(state: CycleState) -> None:
         pending = entry.pending_gang
         if pending is None:
             if entry.pool_state is not None:
-                promote_pods(entry.pool_state, entry.gang)
+                _promote_pods(entry.pool_state, entry.gang)
         elif (pending.tenant, pending.equivalence_class) not in failed_classes:
             (_schedule_gang if pending.gang.part_info is None else _schedule_parts)(state, pending, failed_classes)
 
@@ -55,9 +52,31 @@ def _promote_first(state: CycleState, queue: Sequence[_QueueEntry]) -> None:
             continue
         if pending is None:
             if entry.pool_state is not None:
-                promote_pods(entry.pool_state, entry.gang)
+                _promote_pods(entry.pool_state, entry.gang)
         elif _may_take_cells(state, pending):
             left.discard(tenant)
+
+
+def _promotable_gangs(pool_state: PoolState) -> list[Gang]:
+    """Return the gangs of the guaranteed band with borrowing pods whose tenant has unused guarantee."""
+    return [gang for gang in pool_state.guarantee.borrowing_gangs() if may_hold_any(pool_state.guarantee_usage, gang)]
+
+
+def _promote_pods(pool_state: PoolState, gang: Gang) -> None:
+    """Promote the gang's running pods that unused cells hold where they run. Min members are promoted together or not
+    at all, and then the other pods one by one.
+    """
+    if not may_hold_any(pool_state.guarantee_usage, gang):
+        return
+    placed = [pod for pod in gang.pods if pool_state.gang_index.has_pod(pod) and pod.state is PLACED]
+    core = select_min_members(gang, placed)
+    chosen = {pod.uid for pod in core}
+    missing = [pod for pod in core if not pool_state.guarantee.is_guaranteed(pod.uid)]
+    if missing and not pool_state.guarantee.promote_pods(gang, [(pod, pod.node) for pod in missing]):
+        return
+    for pod in sorted(placed, key=lambda pod: (pod.rank, pod.uid)):
+        if pod.uid not in chosen and not pool_state.guarantee.is_guaranteed(pod.uid):
+            pool_state.guarantee.promote_pods(gang, [(pod, pod.node)])
 
 
 def _may_take_cells(state: CycleState, pending: PendingGang) -> bool:
@@ -81,7 +100,7 @@ def _build_queue(state: CycleState) -> list[_QueueEntry]:
     entries += [
         _QueueEntry(gang, None, pool_state)
         for pool_state in state.pool_states.values()
-        for gang in promotable_gangs(pool_state)
+        for gang in _promotable_gangs(pool_state)
     ]
     return sorted(
         entries, key=lambda entry: (entry.gang.tenant, priority_key(entry.gang), entry.pending_gang is not None)

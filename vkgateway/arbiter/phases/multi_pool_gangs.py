@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice, product
 
 from vkgateway.arbiter.cycle_state import CycleState, pending_parts
-from vkgateway.arbiter.phases.preemption_plans import find_other_nodes, is_plan_free, release_plan
+from vkgateway.arbiter.phases.planned_starts import find_other_nodes, is_plan_free, release_plan
 from vkgateway.arbiter.pools.pool_state import PoolState
 from vkgateway.arbiter.preemption.eviction_units import has_min_members
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from vkgateway.arbiter.capacity.forecast import PoolForecast, Reservation
 from vkgateway.arbiter.cycle_state import CycleState, late_pod_uids
+from vkgateway.arbiter.phases.gang_placement import allowed_nodes
 from vkgateway.arbiter.phases.idle_reserve import reserve_for
-from vkgateway.arbiter.phases.preemption_plans import allowed_nodes
 from vkgateway.arbiter.pools.pool_state import PoolState
 from vkgateway.arbiter.preemption.victim_search import choose_victims
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang

@@ -104,13 +104,13 @@ def _build_evicts(pending: PendingGang, chosen: Iterable[_CostedCandidate], now:
 def _costed_candidates(
     pool_state: PoolState, pending: PendingGang, evictable: PreemptionCandidates, now: float
 ) -> Iterable[_CostedCandidate]:
-    tenants = list(evictable.numbers.tenants)
-    if pending.tenant not in tenants:
+    table = evictable.rows.as_table()
+    if pending.tenant not in table.tenants:
         return
     found = preemption_costs(
         evictable, now=now, excess={}, exempt={*pending.gang.part_ids, *pool_state.victims.preemptors_of(pending.gang)}
     )
-    mine = (evictable.as_table().tenant == tenants.index(pending.tenant)) & (found.stage > 0)
+    mine = (table.tenant == table.tenants[pending.tenant]) & (found.stage > 0)
     for number in np.flatnonzero(mine).tolist():
         lot = evictable.candidates[number]
         if lot is not None:

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Set
 from vkgateway.arbiter.capacity.slow_terminations import find_late_pods, termination_seconds
 from vkgateway.arbiter.cycle_state import CycleState
 from vkgateway.arbiter.decisions import Evict
-from vkgateway.arbiter.phases.preemption_plans import find_other_nodes, release_plan
+from vkgateway.arbiter.guarantees.derived_bindings import rebind_tenants
+from vkgateway.arbiter.phases.planned_starts import find_other_nodes, release_plan
 from vkgateway.arbiter.phases.reprieves import plan_holds
 from vkgateway.arbiter.pools.pool_state import PoolState
 from vkgateway.arbiter.preemption.eviction_units import has_min_members
@@ -37,7 +38,7 @@ def _changes_other_cells(state: CycleState, name: str) -> bool:
     """Return whether cells that other gangs use since this round would be bound differently without this gang."""
     plan, pending = state.plans[name], state.pending_gangs[name]
     pool_state = state.pool_states[plan.pool]
-    if plan.borrowed or not pool_state.guarantee_usage.entered_gangs.keys() - {name}:
+    if plan.borrowed or not pool_state.guarantee_usage.pods.entered_gangs.keys() - {name}:
         return False
     with pool_state.placement_trial():
         release_plan(pool_state, pending, plan)
@@ -45,9 +46,8 @@ def _changes_other_cells(state: CycleState, name: str) -> bool:
 
 
 def _rebind_cells(state: CycleState, pool_state: PoolState) -> bool:
-    return pool_state.cells.rebind_tenants(
-        {state.gangs[name].tenant for name in pool_state.guarantee_usage.entered_gangs}
-    )
+    tenants = {state.gangs[name].tenant for name in pool_state.guarantee_usage.pods.entered_gangs}
+    return rebind_tenants(pool_state.cells.bindings, tenants)
 
 
 def _is_new_evict(state: CycleState, evict: Evict) -> bool:

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Set
 
 from vkgateway.arbiter.cycle_state import CycleState, late_pod_uids
-from vkgateway.arbiter.phases.preemption_plans import (
-    adopt_plan,
-    find_candidate_plan,
-    placement_in_guarantee,
-    release_plan,
-)
+from vkgateway.arbiter.phases.gang_placement import placement_in_guarantee
+from vkgateway.arbiter.phases.plan_search import adopt_plan, find_candidate_plan
+from vkgateway.arbiter.phases.planned_starts import release_plan
 from vkgateway.arbiter.pools.pool_state import PoolState
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang
 from vkgateway.arbiter.snapshot import PreemptionPlan

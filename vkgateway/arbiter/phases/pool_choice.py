@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 from vkgateway.arbiter.capacity.node_resources import NodeResources
 from vkgateway.arbiter.cycle_state import CycleState
 from vkgateway.arbiter.guarantees.cell_placement import GuaranteedPlacement, allocate_placed
-from vkgateway.arbiter.phases.preemption_plans import CandidatePlan, adopt_plan, placement_in_guarantee
+from vkgateway.arbiter.phases.gang_placement import placement_in_guarantee
+from vkgateway.arbiter.phases.plan_search import CandidatePlan, adopt_plan
 from vkgateway.arbiter.pools.pool_state import PoolState
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang
 from vkgateway.arbiter.snapshot import GUARANTEED, PLACED, Pod

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vkgateway.arbiter.cycle_state import CycleState
+from vkgateway.arbiter.phases.planned_starts import release_plan
 from vkgateway.arbiter.phases.pool_choice import guaranteed_placements, start_in_best_pool
-from vkgateway.arbiter.phases.preemption_plans import release_plan
 from vkgateway.arbiter.pools.pool_state import PoolState
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang
 

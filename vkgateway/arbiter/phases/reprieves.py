@@ -10,7 +10,8 @@ from vkgateway.arbiter.capacity.slow_terminations import find_late_pods, termina
 from vkgateway.arbiter.cycle_state import CycleState, has_plan, victim_gangs
 from vkgateway.arbiter.decisions import Evict
 from vkgateway.arbiter.phases.idle_reserve import plan_leaves_reserve, reserve_for
-from vkgateway.arbiter.phases.preemption_plans import is_reclaimed_for, release_plan
+from vkgateway.arbiter.phases.plan_search import is_reclaimed_for
+from vkgateway.arbiter.phases.planned_starts import release_plan
 from vkgateway.arbiter.pools.pool_state import PoolState
 from vkgateway.arbiter.preemption.eviction_units import has_min_members
 from vkgateway.arbiter.preemption.notice import notice_start

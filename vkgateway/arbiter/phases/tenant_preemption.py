@@ -20,8 +20,8 @@ from vkgateway.arbiter.guarantees.cell_placement import allocate_placed
 from vkgateway.arbiter.phases.feasibility import is_feasible, is_impossible
 from vkgateway.arbiter.phases.idle_reserve import reserve_for
 from vkgateway.arbiter.phases.multi_pool_gangs import place_parts, undecided_parts
+from vkgateway.arbiter.phases.plan_search import CandidatePlan, PlanSearch, evicted_pods
 from vkgateway.arbiter.phases.pool_choice import plan_in_best_pool
-from vkgateway.arbiter.phases.preemption_plans import CandidatePlan, PlanSearch, evicted_pods
 from vkgateway.arbiter.phases.quick_check import could_fit_without
 from vkgateway.arbiter.pools.pool_state import PoolState
 from vkgateway.arbiter.pools.victims import allows_preemption

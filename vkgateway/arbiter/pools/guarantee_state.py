@@ -9,6 +9,8 @@ from vkgateway.arbiter.capacity.node_fit import BoolArray
 from vkgateway.arbiter.capacity.node_resources import NodeResources
 from vkgateway.arbiter.guarantees.cell_placement import allocate_placed
 from vkgateway.arbiter.guarantees.cells import PoolCells
+from vkgateway.arbiter.guarantees.derived_bindings import allocate_with_rebinding
+from vkgateway.arbiter.guarantees.guarantee_sums import may_hold
 from vkgateway.arbiter.guarantees.reserved_cells import CellReservation
 from vkgateway.arbiter.guarantees.usage import GuaranteeUsage
 from vkgateway.arbiter.pools.gang_index import GangIndex
@@ -80,7 +82,7 @@ class GuaranteeState:
 
     def is_guaranteed(self, uid: str) -> bool:
         """Return whether a placed pod is in its tenant's cells."""
-        return uid in self.usage.pods
+        return uid in self.usage.pods.uids
 
     def borrowing_gangs(self) -> list[Gang]:
         """Return the gangs of the guaranteed band with running pods that borrow, by name."""
@@ -91,7 +93,7 @@ class GuaranteeState:
     def entered_gangs(self) -> list[Gang]:
         """Return the running gangs whose pods entered cells in this cycle, by name."""
         gangs = self._gang_index.gangs
-        return [gangs[name] for name in sorted(self.usage.entered_gangs) if name in gangs]
+        return [gangs[name] for name in sorted(self.usage.pods.entered_gangs) if name in gangs]
 
     def promote_pods(self, gang: Gang, placed: Sequence[tuple[Pod, str]]) -> bool:
         """Count placed pods of a gang as guaranteed, if cells hold all of them on their nodes."""
@@ -106,7 +108,7 @@ class GuaranteeState:
     def mark_guaranteed(self, tenant: str, pods: Iterable[Pod], *, gang: str) -> None:
         """Count pods as guaranteed whose cells are allocated already."""
         for pod in pods:
-            self.usage.enter_pod(tenant, pod, gang=gang)
+            self.usage.pods.enter_pod(tenant, pod, gang=gang)
         if gang in self._gang_index.gangs:
             self._victims.mark_changed(gang)
 
@@ -135,7 +137,7 @@ class GuaranteeState:
     def has_guarantee_left(self, gang: Gang, pods: Sequence[Pod]) -> bool:
         """Return whether the guarantee, by its sums alone, has enough left, reserved cells included."""
         quota = self._tenant_usage.quotas.get(gang.tenant)
-        return quota is not None and self.usage.may_hold(quota, gang, pods)
+        return quota is not None and may_hold(self.usage, quota, gang, pods)
 
     def allocate_with_rebinding(self, tenant: str, amounts: Mapping[str, int]) -> bool:
         """Allocate amounts by node in a tenant's cells, with the cells of all tenants bound again.
@@ -143,4 +145,4 @@ class GuaranteeState:
         False: that is not possible, and nothing has changed.
         """
         self.rebind_count += 1
-        return self.cells.allocate_with_rebinding(tenant, amounts)
+        return allocate_with_rebinding(self.cells.bindings, tenant, amounts)

@@ -68,7 +68,6 @@ class PoolMark(NamedTuple):
     node_resources: ResourcesMark
     expected_ends: int
     guarantee_usage: GuaranteeMark
-    entered_gangs: dict[str, None]
     tenant_usage: SavedUsage
     terminating_pods: TerminatingPods
     changed_gangs: dict[str, Gang]
@@ -155,7 +154,7 @@ class PoolState:
 
     def placement_trial(self) -> Trial:
         """Return a trial of changes to free capacity and cells."""
-        return Trial(JointState(self.node_resources, self.cells))
+        return Trial(JointState(self.node_resources, self.cells.bindings))
 
     def trial(self) -> Trial:
         """Return a trial of all changes that a round makes. It costs more than `placement_trial`."""
@@ -167,7 +166,6 @@ class PoolState:
             self.node_resources.mark(),
             self.expected_ends.mark(),
             self.guarantee_usage.mark(),
-            dict(self.guarantee_usage.entered_gangs),
             self.tenant_usage.save(),
             self.terminating_pods.copy(),
             self.victims.save(),
@@ -178,7 +176,7 @@ class PoolState:
         """Undo the changes since that moment."""
         self.node_resources.undo(mark.node_resources)
         self.expected_ends.undo(mark.expected_ends)
-        for name in self.guarantee_usage.restore_mark(mark.guarantee_usage, mark.entered_gangs):
+        for name in self.guarantee_usage.undo(mark.guarantee_usage):
             self.victims.mark_changed(name)
         self.tenant_usage.restore(mark.tenant_usage)
         self.terminating_pods = mark.terminating_pods

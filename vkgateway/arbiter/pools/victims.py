@@ -47,7 +47,7 @@ class PoolVictims:
     @property
     def preemption_candidates(self) -> PreemptionCandidates:
         """Running pods outside of cells."""
-        return self.candidates.preemption_candidates(self._gangs, self._guarantee_usage.pods)
+        return self.candidates.preemption_candidates(self._gangs, self._guarantee_usage.pods.uids)
 
     @property
     def longest_termination(self) -> float:
@@ -65,7 +65,7 @@ class PoolVictims:
 
     def reclaimable_for(self, gang: str) -> PreemptionCandidates:
         """Return what a borrowing gang may reclaim: surplus pods, and pods on nodes that were reserved for it."""
-        return self.candidates.reclaimable_for(gang, self._gangs, self._guarantee_usage.pods)
+        return self.candidates.reclaimable_for(gang, self._gangs, self._guarantee_usage.pods.uids)
 
     def may_preempt(self, gang: Gang, other: Gang) -> bool:
         """Return whether a pending gang may preempt another gang of its tenant, also in cells."""

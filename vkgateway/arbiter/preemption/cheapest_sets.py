@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from vkgateway.arbiter.capacity.node_fit import BoolArray, IntArray
-from vkgateway.arbiter.preemption.candidates import FloatArray
+from vkgateway.arbiter.capacity.node_fit import BoolArray, FloatArray, IntArray
 from vkgateway.arbiter.preemption.node_costs import (
     FreedRows,
     Shortage,

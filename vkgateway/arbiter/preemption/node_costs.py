@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vkgateway.arbiter.capacity.node_fit import BoolArray, IntArray
+from vkgateway.arbiter.capacity.node_fit import BoolArray, FloatArray, IntArray
 from vkgateway.arbiter.capacity.shape_views import PLENTY
-from vkgateway.arbiter.preemption.candidates import FloatArray
 
 _MAX_EXACT_ROWS = 4096
 """Number of rows from which rows are sorted by cost alone, to a precision of 4e-9; fewer rows use the tie breakers,

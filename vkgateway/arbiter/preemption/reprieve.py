@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from vkgateway.arbiter.capacity.node_fit import BoolArray, IntArray
+from vkgateway.arbiter.capacity.node_fit import BoolArray, FloatArray, IntArray
 from vkgateway.arbiter.capacity.node_resources import NodeResources
-from vkgateway.arbiter.preemption.candidates import FloatArray
 from vkgateway.arbiter.preemption.cheapest_sets import PricedCandidates, SearchSpace
 from vkgateway.arbiter.preemption.eviction_units import PreemptionCandidate
 from vkgateway.arbiter.preemption.node_costs import count_fitting_pods
@@ -126,15 +125,14 @@ def reprieve_by_trial(
         for victim in tuple(left):
             if min_members.get(victim) in left or not count.fits_if_reprieved(victim):
                 continue
-            mark = resources.mark()
-            _take_back(resources, victims[victim])
-            found = place()
-            if found is None:
-                resources.undo(mark)
-            else:
-                nodes, spared = found, True
-                count.count_reprieved(victim)
-                del left[victim]
+            with resources.trial() as trial:
+                _take_back(resources, victims[victim])
+                found = place()
+                if found is not None:
+                    nodes, spared = found, True
+                    count.count_reprieved(victim)
+                    del left[victim]
+                    trial.commit()
     return list(left), nodes
 
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vkgateway.arbiter.capacity.node_fit import IntArray
+from vkgateway.arbiter.capacity.node_fit import FloatArray, IntArray
 from vkgateway.arbiter.capacity.node_resources import NodeResources
-from vkgateway.arbiter.preemption.candidates import CandidateTable, FloatArray, PreemptionCandidates
+from vkgateway.arbiter.preemption.candidate_rows import CandidateTable
+from vkgateway.arbiter.preemption.candidates import PreemptionCandidates
 from vkgateway.arbiter.preemption.cheapest_sets import PricedCandidates
 from vkgateway.arbiter.preemption.eviction_units import EvictionStage
 from vkgateway.arbiter.preemption.node_costs import FreedRows, TieBreakers
@@ -46,14 +47,14 @@ def preemption_costs(
 
     `excess`: the tenants' excess over their guarantees. `exempt`: gangs that must not be evicted.
     """
-    table = candidates.as_table()
+    table = candidates.rows.as_table()
     stage = table.stage * table.alive
     stage[(stage == EvictionStage.WORK) & (table.protected_until > now)] = EvictionStage.PROTECTED
     for gang in exempt:
         stage[list(candidates.numbers_of_gang(gang))] = 0
     lost = np.maximum(table.units * now - table.work_begun, 0) / 1000 + table.restart_cost
     lost[table.stage == EvictionStage.SURPLUS] = 0
-    return PreemptionCosts(stage, lost, _tie_breakers(candidates, table, excess))
+    return PreemptionCosts(stage, lost, _tie_breakers(table, excess))
 
 
 def price_candidates(
@@ -66,19 +67,19 @@ def price_candidates(
     """Return the candidates up to this stage. `resources`: lines of the freed amounts; unknown ones are zero."""
     rows = freed_rows(candidates, node_resources, resources)
     allowed = (costs.stage > 0) & (costs.stage <= stage)
-    cost = _cost_at_stage(candidates.as_table(), costs, stage)
+    cost = _cost_at_stage(candidates.rows.as_table(), costs, stage)
     return PricedCandidates(rows.filter_rows(allowed[rows.candidate]), cost, costs.tie_breakers, candidates.dependents)
 
 
 def freed_rows(candidates: PreemptionCandidates, node_resources: NodeResources, resources: Sequence[str]) -> FreedRows:
     """Return what each candidate frees on each node. `resources`: lines of the amounts; unknown ones are zero."""
-    table = candidates.as_table()
-    position = candidates.node_indices(node_resources.nodes.names)[table.row_node]
-    columns = candidates.numbers.resources
+    table = candidates.rows.as_table()
+    position = candidates.rows.node_indices(node_resources.nodes.names)[table.row_node]
     freed = np.zeros((len(resources), len(position)), dtype=np.int64)
     for line, resource in enumerate(resources):
-        if resource in columns and columns[resource] < len(table.row_freed):
-            freed[line] = table.row_freed[columns[resource]]
+        column = table.resources.get(resource, len(table.row_freed))
+        if column < len(table.row_freed):
+            freed[line] = table.row_freed[column]
     mask = (table.alive[table.row_candidate] > 0) & (position >= 0)
     return FreedRows(table.row_candidate, position, freed).filter_rows(mask)
 
@@ -102,10 +103,10 @@ def _cost_at_stage(table: CandidateTable, costs: PreemptionCosts, stage: Evictio
     return cost
 
 
-def _tie_breakers(candidates: PreemptionCandidates, table: CandidateTable, excess: Mapping[str, float]) -> TieBreakers:
+def _tie_breakers(table: CandidateTable, excess: Mapping[str, float]) -> TieBreakers:
     """Return the tie breakers: the tenant furthest over its guarantee first, then low priority, then young gangs."""
-    excess_rank = _rank_values([-excess.get(tenant, 0.0) for tenant in candidates.numbers.tenants], _OVER_BITS)
-    priority_rank = _rank_values(list(candidates.numbers.priorities), _PRIORITY_BITS)
+    excess_rank = _rank_values([-excess.get(tenant, 0.0) for tenant in table.tenants], _OVER_BITS)
+    priority_rank = _rank_values(list(table.priorities), _PRIORITY_BITS)
     most = (1 << _AGE_BITS) - 1
     age = most - np.clip(table.since * 1000, 0, most).astype(np.int64)
     gang_order = (((excess_rank[table.tenant] << _PRIORITY_BITS) + priority_rank[table.priority]) << _AGE_BITS) + age

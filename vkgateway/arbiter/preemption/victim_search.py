@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -81,10 +82,6 @@ def choose_victims(
     """
     if ceiling is not None and placer is None:
         raise ValueError("a ceiling needs a placer that keeps to it")
-    counts = Counter(pod.shape for pod in pods)
-    resources = {name for shape in counts for name, _ in shape.requests} | (
-        {node_resources.pool.unit_resource} if idle_reserve else set()
-    )
     request = _SearchRequest(
         node_resources=node_resources,
         candidates=candidates,
@@ -93,21 +90,11 @@ def choose_victims(
         allowed=node_resources.nodes.mask_of(among),
         ceiling=ceiling,
         placer=placer,
-        counts=counts,
-        resources=sorted(resources),
-        leaves=idle_reserve,
+        idle_reserve=idle_reserve,
     )
-    mark = node_resources.mark()
-    try:
-        return _search_victims(
-            request,
-            [pod for pod in ending if pod.node in node_resources.nodes],
-            now,
-            excess or {},
-            exempt | set(gang.part_ids),
-        )
-    finally:
-        node_resources.undo(mark)
+    with node_resources.trial():
+        ending = [pod for pod in ending if pod.node in node_resources.nodes]
+        return _search_victims(request, ending, now, excess or {}, exempt | set(gang.part_ids))
 
 
 def _search_victims(
@@ -149,7 +136,7 @@ class _VictimSet:
     initial_loss: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class _SearchRequest:
     """Gang that needs capacity, and how to test whether it fits."""
 
@@ -160,19 +147,27 @@ class _SearchRequest:
     allowed: BoolArray
     ceiling: IntArray | None
     placer: Placer | None
+    idle_reserve: int
 
-    counts: Mapping[Shape, int]
-    """Number of its pods of each shape."""
-    resources: Sequence[str]
-    """All requested resources."""
-    leaves: int
-    """Thousandths of the unit that must stay idle."""
+    @cached_property
+    def counts(self) -> Mapping[Shape, int]:
+        """Number of its pods of each shape."""
+        return Counter(pod.shape for pod in self.pods)
+
+    @cached_property
+    def resources(self) -> Sequence[str]:
+        """All resources that the pods or the idle reserve need."""
+        names = {name for shape in self.counts for name, _ in shape.requests}
+        return sorted(names | ({self.node_resources.pool.unit_resource} if self.idle_reserve else set()))
 
     @property
     def is_countable(self) -> bool:
         """Whether counting alone decides if the gang fits."""
         return (
-            self.placer is None and len(self.counts) == 1 and self.node_resources.free.zones is None and not self.leaves
+            self.placer is None
+            and len(self.counts) == 1
+            and self.node_resources.free.zones is None
+            and not self.idle_reserve
         )
 
     def find_placement(self) -> NodesByPod | None:
@@ -189,7 +184,7 @@ class _SearchRequest:
                     preferred_level=gang.preferred_level,
                     among=self.allowed,
                 )
-                if self.leaves and found is not None and node_resources.free.idle_units < self.leaves:
+                if self.idle_reserve and found is not None and node_resources.free.idle_units < self.idle_reserve:
                     found = None
         return found
 
@@ -215,12 +210,12 @@ class _SearchRequest:
             )
             for shape in shapes
         ]
-        if self.leaves and not level:
+        if self.idle_reserve and not level:
             # A reserve may be in any domain, so it is not counted within one.
             groups.append(
                 PodGroup(
                     self._request_of(Shape.from_requests({unit: 1000})),
-                    -(-self.leaves // 1000),
+                    -(-self.idle_reserve // 1000),
                     node_resources.nodes.filter.usable,
                 )
             )
@@ -270,15 +265,15 @@ def _try_victims(
     """Try the placement without these candidates, and spare those that it does not need."""
     node_resources = request.node_resources
     victims = {number: victim for number in numbers if (victim := request.candidates.candidates[number]) is not None}
-    mark = node_resources.mark()
     evicted = Counter((pod.node, pod.shape) for victim in victims.values() for pod in victim.pods)
-    for (node, shape), count in evicted.items():
-        if node in node_resources.nodes:
-            node_resources.remove_pods(node, shape, count)
-    nodes = request.find_placement()
-    if nodes is None:
-        node_resources.undo(mark)
-        return None
+    with node_resources.trial() as trial:
+        for (node, shape), count in evicted.items():
+            if node in node_resources.nodes:
+                node_resources.remove_pods(node, shape, count)
+        nodes = request.find_placement()
+        if nodes is None:
+            return None
+        trial.commit()
     if not request.is_countable:
         remaining, nodes = reprieve_by_trial(
             node_resources,
@@ -287,7 +282,7 @@ def _try_victims(
             victims,
             place=request.find_placement,
             nodes=nodes,
-            anywhere=bool(request.leaves),
+            anywhere=bool(request.idle_reserve),
         )
         victims = {number: victims[number] for number in remaining}
     return _VictimSet(victims, nodes, initial_loss)
@@ -344,20 +339,18 @@ def _awaited_pods(
 
     The gang does without the latest ones first.
     """
-    used, zones = set(nodes.values()), node_resources.free.zones
-    mark = node_resources.mark()
-    for pod in pods:
-        node_resources.add_pods(nodes[pod.uid], pod.shape)
-    awaited = []
-    for pod in sorted(ending, key=lambda pod: (-pod.deadline, pod.uid)):
-        if pod.node not in used:
-            continue
-        free = node_resources.free.amounts_on(pod.node)
-        if zones is not None and zones.is_zoned(pod.node):
-            awaited.append(pod.uid)  # it may use the required zone
-        elif all(free.get(name, amount) >= amount for name, amount in pod.shape.requests):
-            node_resources.add_pods(pod.node, pod.shape)
-        else:
-            awaited.append(pod.uid)
-    node_resources.undo(mark)
+    used, zones, awaited = set(nodes.values()), node_resources.free.zones, []
+    with node_resources.trial():
+        for pod in pods:
+            node_resources.add_pods(nodes[pod.uid], pod.shape)
+        for pod in sorted(ending, key=lambda pod: (-pod.deadline, pod.uid)):
+            if pod.node not in used:
+                continue
+            free = node_resources.free.amounts_on(pod.node)
+            if zones is not None and zones.is_zoned(pod.node):
+                awaited.append(pod.uid)  # it may use the required zone
+            elif all(free.get(name, amount) >= amount for name, amount in pod.shape.requests):
+                node_resources.add_pods(pod.node, pod.shape)
+            else:
+                awaited.append(pod.uid)
     return tuple(sorted(awaited))

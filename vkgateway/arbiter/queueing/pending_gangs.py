@@ -56,8 +56,9 @@ class PendingGang:
 def read_pending_gang(
     gang: Gang, equivalence_class_of: Callable[[Hashable], int] = lambda _: -1
 ) -> PendingGang | PendingReport | None:
-    """Return the pending gang, or a report if it cannot be scheduled yet; None: no pod of it is pending. `kind` returns
-    the equivalence class of a key.
+    """Return the pending gang, or a report if it cannot be scheduled yet; None: none of its pods is pending.
+
+    `equivalence_class_of` returns the number of an equivalence key.
     """
     waiting = [pod for pod in gang.pods if pod.state is WAITING]
     if not waiting:
@@ -134,15 +135,15 @@ def report_maximum(gang: Gang, waiting: int) -> PendingReport:
     return PendingReport(
         gang=gang.id,
         code=PendingReason.MAXIMUM,
-        message=f"has {there} pods, and may grow to {gang.maximum}; {pods} until one of these has ended",
+        message=f"has {there} pods and a maximum of {gang.maximum}; {pods} until one of these terminates",
         numbers={"running": float(there), "waiting": float(waiting), "maximum": float(gang.maximum or 0)},
     )
 
 
 def _report_incomplete(gang: Gang, there: int) -> PendingReport:
     required = max(gang.minimum, sum(gang.role_minimum.values()))
-    going = len(gang.pods) - there
-    message = f"{there} of {required} pods created" + (f", and {going} that are ending" if going else "")
+    terminating = len(gang.pods) - there
+    message = f"{there} of {required} pods created" + (f", {terminating} terminating" if terminating else "")
     missing = [
         f"{role} {number - have}"
         for role, number in sorted(gang.role_minimum.items())
@@ -172,8 +173,8 @@ def _find_faults(gang: Gang) -> Iterator[str]:
     for pod in gang.pods:
         for resource, amount in pod.shape.requests:
             if amount < 0:
-                yield f"pod {pod.uid} asks for less than nothing of {resource}"
+                yield f"pod {pod.uid} requests a negative amount of {resource}"
     if not gang.pools:
-        yield "it names no pool that it may run in"
+        yield "it allows no pool"
     if len({pod.pool for pod in gang.pods if pod.state is PLACED and not pod.pools}) > 1:
         yield "its pods run in more than one pool"

@@ -16,26 +16,25 @@ class UsageByAge:
 
     def __init__(self, candidates: PreemptionCandidates, pool: Pool, terminating_pods: TerminatingPods) -> None:
         self._terminating_pods = terminating_pods
-        table = candidates.as_table()
+        table = candidates.rows.as_table()
         rows = np.flatnonzero(table.alive)
         rows = rows[np.lexsort((table.created[rows], table.tenant[rows]))]
         self._created: FloatArray = table.created[rows]
         self._low = table.low[rows]
-        self._priority = np.array([*candidates.numbers.priorities, 0], dtype=np.int64)[table.priority[rows]]
-        columns = candidates.numbers.resources
+        self._priority = np.array([*table.priorities, 0], dtype=np.int64)[table.priority[rows]]
         self._usage: dict[str, IntArray] = {}
         # CPU and memory count only for pods without devices, as in `Pool.share_requests`.
         bare = table.units == 0 if pool.unit_resource else np.ones(len(table.alive), dtype=bool)
         for resource in (*pool.governed, *HOST_RESOURCES):
             usage = np.zeros(len(table.alive), dtype=np.int64)
-            if resource in columns and columns[resource] < len(table.row_freed):
-                np.add.at(usage, table.row_candidate, table.row_freed[columns[resource]])
+            column = table.resources.get(resource, len(table.row_freed))
+            if column < len(table.row_freed):
+                np.add.at(usage, table.row_candidate, table.row_freed[column])
             if resource in HOST_RESOURCES:
                 usage[~bare] = 0
             self._usage[resource] = usage[rows]
-        tenants = [*candidates.numbers.tenants]
-        bounds = table.tenant[rows].searchsorted(np.arange(len(tenants) + 1)).tolist()
-        self._rows_by_tenant = {tenant: slice(*bounds[at : at + 2]) for at, tenant in enumerate(tenants)}
+        bounds = table.tenant[rows].searchsorted(np.arange(len(table.tenants) + 1)).tolist()
+        self._rows_by_tenant = {tenant: slice(*bounds[at : at + 2]) for tenant, at in table.tenants.items()}
 
     def discounted_usage_of(self, gang: Gang) -> dict[str, IntArray]:
         """Return `discounted_usage` for one gang."""

@@ -9,8 +9,8 @@ from vkgateway.arbiter.capacity.expected_ends import PodEnd
 from vkgateway.arbiter.capacity.forecast import PoolForecast
 from vkgateway.arbiter.capacity.node_resources import NodeResources
 from vkgateway.arbiter.cycle_state import CycleState
+from vkgateway.arbiter.phases.gang_placement import allowed_nodes
 from vkgateway.arbiter.phases.idle_reserve import reserve_for
-from vkgateway.arbiter.phases.preemption_plans import allowed_nodes
 from vkgateway.arbiter.pools.pool_state import PoolState
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang
 from vkgateway.arbiter.snapshot import Pod
@@ -98,11 +98,10 @@ class StartForecast:
     @contextmanager
     def _without_backfill(self, resources: NodeResources, pending_gang: PendingGang) -> Iterator[None]:
         """Remove the pods that backfill the gang's reservation, for the duration of the context."""
-        mark = resources.mark()
-        for pod in self._backfilled_pods(pending_gang):
-            resources.remove_pods(pod.node, pod.shape)
-        yield
-        resources.undo(mark)
+        with resources.trial():
+            for pod in self._backfilled_pods(pending_gang):
+                resources.remove_pods(pod.node, pod.shape)
+            yield
 
     def _backfilled_pods(self, pending_gang: PendingGang) -> list[Pod]:
         """Return the pods that backfill the gang's reservation, except those with a known end."""

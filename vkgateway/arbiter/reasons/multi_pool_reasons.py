@@ -10,14 +10,8 @@ from vkgateway.arbiter.cycle_state import CycleState
 from vkgateway.arbiter.decisions import PendingReason, PendingReport
 from vkgateway.arbiter.phases.idle_reserve import would_use_reserve
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang
-from vkgateway.arbiter.reasons.pending_reasons import (
-    count_placeable_now,
-    count_text,
-    pods_text,
-    pools_text,
-    reserve_text,
-    terminated_text,
-)
+from vkgateway.arbiter.reasons.fit_cache import count_placeable_now
+from vkgateway.arbiter.reasons.message_texts import count_text, pods_text, pools_text, reserve_text, terminated_text
 
 _DECISIVE_REASONS = (PendingReason.INFEASIBLE, PendingReason.QUOTA)
 """Codes that take precedence over those of the gang's other parts."""

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from vkgateway.arbiter.reasons.pending_reasons import count_text
+from vkgateway.arbiter.reasons.message_texts import count_text
 from vkgateway.arbiter.snapshot import NOTIFIED, PLACED, WAITING, Gang, Pod, Pool, PoolKey, Shape, Snapshot, node_name
 from vkgateway.arbiter.whatif.answers import Answer, Outcome, Verdict
 from vkgateway.arbiter.whatif.difference import Difference, build_answer

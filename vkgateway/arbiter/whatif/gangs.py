@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from vkgateway.arbiter.reasons.pending_reasons import count_text
+from vkgateway.arbiter.reasons.message_texts import count_text
 from vkgateway.arbiter.snapshot import Band, Gang, Pod, Pool, Shape
 from vkgateway.arbiter.whatif.answers import Answer, Outcome, Verdict
 from vkgateway.arbiter.whatif.difference import Difference, build_answer

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from vkgateway.arbiter.guarantees.refusals import largest_free_guarantee
-from vkgateway.arbiter.reasons.pending_reasons import count_text
+from vkgateway.arbiter.reasons.message_texts import count_text
 from vkgateway.arbiter.snapshot import Node, Pool, node_name
 from vkgateway.arbiter.whatif.answers import Answer, Effect, EffectKind, GuaranteeChange, Verdict
 from vkgateway.arbiter.whatif.difference import Difference, build_answer

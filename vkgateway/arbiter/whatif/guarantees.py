@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from vkgateway.arbiter.guarantees.cell_sizes import MILLI_PER_UNIT
 from vkgateway.arbiter.guarantees.refusals import deferral_reason, displaces_pods, refusal_reasons
-from vkgateway.arbiter.reasons.pending_reasons import count_text
+from vkgateway.arbiter.reasons.message_texts import count_text
 from vkgateway.arbiter.snapshot import ENDING, NOTIFIED, Gang, Pod, Policy, Pool, Quota, node_name
 from vkgateway.arbiter.whatif.answers import Answer, Verdict
 from vkgateway.arbiter.whatif.cellfill import CellFill, fill_cells, is_inside, placed_inside
