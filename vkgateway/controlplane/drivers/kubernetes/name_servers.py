@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import structlog
@@ -17,7 +17,13 @@ from vkgateway.controlplane.drivers.kubernetes.names import (
     MOUNT,
     component_labels,
 )
-from vkgateway.controlplane.drivers.kubernetes.objects import Document, pod_selector, secret
+from vkgateway.controlplane.drivers.kubernetes.objects import (
+    Document,
+    component_metadata,
+    deployment,
+    pod_selector,
+    secret,
+)
 from vkgateway.controlplane.drivers.kubernetes.parameters import Parameters
 from vkgateway.controlplane.drivers.kubernetes.pods import container_security, pod_defaults, secret_volume
 from vkgateway.controlplane.name_server_config import render_corefile, render_hosts_file
@@ -82,7 +88,12 @@ class PodNameServers:
                 secret(name, config, labels=component_labels(tenant, name), namespace=namespace),
                 _service(tenant, name, namespace=namespace),
                 _network_policy(tenant, name, namespace=namespace),
-                _deployment(tenant, name, namespace=namespace, config=config, files=files, parameters=self._parameters),
+                deployment(
+                    tenant,
+                    name,
+                    namespace=namespace,
+                    pod=_pod(name, config=config, files=files, parameters=self._parameters),
+                ),
             ],
         )
         await self._wait_until_available(tenant, name, namespace=namespace)
@@ -146,7 +157,7 @@ def _service(tenant: str, name: str, *, namespace: str) -> Document:
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": _metadata(tenant, name, namespace=namespace),
+        "metadata": component_metadata(tenant, name, namespace=namespace),
         "spec": {"type": "ClusterIP", "selector": pod_selector(tenant, name), "ports": ports},
     }
 
@@ -157,7 +168,7 @@ def _network_policy(tenant: str, name: str, *, namespace: str) -> Document:
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": _metadata(tenant, name, namespace=namespace),
+        "metadata": component_metadata(tenant, name, namespace=namespace),
         "spec": {
             "podSelector": {"matchLabels": pod_selector(tenant, name)},
             "policyTypes": ["Ingress"],
@@ -166,22 +177,13 @@ def _network_policy(tenant: str, name: str, *, namespace: str) -> Document:
     }
 
 
-def _deployment(
-    tenant: str,
-    name: str,
-    *,
-    namespace: str,
-    config: Mapping[str, bytes],
-    files: PlaneFiles,
-    parameters: Parameters,
-) -> Document:
+def _pod(name: str, *, config: Mapping[str, bytes], files: PlaneFiles, parameters: Parameters) -> Document:
     # CoreDNS reads these files only at start, so a change replaces the pod. It reloads the hosts file.
     digests = {
         "VKGATEWAY_TRUST": files.trust_digest(),
         "VKGATEWAY_COREFILE": hashlib.sha256(config["Corefile"]).hexdigest()[:16],
     }
-    own_files = [f"{COREDNS}.crt", f"{COREDNS}.key", f"{COREDNS}.kubeconfig", "ca.crt"]
-    container: dict[str, Any] = {
+    container: Document = {
         "name": "coredns",
         "image": parameters.name_server_image,
         "imagePullPolicy": "IfNotPresent",
@@ -198,26 +200,6 @@ def _deployment(
             {"name": "config", "mountPath": str(_CONFIG), "readOnly": True},
         ],
     }
-    volumes = [
-        secret_volume("files", FILES, keys=own_files),
-        secret_volume("config", name, keys=sorted(config)),
-    ]
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": _metadata(tenant, name, namespace=namespace),
-        "spec": {
-            "replicas": 1,
-            "revisionHistoryLimit": 2,
-            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
-            "selector": {"matchLabels": pod_selector(tenant, name)},
-            "template": {
-                "metadata": {"labels": component_labels(tenant, name)},
-                "spec": {**pod_defaults(parameters), "containers": [container], "volumes": volumes},
-            },
-        },
-    }
-
-
-def _metadata(tenant: str, name: str, *, namespace: str) -> dict[str, Any]:
-    return {"name": name, "namespace": namespace, "labels": component_labels(tenant, name)}
+    own_files = [f"{COREDNS}.crt", f"{COREDNS}.key", f"{COREDNS}.kubeconfig", "ca.crt"]
+    volumes = [secret_volume("files", FILES, keys=own_files), secret_volume("config", name, keys=sorted(config))]
+    return {**pod_defaults(parameters), "containers": [container], "volumes": volumes}

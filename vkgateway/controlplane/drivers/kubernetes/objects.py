@@ -34,7 +34,7 @@ def api_server_service(tenant: str, *, namespace: str, port: int) -> Document:
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": _metadata(tenant, API_SERVER, namespace=namespace),
+        "metadata": component_metadata(tenant, CONTROL_PLANE, name=API_SERVER, namespace=namespace),
         "spec": {
             "type": "ClusterIP",
             "selector": pod_selector(tenant, CONTROL_PLANE),
@@ -51,7 +51,12 @@ def control_plane_objects(
     return [
         files_secret(tenant, files.contents, namespace=namespace),
         *_network_policies(tenant, namespace=namespace),
-        _deployment(plane, files=files, version=version, parameters=parameters, namespace=namespace),
+        deployment(
+            tenant,
+            CONTROL_PLANE,
+            namespace=namespace,
+            pod=control_plane_pod(plane, files=files, version=version, parameters=parameters),
+        ),
     ]
 
 
@@ -71,31 +76,30 @@ def secret(name: str, contents: Mapping[str, bytes], *, labels: Mapping[str, str
     }
 
 
-def pod_selector(tenant: str, component: str) -> dict[str, str]:
-    """Return the labels that select the pods of a component."""
-    return {CONTROL_PLANE_LABEL: tenant, COMPONENT_LABEL: component}
-
-
-def _deployment(
-    plane: ControlPlaneSpec, *, files: PlaneFiles, version: str, parameters: Parameters, namespace: str
-) -> Document:
-    tenant = plane.cluster
+def deployment(tenant: str, component: str, *, namespace: str, pod: Document) -> Document:
+    """Return the Deployment of a component, with one pod. A new pod is ready before the old one stops."""
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": _metadata(tenant, CONTROL_PLANE, namespace=namespace),
+        "metadata": component_metadata(tenant, component, namespace=namespace),
         "spec": {
             "replicas": 1,
-            # A new API server is ready before the old one stops.
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
             "revisionHistoryLimit": 2,
-            "selector": {"matchLabels": pod_selector(tenant, CONTROL_PLANE)},
-            "template": {
-                "metadata": {"labels": component_labels(tenant, CONTROL_PLANE)},
-                "spec": control_plane_pod(plane, files=files, version=version, parameters=parameters),
-            },
+            "selector": {"matchLabels": pod_selector(tenant, component)},
+            "template": {"metadata": {"labels": component_labels(tenant, component)}, "spec": pod},
         },
     }
+
+
+def component_metadata(tenant: str, component: str, *, namespace: str, name: str = "") -> Document:
+    """Return the metadata of an object of a component; its name is the component's by default."""
+    return {"name": name or component, "namespace": namespace, "labels": component_labels(tenant, component)}
+
+
+def pod_selector(tenant: str, component: str) -> dict[str, str]:
+    """Return the labels that select the pods of a component."""
+    return {CONTROL_PLANE_LABEL: tenant, COMPONENT_LABEL: component}
 
 
 def _network_policies(tenant: str, *, namespace: str) -> list[Document]:
@@ -104,13 +108,13 @@ def _network_policies(tenant: str, *, namespace: str) -> list[Document]:
         {
             "apiVersion": "networking.k8s.io/v1",
             "kind": "NetworkPolicy",
-            "metadata": _metadata(tenant, "default-deny", namespace=namespace),
+            "metadata": component_metadata(tenant, CONTROL_PLANE, name="default-deny", namespace=namespace),
             "spec": {"podSelector": {}, "policyTypes": ["Ingress"]},
         },
         {
             "apiVersion": "networking.k8s.io/v1",
             "kind": "NetworkPolicy",
-            "metadata": _metadata(tenant, CONTROL_PLANE, namespace=namespace),
+            "metadata": component_metadata(tenant, CONTROL_PLANE, namespace=namespace),
             "spec": {
                 "podSelector": {"matchLabels": pod_selector(tenant, CONTROL_PLANE)},
                 "policyTypes": ["Ingress"],
@@ -118,7 +122,3 @@ def _network_policies(tenant: str, *, namespace: str) -> list[Document]:
             },
         },
     ]
-
-
-def _metadata(tenant: str, name: str, *, namespace: str) -> dict[str, Any]:
-    return {"name": name, "namespace": namespace, "labels": component_labels(tenant, CONTROL_PLANE)}

@@ -30,8 +30,6 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forb
     image_pull_secret: str = ""
     """Name of the Secret with registry credentials in each namespace of a control plane."""
     priority_class_name: str = ""
-    cluster_domain: str = "cluster.local"
-    """DNS domain of the management cluster."""
     etcd_endpoints: str = ""
     """Comma-separated URLs at which pods reach etcd; by default those of the gateway."""
 
