@@ -9,11 +9,13 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 from bench.__main__ import BENCHMARKS
 from operators.catalogue import KITS
 from vkgateway.arbiter.decisions import PendingReason
+from vkgateway.cli.main import cli
 from vkgateway.model.names import ADMISSION_GATE
 from vkgateway.translate.conditions import ADMITTED_CONDITION, PREEMPTED
 from vkgateway.translate.gangs import INTEGRATIONS
@@ -96,8 +98,23 @@ def test_every_pending_reason_and_gang_source_is_documented() -> None:
     assert [
         way.title for way in INTEGRATIONS if f"| {way.title} |" not in sources and f"| `{way.title}` |" not in sources
     ] == []
+    assert [code for code in PendingReason if f"`{code}`" not in reference("events")] == []
     assert PREEMPTED in reference("events")
     assert ADMITTED_CONDITION in reference("conditions")
+
+
+def test_every_command_is_documented() -> None:
+    """A row such as `tenant create`, `list` has the commands of a group."""
+    rows = re.findall(r"^\| (`.*?`) \|", reference("cli"), re.MULTILINE)
+    named = {command for row in rows for command in re.findall(r"`([a-z]+(?: [a-z]+)?)`", row)}
+    missing = []
+    with click.Context(cli) as context:
+        for name in cli.list_commands(context):
+            command = cli.get_command(context, name)
+            group = command.list_commands(context) if isinstance(command, click.Group) else []
+            parts = [f"{name} {group[0]}", *group[1:]] if group else [name]
+            missing += [part for part in parts if not {part, f"{name} {part.split()[-1]}", part.split()[-1]} & named]
+    assert missing == []
 
 
 def test_every_label_and_annotation_is_documented() -> None:

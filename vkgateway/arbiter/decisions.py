@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
@@ -25,6 +26,10 @@ class PendingReason(StrEnum):
     INFEASIBLE = "Infeasible"
     INVALID = "Invalid"
     """Its annotations contradict each other."""
+
+
+PERMANENT_REASONS: Final = frozenset({PendingReason.INFEASIBLE, PendingReason.INVALID})
+"""Reasons that waiting never resolves: the gang or the cluster must change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

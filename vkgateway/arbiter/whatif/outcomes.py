@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from vkgateway.arbiter.decisions import Admit, Decisions, PendingReason, PendingReport
+from vkgateway.arbiter.decisions import PERMANENT_REASONS, Admit, Decisions, PendingReason, PendingReport
 from vkgateway.arbiter.reasons.gang_names import Names, name_gang_ahead, split_gang_id
 from vkgateway.arbiter.snapshot import PLACED, Gang, Pod, node_name
 from vkgateway.arbiter.whatif.answers import GangName, Outcome, Placement, Verdict
@@ -73,9 +73,7 @@ def start_text(report: PendingReport | None, now: float) -> str:
 
 def is_never_starting(report: PendingReport) -> bool:
     """Return whether a gang waits until something else changes."""
-    return report.code in (PendingReason.INFEASIBLE, PendingReason.INVALID) or (
-        report.code is PendingReason.QUOTA and not report.place
-    )
+    return report.code in PERMANENT_REASONS or (report.code is PendingReason.QUOTA and not report.place)
 
 
 def _gang_verdict(*, started: bool, planned: bool, report: PendingReport | None) -> Verdict:

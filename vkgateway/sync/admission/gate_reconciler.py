@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal, Protocol
+from typing import Literal, Protocol
 
-from vkgateway.arbiter.decisions import PendingReason
+from vkgateway.arbiter.decisions import PERMANENT_REASONS, PendingReason
 from vkgateway.arbiter.queueing.admission import Admission, AdmissionState
 from vkgateway.kube import errors, resources
 from vkgateway.model.objects import Object
@@ -24,9 +24,6 @@ from vkgateway.sync.views.pods import TenantPodView
 from vkgateway.translate.conditions import ADMITTED_CONDITION
 from vkgateway.translate.governed import ungate_patch
 from vkgateway.translate.node_sizes import SizeVerdict, admit_patch
-
-_WARNING_CODES: Final = frozenset({PendingReason.INFEASIBLE, PendingReason.INVALID})
-"""Pending reasons that do not resolve by waiting."""
 
 
 class SizeJudge(Protocol):
@@ -145,7 +142,9 @@ class GateReconciler:
             return
         try:
             if action.is_new:
-                kind: Literal["Normal", "Warning"] = "Warning" if action.report_now.code in _WARNING_CODES else "Normal"
+                kind: Literal["Normal", "Warning"] = (
+                    "Warning" if action.report_now.code in PERMANENT_REASONS else "Normal"
+                )
                 await self._scope.events.emit_event(
                     view.metadata, reason=action.report_now.code, message=action.report_now.reason, kind=kind
                 )
