@@ -86,6 +86,10 @@ bench-%: setup programs
 scale: setup programs ## Run a trace of Jobs on 1,000 hollow nodes, and its simulation; takes half an hour; SCALE="--nodes 50 --tenants 3 --minutes 2"
 	@$(BIN)/python -m bench.scale $(SCALE)
 
+.PHONY: image
+image: setup ## Build the gateway's container image as an OCI archive, as root on Debian; NAME=..., BASE=..., REFRESH=1
+	@$(BIN)/python -m scripts.image $(if $(NAME),--name "$(NAME)") $(if $(BASE),--base "$(BASE)") $(if $(REFRESH),--refresh)
+
 .PHONY: operator-%
 operator-%: setup
 	@$(BIN)/python -m operators $*

@@ -33,7 +33,7 @@ async def build_root(target: Path, wanted: Root) -> None:
     Raises:
         UnavailableError: mmdebstrap is missing or fails.
     """
-    await _run_mmdebstrap(str(target), wanted.packages, hooks=wanted.hooks)
+    await run_mmdebstrap(str(target), wanted.packages, hooks=wanted.hooks)
 
 
 async def install_packages(target: Path, recipe: Recipe, *, folder: Path) -> None:
@@ -42,14 +42,11 @@ async def install_packages(target: Path, recipe: Recipe, *, folder: Path) -> Non
     Raises:
         UnavailableError: pip cannot download them.
     """
-    machine = _MACHINES.get(image_architecture(), image_architecture())
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(folder), "--no-compile"]
-    wheels = ["--only-binary=:all:", "--implementation=cp", f"--python-version={PYTHON}"]
-    wheels += [f"--platform={tag}_{machine}" for tag in ("manylinux_2_28", "manylinux_2_17", "manylinux2014")]
     if recipe.libraries:
-        await _run_checked(*pip, *wheels, *recipe.libraries, what="pip")
+        await run_checked(*pip, *wheel_options(), *recipe.libraries, what="pip")
     if recipe.sources:
-        await _run_checked(*pip, "--no-deps", *recipe.sources, what="pip")
+        await run_checked(*pip, "--no-deps", *recipe.sources, what="pip")
     with tarfile.open(target, "w") as archive:
         archive.add(folder, LIBRARIES.lstrip("/"), filter=_anonymize)
 
@@ -65,7 +62,7 @@ async def compile_packages(target: Path, root: Root, wanted: Compiled, *, folder
     sources = folder / "sources"
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", f"--dest={sources}"]
     names = ",".join(package.partition("==")[0] for package in wanted.packages)
-    await _run_checked(*pip, f"--no-binary={names}", *wanted.packages, what="pip")
+    await run_checked(*pip, f"--no-binary={names}", *wanted.packages, what="pip")
     told = " ".join(shlex.quote(f"{name}={value}") for name, value in wanted.environment.items())
     install = f"python3 -m pip install --no-deps --no-index --no-build-isolation --no-compile --target={LIBRARIES}"
     hooks = (
@@ -74,7 +71,7 @@ async def compile_packages(target: Path, root: Root, wanted: Compiled, *, folder
         f"chroot \"$1\" find {LIBRARIES} -name '*.so' -exec strip --strip-debug {{}} +",
         f"copy-out {LIBRARIES} {shlex.quote(str(folder))}",
     )
-    await _run_mmdebstrap("-", root.packages + wanted.tools, hooks=hooks, options=("--format=null",))
+    await run_mmdebstrap("-", root.packages + wanted.tools, hooks=hooks, options=("--format=null",))
     with tarfile.open(target, "w") as archive:
         archive.add(folder / Path(LIBRARIES).name, LIBRARIES.lstrip("/"), filter=_anonymize)
 
@@ -94,20 +91,36 @@ def pack_files(target: Path, programs: Mapping[str, Path], files: Mapping[str, F
             archive.add(program, path, filter=_anonymize)
 
 
-async def _run_mmdebstrap(
-    target: str, packages: Sequence[str], *, hooks: Sequence[str], options: Sequence[str] = ()
+def wheel_options() -> list[str]:
+    """Return pip's options that select wheels for the images' Python on this machine's architecture."""
+    machine = _MACHINES.get(image_architecture(), image_architecture())
+    platforms = [f"--platform={tag}_{machine}" for tag in ("manylinux_2_28", "manylinux_2_17", "manylinux2014")]
+    return ["--only-binary=:all:", "--implementation=cp", f"--python-version={PYTHON}", *platforms]
+
+
+async def run_mmdebstrap(
+    target: str, packages: Sequence[str], *, hooks: Sequence[str] = (), options: Sequence[str] = ()
 ) -> None:
+    """Build a root file system of the essential Debian packages and `packages`, as a tar file.
+
+    `options` follow those that exclude documentation.
+
+    Raises:
+        UnavailableError: mmdebstrap is missing or fails.
+    """
     if shutil.which("mmdebstrap") is None:
         raise UnavailableError("mmdebstrap is not installed; it builds images from Debian packages", hint=_DEBIAN)
-    argv = ["mmdebstrap", "--quiet", "--variant=essential", f"--include={','.join(packages)}", *options]
+    argv = ["mmdebstrap", "--quiet", "--variant=essential", f"--include={','.join(packages)}"]
     argv += [f"--dpkgopt=path-exclude={pattern}" for pattern in _LEFT_OUT]
+    argv += options
     # Java's installation scripts fail without this directory.
     argv.append('--essential-hook=mkdir -p "$1/usr/share/man/man1"')
     argv += [f"--customize-hook={hook}" for hook in hooks]
-    await _run_checked(*argv, SUITE, target, what="mmdebstrap")
+    await run_checked(*argv, SUITE, target, what="mmdebstrap")
 
 
-async def _run_checked(*argv: str, what: str) -> None:
+async def run_checked(*argv: str, what: str) -> None:
+    """Run a program. Raises UnavailableError with `what` and the last line of its output if it fails."""
     code, lines = await run_program(argv, env=os.environ, cwd=Path("/"))
     if code:
         raise UnavailableError(f"{what} failed: {lines[-1] if lines else f'exit code {code}'}", hint=" ".join(argv))
