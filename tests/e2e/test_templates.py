@@ -169,7 +169,7 @@ def test_job_with_generated_workload_starts_as_a_gang(platform: Platform, groupe
     expected = {"WaitingForQuota"}
     eventually(
         lambda: {admitted_condition(grouped, pod_name).get("reason") for pod_name in names} == expected,
-        what="both are told",
+        what="both are reported",
     )
     facts = explained_gang(platform, names[0])
     assert (facts["name"], facts["minimum"], facts["waiting"]) == (name, 2, 2)

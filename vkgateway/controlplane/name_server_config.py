@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from vkgateway.controlplane.plane import CLUSTER_DOMAIN
+from vkgateway.controlplane.plane_files import PlaneFiles
+
+_SMALL_RUNTIME: Final = {"GOGC": "30", "GOMAXPROCS": "1"}
+"""Go runtime settings for a server that answers a few hundred queries per second and is mostly idle."""
 
 # CoreDNS runs `hosts` before `kubernetes`; the order is fixed when it is built. All zones share one block, since each
 # zone of a block would watch the API server again. Names of the cluster are not cached, so that a change is visible at
@@ -65,3 +70,13 @@ def render_corefile(
 def render_hosts_file(addresses: Mapping[str, str]) -> str:
     """Return a hosts file of the names whose address differs from the one in the tenant's API server."""
     return "".join(f"{address} {name}\n" for name, address in sorted(addresses.items()))
+
+
+def name_server_environment(files: PlaneFiles, *, corefile: str) -> dict[str, str]:
+    """Return the environment of CoreDNS.
+
+    CoreDNS reads its configuration and authorities only at start. Their digests change its description, which restarts
+    it. It reloads the hosts file.
+    """
+    digest = hashlib.sha256(corefile.encode()).hexdigest()[:16]
+    return {**_SMALL_RUNTIME, "VKGATEWAY_TRUST": files.trust_digest(), "VKGATEWAY_COREFILE": digest}

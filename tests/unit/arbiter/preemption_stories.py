@@ -46,7 +46,7 @@ def preemption_comes_to_an_end(random: Random, *, more: int = 0) -> StoryCheck:
         _play_story(cluster, each)
         cluster.run_for(2 * _QUIET_SECONDS, step=4)
         for _ in range(10):
-            assert not (evicts := cluster.cycle().evicts), f"still goes on: {evicts}"
+            assert not (evicts := cluster.cycle().evicts), f"evictions continue: {evicts}"
             cluster.advance(4)
 
     return random_story(random, mix), check

@@ -1,4 +1,4 @@
-"""Gangs whose pods name different pools: all parts start together, each by the rules of its own pool."""
+"""Gangs whose pods name different pools: all parts start together, each by the rules of its pool."""
 
 from __future__ import annotations
 

@@ -156,8 +156,8 @@ def test_borrowing_replacement_pod_is_evicted_without_its_gang() -> None:
     cluster.add(make_gang("next", "a", [4]))
     cluster.cycle()
     assert cluster.borrowed_marks("next") == {False}
-    anew = Pod(uid="anew", shape=failed.shape, rank=1)
-    cluster.gangs["pair"] = replace(cluster.gangs["pair"], pods=(*cluster.gangs["pair"].pods, anew), minimum=2)
+    replacement = Pod(uid="replacement", shape=failed.shape, rank=1)
+    cluster.gangs["pair"] = replace(cluster.gangs["pair"], pods=(*cluster.gangs["pair"].pods, replacement), minimum=2)
     cluster.cycle()
     assert cluster.borrowed_marks("pair") == {False, True}
 
@@ -165,7 +165,7 @@ def test_borrowing_replacement_pod_is_evicted_without_its_gang() -> None:
     decisions = decide(cluster.snapshot(), cluster.now)
 
     [evict] = decisions.evicts
-    assert (evict.gang, evict.pods, evict.makes_room_for) == ("pair", ("anew",), "high")
+    assert (evict.gang, evict.pods, evict.makes_room_for) == ("pair", ("replacement",), "high")
     assert not decisions.plans["high"].borrowed
 
 

@@ -14,39 +14,12 @@ from vkgateway.controlplane.drivers.kubernetes.names import CONTROL_PLANE
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import DEPLOYMENTS, NAMESPACES, PODS, SECRETS, SERVICES
-
-
-class NamespaceMetadata(msgspec.Struct, rename="camel"):
-    """The fields of a namespace's metadata that tell whose it is and whether it is being deleted."""
-
-    uid: str = ""
-    labels: dict[str, str] = {}
-    deletion_timestamp: str = ""
-
-
-class _Namespace(msgspec.Struct):
-    metadata: NamespaceMetadata
-
-
-class _ServicePort(msgspec.Struct):
-    port: int
-
-
-class _ServiceSpec(msgspec.Struct):
-    cluster_ip: str = msgspec.field(default="", name="clusterIP")
-    ports: list[_ServicePort] = []
-
-
-class _Service(msgspec.Struct):
-    spec: _ServiceSpec = msgspec.field(default_factory=_ServiceSpec)
-
-
-class _Secret(msgspec.Struct):
-    data: dict[str, str] = {}
+from vkgateway.model.objects import Condition, Meta, decode_namespace, decode_secret
+from vkgateway.translate.services import decode_service
 
 
 class _DeploymentStatus(msgspec.Struct, rename="camel"):
-    conditions: list[failures.Condition] = []
+    conditions: tuple[Condition, ...] = ()
     available_replicas: int = 0
 
 
@@ -54,17 +27,14 @@ class _Deployment(msgspec.Struct):
     status: _DeploymentStatus = msgspec.field(default_factory=_DeploymentStatus)
 
 
-_decode_service: Final = msgspec.json.Decoder(_Service).decode
-_decode_secret: Final = msgspec.json.Decoder(_Secret).decode
-_decode_namespace: Final = msgspec.json.Decoder(_Namespace).decode
 _decode_deployment: Final = msgspec.json.Decoder(_Deployment).decode
 _decode_pod: Final = msgspec.json.Decoder(failures.Pod).decode
 
 
-async def read_namespace(client: Client, name: str) -> NamespaceMetadata | None:
+async def read_namespace(client: Client, name: str) -> Meta | None:
     """Return the metadata of a namespace; None if it does not exist."""
     try:
-        return _decode_namespace(await client.get(NAMESPACES, name)).metadata
+        return decode_namespace(await client.get(NAMESPACES, name)).metadata
     except errors.NotFound:
         return None
 
@@ -72,7 +42,7 @@ async def read_namespace(client: Client, name: str) -> NamespaceMetadata | None:
 async def read_secret(client: Client, name: str, *, namespace: str) -> Mapping[str, bytes]:
     """Return the contents of a Secret by key; none if it does not exist."""
     try:
-        found = _decode_secret(await client.get(SECRETS, name, namespace=namespace))
+        found = decode_secret(await client.get(SECRETS, name, namespace=namespace))
     except errors.NotFound:
         return {}
     return {key: base64.b64decode(value) for key, value in found.data.items()}
@@ -88,8 +58,8 @@ async def read_endpoint(client: Client, service: str, *, namespace: str) -> Serv
 
 def service_endpoint(body: bytes) -> ServerEndpoint | None:
     """Return address and first port of a stored Service; None if it has no address yet."""
-    spec = _decode_service(body).spec
-    return ServerEndpoint(spec.cluster_ip, spec.ports[0].port) if spec.cluster_ip and spec.ports else None
+    service = decode_service(body)
+    return ServerEndpoint(service.cluster_ip, service.spec["ports"][0]["port"]) if service.cluster_ip else None
 
 
 async def read_failure(client: Client, *, namespace: str) -> str:

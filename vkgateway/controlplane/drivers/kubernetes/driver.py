@@ -142,7 +142,7 @@ class KubernetesDriver:
         return f"{namespace}: {reason}" if reason else ""
 
     async def remove(self, tenant: str) -> None:
-        """Delete the tenant's namespace, and wait until its pods are gone: then nothing writes to etcd anymore.
+        """Delete the tenant's namespace, and wait until it does not exist: then none of its pods writes to etcd.
 
         Raises:
             UnavailableError: the namespace still exists after a minute.

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from vkgateway.model.objects import Condition, Meta, find_condition
+
 _STARTING = frozenset({"", "ContainerCreating", "PodInitializing"})
 """Reasons of a waiting container that say only that its start takes time."""
 _ALLOWED_RESTARTS = 3
@@ -43,42 +45,24 @@ class ContainerStatus(msgspec.Struct, rename="camel"):
     last_state: ContainerState = msgspec.field(default_factory=ContainerState)
 
 
-class Condition(msgspec.Struct):
-    """A condition of a pod or Deployment."""
-
-    type: str
-    status: str
-    reason: str = ""
-    message: str = ""
-
-
 class PodStatus(msgspec.Struct, rename="camel"):
     """The fields of a pod's status that tell a failure."""
 
-    conditions: list[Condition] = []
-    container_statuses: list[ContainerStatus] = []
-
-
-class Metadata(msgspec.Struct, rename="camel"):
-    """Name of a pod, and whether it is being deleted."""
-
-    name: str
-    deletion_timestamp: str = ""
+    conditions: tuple[Condition, ...] = ()
+    container_statuses: tuple[ContainerStatus, ...] = ()
 
 
 class Pod(msgspec.Struct):
     """A pod of a control plane."""
 
-    metadata: Metadata
+    metadata: Meta
     status: PodStatus = msgspec.field(default_factory=PodStatus)
 
 
-def deployment_failure(conditions: Iterable[Condition]) -> str:
+def deployment_failure(conditions: Sequence[Condition]) -> str:
     """Return why the API server rejects the pods of a Deployment, for example a quota; empty if it admits them."""
-    for condition in conditions:
-        if condition.type == "ReplicaFailure" and condition.status == "True":
-            return f"its pods are rejected: {condition.message}"
-    return ""
+    failure = find_condition(conditions, "ReplicaFailure")
+    return f"its pods are rejected: {failure.message}" if failure is not None and failure.status == "True" else ""
 
 
 def pod_failure(pods: Iterable[Pod]) -> str:
@@ -90,10 +74,10 @@ def pod_failure(pods: Iterable[Pod]) -> str:
 
 
 def _scheduling_failure(pod: Pod) -> str:
-    for condition in pod.status.conditions:
-        if condition.type == "PodScheduled" and condition.status == "False" and condition.reason != "SchedulingGated":
-            return f"pod {pod.metadata.name} is not scheduled: {condition.message}"
-    return ""
+    scheduled = find_condition(pod.status.conditions, "PodScheduled")
+    if scheduled is None or scheduled.status != "False" or scheduled.reason == "SchedulingGated":
+        return ""
+    return f"pod {pod.metadata.name} is not scheduled: {scheduled.message}"
 
 
 def _start_failure(pod: Pod) -> str:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-import msgspec
 import structlog
 
 from vkgateway.controlplane.drivers.base import ServerEndpoint
@@ -26,7 +24,7 @@ from vkgateway.controlplane.drivers.kubernetes.objects import (
 )
 from vkgateway.controlplane.drivers.kubernetes.parameters import Parameters
 from vkgateway.controlplane.drivers.kubernetes.pods import container_security, pod_defaults, secret_volume
-from vkgateway.controlplane.name_server_config import render_corefile, render_hosts_file
+from vkgateway.controlplane.name_server_config import name_server_environment, render_corefile, render_hosts_file
 from vkgateway.controlplane.plane_files import COREDNS, PlaneFiles
 from vkgateway.kube import errors
 from vkgateway.kube.apply import apply_objects
@@ -34,6 +32,7 @@ from vkgateway.kube.client import Client
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.kube.resources import DEPLOYMENTS, NETWORK_POLICIES, SECRETS, SERVICES, Resource
 from vkgateway.model.errors import UnavailableError
+from vkgateway.model.objects import decode_object
 from vkgateway.translate.egress_rules import NameServerRange
 
 _log = structlog.get_logger(__name__)
@@ -46,8 +45,6 @@ _CONFIG: Final = MOUNT.parent / "coredns"
 
 _READY_SECONDS: Final = 20.0
 _POLL_SECONDS: Final = 0.2
-_SMALL_RUNTIME: Final = {"GOGC": "30", "GOMAXPROCS": "1"}
-"""Go runtime settings for a server that answers a few hundred queries per second and is mostly idle."""
 
 
 class PodNameServers:
@@ -85,9 +82,9 @@ class PodNameServers:
         stored = await apply_objects(
             self._client,
             [
+                _network_policy(tenant, name, namespace=namespace),
                 secret(name, config, labels=component_labels(tenant, name), namespace=namespace),
                 _service(tenant, name, namespace=namespace),
-                _network_policy(tenant, name, namespace=namespace),
                 deployment(
                     tenant,
                     name,
@@ -97,7 +94,7 @@ class PodNameServers:
             ],
         )
         await self._wait_until_available(tenant, name, namespace=namespace)
-        endpoint = service_endpoint(stored[1])
+        endpoint = service_endpoint(stored[2])
         if endpoint is None:
             raise UnavailableError(f"Service {namespace}/{name} has no address yet")
         return endpoint
@@ -105,12 +102,12 @@ class PodNameServers:
     async def remove_stale(self, clusters: Collection[str]) -> None:
         """See `NameServers`."""
         selector = f"{CONTROL_PLANE_LABEL},app.kubernetes.io/managed-by=vkgateway"
-        for resource in (DEPLOYMENTS, SERVICES, NETWORK_POLICIES, SECRETS):
-            async for page in self._client.list_pages(resource, label_selector=selector):
-                for found in map(_decode_listed, page.items):
-                    name = found.metadata.name
-                    if name.startswith(_PREFIX) and name.removeprefix(_PREFIX) not in clusters:
-                        await self._delete(resource, name, namespace=found.metadata.namespace)
+        async for page in self._client.list_pages(NETWORK_POLICIES, label_selector=selector):
+            for policy in (decode_object(item).metadata for item in page.items):
+                if policy.name.startswith(_PREFIX) and policy.name.removeprefix(_PREFIX) not in clusters:
+                    # The policy marks a name server: it is created first and deleted last.
+                    for resource in (DEPLOYMENTS, SERVICES, SECRETS, NETWORK_POLICIES):
+                        await self._delete(resource, policy.name, namespace=policy.namespace)
 
     async def _delete(self, resource: Resource, name: str, *, namespace: str) -> None:
         try:
@@ -135,18 +132,6 @@ class PodNameServers:
             if self._clock.monotonic() > deadline:
                 raise UnavailableError(f"the name server of tenant {tenant!r} is not available yet")
             await self._clock.sleep(_POLL_SECONDS)
-
-
-class _Metadata(msgspec.Struct):
-    name: str
-    namespace: str = ""
-
-
-class _Listed(msgspec.Struct):
-    metadata: _Metadata
-
-
-_decode_listed: Final = msgspec.json.Decoder(_Listed).decode
 
 
 def _service(tenant: str, name: str, *, namespace: str) -> Document:
@@ -178,17 +163,13 @@ def _network_policy(tenant: str, name: str, *, namespace: str) -> Document:
 
 
 def _pod(name: str, *, config: Mapping[str, bytes], files: PlaneFiles, parameters: Parameters) -> Document:
-    # CoreDNS reads these files only at start, so a change replaces the pod. It reloads the hosts file.
-    digests = {
-        "VKGATEWAY_TRUST": files.trust_digest(),
-        "VKGATEWAY_COREFILE": hashlib.sha256(config["Corefile"]).hexdigest()[:16],
-    }
+    environment = name_server_environment(files, corefile=config["Corefile"].decode())
     container: Document = {
         "name": "coredns",
         "image": parameters.name_server_image,
         "imagePullPolicy": "IfNotPresent",
         "args": [f"-conf={_CONFIG / 'Corefile'}"],
-        "env": [{"name": key, "value": value} for key, value in sorted({**_SMALL_RUNTIME, **digests}.items())],
+        "env": [{"name": key, "value": value} for key, value in sorted(environment.items())],
         "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}},
         # The official program carries this file capability, and does not start where it is not granted.
         "securityContext": container_security(added=["NET_BIND_SERVICE"]),

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated
 
 import msgspec
 
+from vkgateway.controlplane.components import PROGRAMS
 from vkgateway.controlplane.plane import ComponentName
 from vkgateway.model.errors import InputError
 
-_IMAGES: Mapping[str, str] = {
-    "apiserver": "kube-apiserver",
-    "controller-manager": "kube-controller-manager",
-    "scheduler": "kube-scheduler",
-}
 _COREDNS_VERSION = "v1.15.0"
 
 
@@ -35,7 +30,7 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forb
 
     def component_image(self, name: ComponentName, version: str) -> str:
         """Return the image of a component for a Kubernetes version such as `1.36.3`."""
-        return f"{self.registry}/{_IMAGES[name]}:v{version}"
+        return f"{self.registry}/{PROGRAMS[name]}:v{version}"
 
     @property
     def name_server_image(self) -> str:

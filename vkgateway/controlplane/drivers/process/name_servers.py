@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import ipaddress
 import re
 import shutil
@@ -22,7 +21,7 @@ from vkgateway.controlplane.drivers.base import ServerEndpoint
 from vkgateway.controlplane.drivers.process.interfaces import ProgramResolver, Supervisor
 from vkgateway.controlplane.drivers.process.plane_directory import read_plane_files
 from vkgateway.controlplane.drivers.process.ports import PortCheck, choose_port
-from vkgateway.controlplane.name_server_config import render_corefile, render_hosts_file
+from vkgateway.controlplane.name_server_config import name_server_environment, render_corefile, render_hosts_file
 from vkgateway.controlplane.plane_files import COREDNS
 from vkgateway.model.errors import UnavailableError
 from vkgateway.model.names import is_ip_address
@@ -38,8 +37,6 @@ _DIRECTORY_PREFIX: Final = "names-"
 _STOP_RANK: Final = 60
 _READY_SECONDS: Final = 20.0
 _POLL_SECONDS: Final = 0.1
-_SMALL_RUNTIME: Final = {"GOGC": "30", "GOMAXPROCS": "1"}
-"""Go runtime settings for a server that answers a few hundred queries per second and is mostly idle."""
 _PORT_PATTERN = re.compile(r"^\.:(\d+) \{", re.ASCII)
 
 
@@ -108,8 +105,7 @@ class ProcessNameServers:
         spec = ProcessSpec(
             name=f"tenant/{tenant}/names-{cluster}",
             argv=(str(program), f"-conf={path}"),
-            # CoreDNS reads these files only at start, so a change restarts the process.
-            env={**_SMALL_RUNTIME, "VKGATEWAY_TRUST": files.trust_digest(), "VKGATEWAY_COREFILE": _short_digest(text)},
+            env=name_server_environment(files, corefile=text),
             stop_rank=_STOP_RANK,
             stop_timeout=3.0,
         )
@@ -159,10 +155,6 @@ def _has_acl(program: Path) -> bool:
         return True
     log.warning("CoreDNS lacks the plug-in acl, so name servers answer every client", program=str(program))
     return False
-
-
-def _short_digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _write_if_changed(path: Path, text: str) -> None:
