@@ -78,7 +78,7 @@ class ControlPlanes(_Section, frozen=True):
         ),
     ] = "process"
     parameters: Annotated[
-        dict[str, str], Meta(description="Parameters of the driver, as in a StorageClass; the driver process has none.")
+        dict[str, Any], Meta(description="Parameters of the driver, as in a StorageClass; the driver process has none.")
     ] = {}
     templates_dir: Annotated[str, Meta(description="Directory of tenant templates; empty: the shipped templates.")] = ""
     program_dirs: Annotated[tuple[str, ...], Meta(description="Directories that are searched for programs first.")] = ()

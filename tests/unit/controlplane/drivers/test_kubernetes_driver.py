@@ -36,7 +36,7 @@ class ManagementWorld(World):
         self.cluster = management.store
         self.requests = management.requests
         self.client = client
-        self.parameters: dict[str, str] = {}
+        self.parameters: dict[str, Any] = {}
 
     def create_driver(self) -> Driver:
         return create_driver(

@@ -21,6 +21,7 @@ from vkgateway.controlplane.drivers.kubernetes.cluster import (
 from vkgateway.controlplane.drivers.kubernetes.name_servers import PodNameServers
 from vkgateway.controlplane.drivers.kubernetes.names import API_SERVER, CONTROL_PLANE_LABEL, FILES, MOUNT, PORT
 from vkgateway.controlplane.drivers.kubernetes.parameters import Parameters, parse_parameters
+from vkgateway.controlplane.drivers.kubernetes.pull_secrets import copy_pull_secrets
 from vkgateway.controlplane.plane import ControlPlaneSpec
 from vkgateway.controlplane.plane_files import Authorities, PlaneFiles, render_plane_files
 from vkgateway.kube import errors
@@ -113,7 +114,7 @@ class KubernetesDriver:
             bind_address="0.0.0.0",  # noqa: S104 - the address of the pod, which is not known in advance
             bind_port=PORT,
             local_url=f"https://127.0.0.1:{PORT}",
-            etcd_endpoints=self._parameters.etcd_urls or plane.etcd_endpoints,
+            etcd_endpoints=self._parameters.etcd_endpoints or plane.etcd_endpoints,
             has_anonymous_health=plane.minor_version >= _ANONYMOUS_PATHS_SINCE,
         )
         files = await asyncio.to_thread(
@@ -124,9 +125,11 @@ class KubernetesDriver:
             current=await self._read_files(plane.cluster),
             now=self._clock.now(),
         )
+        namespace = self._namespace(plane.cluster)
         documents = objects.control_plane_objects(
-            plane, files=files, version=version, parameters=self._parameters, namespace=self._namespace(plane.cluster)
+            plane, files=files, version=version, parameters=self._parameters, namespace=namespace
         )
+        await copy_pull_secrets(self._client, self._parameters.image_pull_secrets, tenant=plane.cluster, to=namespace)
         await apply_objects(self._client, documents)
         return files.kubelet_clients()
 

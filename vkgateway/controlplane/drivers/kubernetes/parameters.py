@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import re
+from collections.abc import Mapping
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -12,35 +14,53 @@ from vkgateway.model.errors import InputError
 
 _COREDNS_VERSION = "v1.15.0"
 
+_IMAGE_NAME = re.compile(r"[a-z0-9][-a-z0-9._/]*:[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+class Toleration(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """A toleration, as in a pod."""
+
+    key: str = ""
+    operator: Literal["", "Equal", "Exists", "Lt", "Gt"] = ""
+    value: str = ""
+    effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
+    toleration_seconds: int | None = None
+
 
 class Parameters(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """Where images come from, and how the pods of control planes are scheduled."""
 
     registry: str = "registry.k8s.io"
     """Prefix of all images. A mirror keeps the names and tags of the official releases."""
+    image_digests: dict[str, str] = {}
+    """Digest of an image by name and tag, such as `kube-apiserver:v1.36.3`. Other images are named by their tag."""
     core_dns_image: str = ""
     """Image of the name servers; by default `coredns/coredns` of the registry."""
     namespace_prefix: Annotated[str, msgspec.Meta(pattern=r"^[a-z]([-a-z0-9]{0,29}[a-z0-9])?-$")] = "vkgateway-tenant-"
     """Prefix of the namespace of each tenant's control plane; the tenant's name follows."""
-    image_pull_secret: str = ""
-    """Name of the Secret with registry credentials in each namespace of a control plane."""
+    image_pull_secrets: tuple[str, ...] = ()
+    """Names of Secrets in `vkgateway-system` with registry credentials. Each control plane's namespace gets a copy."""
     priority_class_name: str = ""
-    etcd_endpoints: str = ""
-    """Comma-separated URLs at which pods reach etcd; by default those of the gateway."""
+    node_selector: dict[str, str] = {}
+    """Labels of the nodes on which control planes and name servers run."""
+    tolerations: tuple[Toleration, ...] = ()
+    """Tolerations of control planes and name servers."""
+    etcd_endpoints: tuple[str, ...] = ()
+    """URLs at which pods reach etcd; by default those of the gateway."""
 
     def component_image(self, name: ComponentName, version: str) -> str:
         """Return the image of a component for a Kubernetes version such as `1.36.3`."""
-        return f"{self.registry}/{PROGRAMS[name]}:v{version}"
+        return self._image(f"{PROGRAMS[name]}:v{version}")
 
     @property
     def name_server_image(self) -> str:
         """Image of CoreDNS."""
-        return self.core_dns_image or f"{self.registry}/coredns/coredns:{_COREDNS_VERSION}"
+        return self.core_dns_image or self._image(f"coredns/coredns:{_COREDNS_VERSION}")
 
-    @property
-    def etcd_urls(self) -> tuple[str, ...]:
-        """URLs at which pods reach etcd; empty if they are those of the gateway."""
-        return tuple(url.strip() for url in self.etcd_endpoints.split(",") if url.strip())
+    def _image(self, name: str) -> str:
+        digest = self.image_digests.get(name)
+        return f"{self.registry}/{name}@{digest}" if digest else f"{self.registry}/{name}"
 
 
 def parse_parameters(given: object) -> Parameters:
@@ -50,7 +70,18 @@ def parse_parameters(given: object) -> Parameters:
         InputError: a parameter is unknown or invalid; the hint lists the known ones.
     """
     try:
-        return msgspec.convert(given or {}, Parameters)
+        found = msgspec.convert(given or {}, Parameters)
     except msgspec.ValidationError as error:
         known = ", ".join(sorted(field.encode_name for field in msgspec.structs.fields(Parameters)))
         raise InputError(f"controlPlanes.parameters: {error}", hint=f"Parameters of this driver: {known}.") from error
+    _check_digests(found.image_digests)
+    return found
+
+
+def _check_digests(digests: Mapping[str, str]) -> None:
+    for name, digest in digests.items():
+        if not _IMAGE_NAME.fullmatch(name) or not _DIGEST.fullmatch(digest):
+            raise InputError(
+                f"controlPlanes.parameters.imageDigests: {name!r}: {digest!r} is not an image with its digest",
+                hint="Write NAME:TAG and the digest, such as kube-apiserver:v1.36.3: sha256:… with 64 digits.",
+            )

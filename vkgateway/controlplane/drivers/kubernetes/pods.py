@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
+
 from vkgateway.controlplane.components import PROGRAMS, component_arguments, component_environment
 from vkgateway.controlplane.drivers.kubernetes.names import FILES, MOUNT, PORT
 from vkgateway.controlplane.drivers.kubernetes.parameters import Parameters
@@ -56,10 +58,14 @@ def pod_defaults(parameters: Parameters) -> dict[str, Any]:
             "seccompProfile": {"type": "RuntimeDefault"},
         },
     }
-    if parameters.image_pull_secret:
-        defaults["imagePullSecrets"] = [{"name": parameters.image_pull_secret}]
+    if parameters.image_pull_secrets:
+        defaults["imagePullSecrets"] = [{"name": name} for name in parameters.image_pull_secrets]
     if parameters.priority_class_name:
         defaults["priorityClassName"] = parameters.priority_class_name
+    if parameters.node_selector:
+        defaults["nodeSelector"] = dict(parameters.node_selector)
+    if parameters.tolerations:
+        defaults["tolerations"] = msgspec.to_builtins(parameters.tolerations)
     return defaults
 
 

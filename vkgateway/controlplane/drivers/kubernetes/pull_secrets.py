@@ -1,0 +1,51 @@
+"""Copies of registry credentials in the namespaces of control planes: kubelets read them in the pod's namespace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from vkgateway.controlplane.drivers.kubernetes.names import CONTROL_PLANE, component_labels
+from vkgateway.kube import errors
+from vkgateway.kube.apply import apply_objects
+from vkgateway.kube.client import Client
+from vkgateway.kube.resources import SECRETS
+from vkgateway.model.errors import UnavailableError
+from vkgateway.model.names import SYSTEM_NAMESPACE
+
+
+class _Credentials(msgspec.Struct):
+    type: str = "Opaque"
+    data: dict[str, str] = {}
+
+
+_decode_credentials: Final = msgspec.json.Decoder(_Credentials).decode
+
+
+async def copy_pull_secrets(client: Client, names: Sequence[str], *, tenant: str, to: str) -> None:
+    """Copy Secrets with registry credentials to the namespace of a tenant's control plane.
+
+    Raises:
+        UnavailableError: a Secret does not exist.
+    """
+    labels = component_labels(tenant, CONTROL_PLANE)
+    await apply_objects(client, [await _copy(client, name, labels=labels, namespace=to) for name in names])
+
+
+async def _copy(client: Client, name: str, *, labels: dict[str, str], namespace: str) -> dict[str, Any]:
+    try:
+        found = _decode_credentials(await client.get(SECRETS, name, namespace=SYSTEM_NAMESPACE))
+    except errors.NotFound as error:
+        raise UnavailableError(
+            f"Secret {SYSTEM_NAMESPACE}/{name} of controlPlanes.parameters.imagePullSecrets does not exist",
+            hint=f"Create it: kubectl create secret docker-registry {name} -n {SYSTEM_NAMESPACE} ...",
+        ) from error
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": name, "namespace": namespace, "labels": labels},
+        "type": found.type,
+        "data": found.data,
+    }
