@@ -46,6 +46,40 @@ async def load(*, archives: tuple[Path, ...], data_dir: Path) -> None:
                 click.echo(name)
 
 
+@image.command(
+    "load-control-planes", epilog="\b\nExample: vkgateway image load-control-planes --kubernetes-version 1.35.8"
+)
+@click.option(
+    "--kubernetes-version",
+    "versions",
+    metavar="X.Y.Z",
+    multiple=True,
+    help="Kubernetes version of control planes; repeatable. [default: see `vkgateway version`]",
+)
+@data_dir_option
+@run_async
+async def load_control_planes(*, versions: tuple[str, ...], data_dir: Path) -> None:
+    """Load images of Kubernetes control planes, etcd and CoreDNS that are made from programs of this machine.
+
+    They have the names of the official images, so control planes run as pods without a registry.
+    """
+    import tempfile
+
+    from vkgateway.local import images
+    from vkgateway.local.control_plane_images import write_control_plane_images
+    from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
+
+    with Progress() as progress, tempfile.TemporaryDirectory() as folder:
+        await images.find_containerd(data_dir, report=progress)
+        archive = Path(folder) / "control-planes.tar"
+        for version in versions or (DEFAULT_KUBERNETES_VERSION,):
+            progress(f"writing images of Kubernetes {version}")
+            await write_control_plane_images(archive, report=progress, kubernetes_version=version)
+            progress(f"loading images of Kubernetes {version}")
+            for name in await images.load_images(data_dir, archive, report=progress):
+                click.echo(name)
+
+
 @image.command("list", epilog="\b\nExample: vkgateway image list -o json")
 @output_option
 @data_dir_option

@@ -35,6 +35,7 @@ Examples:
   vkgateway up
   vkgateway up --real-node no --port compute-api=16443
   vkgateway up --data-dir /tmp/second --port-range 20000-20999
+  vkgateway up --cluster-only --real-node yes
 """
 
 
@@ -82,6 +83,11 @@ Examples:
     show_default=True,
     help="Run the gateway; --no-gateway stops it. Not remembered.",
 )
+@click.option(
+    "--cluster-only",
+    is_flag=True,
+    help="Start only a cluster, without vkgateway, to install the chart into. Not remembered.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="Print only errors.")
 @data_dir_option
 @run_async
@@ -96,6 +102,7 @@ async def up(
     templates_dir: Path | None,
     program_dirs: tuple[Path, ...],
     gateway: bool,
+    cluster_only: bool,
     quiet: bool,
     data_dir: Path,
 ) -> None:
@@ -119,13 +126,14 @@ async def up(
         templates_dir=templates_dir,
         program_dirs=tuple(folder.absolute() for folder in program_dirs),
         gateway=gateway,
+        cluster_only=cluster_only,
     )
     with Progress(quiet=quiet) as progress:
         record = await startup.up(data_dir, options, report=progress)
         if record.real_node_why_not:
             progress.done(f"no real node: {record.real_node_why_not}")
         progress.done("platform is up")
-    if not quiet:
+    if not quiet and not cluster_only:
         click.echo(_next_steps(data_dir, record))
 
 

@@ -48,6 +48,8 @@ class UpOptions:
     program_dirs: tuple[Path, ...] = ()
     cache_dir: Path | None = None
     gateway: bool = True
+    cluster_only: bool = False
+    """Start an ordinary cluster without vkgateway's API types, roles and gateway, to install the chart into."""
 
 
 DEFAULT_VERSION: Final = DEFAULT_KUBERNETES_VERSION

@@ -192,7 +192,7 @@ class Startup:
             Step(name="apiserver", title="compute API server", needs=("etcd",), run=self._start_api_server),
             component("controller-manager", "compute controller-manager"),
             component("scheduler", "compute scheduler"),
-            Step(name="definitions", title="API types", needs=("apiserver",), run=self._apply_definitions),
+            self._definitions_step(),
             *self._hollow.build_steps(kwok_program=self._programs["kwok"], api=self._api),
             Step(name="storage", title="storage", needs=("apiserver",), run=self._start_storage),
             Step(name="renewal", title="renewal of certificates", run=self._start_renewal),
@@ -201,7 +201,8 @@ class Startup:
             steps += self._real.build_steps(programs=self._programs, api=self._api, authority=self._pki.compute.ca)
         elif self._paths.node_dir.exists():
             steps.append(Step(name="no-real-node", title="real node", needs=("apiserver",), run=self._remove_real_node))
-        return [*steps, *self._gateway.build_steps(enabled=self._options.gateway, api=self._api)]
+        gateway = self._options.gateway and not self._options.cluster_only
+        return [*steps, *self._gateway.build_steps(enabled=gateway, api=self._api)]
 
     async def _start_etcd(self) -> None:
         ports = self._record.ports
@@ -227,6 +228,15 @@ class Startup:
         wanted = compute.process_spec(name, record=self._record, files=self._files, programs=self._programs)
         await self._supervisor.ensure_process(wanted)
         return "started"
+
+    def _definitions_step(self) -> Step:
+        if self._options.cluster_only:
+            return Step(name="definitions", title="API endpoints", needs=("apiserver",), run=self._apply_endpoints)
+        return Step(name="definitions", title="API types", needs=("apiserver",), run=self._apply_definitions)
+
+    async def _apply_endpoints(self) -> str:
+        await apply_objects(self._api, compute.own_endpoints(self._record), field_manager=FIELD_MANAGER)
+        return "vkgateway is not installed"
 
     async def _apply_definitions(self) -> str:
         pools = [*self._record.hollow_nodes, *([real_node_steps.POOL] if self._real else [])]

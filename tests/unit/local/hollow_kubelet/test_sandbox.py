@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -59,7 +60,10 @@ async def shell(script: str) -> CommandResult:
 
 
 async def until_gone(pids: list[int]) -> None:
-    processes = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+    processes = []
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            processes.append(psutil.Process(pid))
     _, left = await asyncio.to_thread(psutil.wait_procs, processes, 10)
     assert not left
 
