@@ -70,6 +70,10 @@ docs: setup ## Build the documentation site in build/docs, and check links and a
 reference: setup ## Write the generated parts of docs/reference from the code
 	@$(BIN)/python scripts/reference.py
 
+.PHONY: chart
+chart: setup ## Write the generated files of deploy/chart from the code and values.yaml
+	@$(BIN)/python scripts/chart_files.py
+
 .PHONY: conformance
 conformance: setup programs ## Run the Kubernetes conformance tests in a tenant and in the compute cluster; takes hours, resumable; FOCUS=..., AGAIN=failed, OFTEN=3
 	@$(BIN)/python scripts/conformance.py

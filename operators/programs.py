@@ -1,4 +1,4 @@
-"""Public operators and schedulers: their releases, their builds, and the manifests stored with them."""
+"""Public operators, schedulers and Helm: their releases, their builds, and the manifests stored with them."""
 
 from __future__ import annotations
 
@@ -111,3 +111,22 @@ VIRTUAL_KUBELET_SUITE: Final = PublishedPrograms(
     {},
 )
 """virtual-kubelet's end-to-end suite, and the pod that represents a node's kubelet in it."""
+
+HELM: Final = PublishedPrograms(
+    BuildUnit(
+        name="helm",
+        project="helm",
+        packages={"helm": "helm.sh/helm/v3/cmd/helm"},
+        modules=("helm.sh/helm/v3",),
+        variables=(
+            "helm.sh/helm/v3/internal/version.version=v{version}",
+            # The release that `helm template` assumes without --kube-version.
+            "helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1",
+            "helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=36",
+        ),
+        replacements={},
+        seconds=180,
+    ),
+    "3.22.0",
+    {},
+)

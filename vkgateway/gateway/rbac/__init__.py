@@ -18,6 +18,11 @@ def management_roles() -> list[dict[str, Any]]:
     return _read_manifests("management.yaml")
 
 
+def control_plane_roles() -> list[dict[str, Any]]:
+    """Return the manifests of the role of the driver `kubernetes` in the management cluster."""
+    return _read_manifests("control-planes.yaml")
+
+
 def _read_manifests(file: str) -> list[dict[str, Any]]:
     text = (resources.files(__name__) / file).read_text()
     return [document for document in yaml.safe_load_all(text) if document]

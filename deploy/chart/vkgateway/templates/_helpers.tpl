@@ -1,0 +1,62 @@
+{{/* Labels of every object; call with (dict "root" $ "component" NAME). */}}
+{{- define "vkgateway.labels" -}}
+{{ include "vkgateway.selector" . }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: vkgateway
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{/* Labels that select the pods of a component. */}}
+{{- define "vkgateway.selector" -}}
+app.kubernetes.io/name: vkgateway
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end -}}
+
+{{/* Name of an image; call with (dict "image" IMAGE "repository" DEFAULT "tag" DEFAULT). */}}
+{{- define "vkgateway.image" -}}
+{{- $repository := .image.repository | default .repository -}}
+{{- if .image.digest -}}
+{{ $repository }}@{{ .image.digest }}
+{{- else -}}
+{{ $repository }}:{{ .image.tag | default .tag }}
+{{- end -}}
+{{- end -}}
+
+{{- define "vkgateway.gatewayImage" -}}
+{{ include "vkgateway.image" (dict "image" .Values.image "repository" "" "tag" .Chart.AppVersion) }}
+{{- end -}}
+
+{{/* Security contexts of the Pod Security level `restricted`. */}}
+{{- define "vkgateway.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+fsGroup: 65532
+seccompProfile:
+  type: RuntimeDefault
+{{- end -}}
+
+{{- define "vkgateway.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end -}}
+
+{{/* Settings of the gateway: those that follow from the chart, overridden by `config`. */}}
+{{- define "vkgateway.config" -}}
+{{- $computed := dict
+  "address" "0.0.0.0"
+  "dataDir" "/var/lib/vkgateway"
+  "managementCluster" (dict "kubeconfig" "" "installDefinitions" false)
+  "kubelet" (dict "port" 10250 "advertiseAddress" (printf "vkgateway-kubelet.%s.svc" .Release.Namespace) "advertisePort" 10250)
+  "controlPlanes" (dict "driver" "kubernetes" "parameters" (dict "registry" .Values.registry))
+  "observability" (dict "address" "0.0.0.0" "port" 9631 "secureAddress" "0.0.0.0" "securePort" 9632)
+-}}
+{{- if .Values.etcd.enabled -}}
+{{- $_ := set $computed "datastore" (fromYaml (include "vkgateway.etcdSettings" .)) -}}
+{{- end -}}
+{{- toYaml (mergeOverwrite $computed (deepCopy .Values.config)) -}}
+{{- end -}}

@@ -1,0 +1,87 @@
+"""Writes the generated files of the chart: copies of definitions and roles, and the schema of the values.
+
+`make chart` writes them; a unit test fails while a file differs from its source.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from chart_values import Value, parse_values, values_schema
+
+from vkgateway.gateway.config import Config
+
+CHECKOUT: Final = Path(__file__).resolve().parent.parent
+CHART: Final = CHECKOUT / "deploy/chart/vkgateway"
+_COPIES: Final = {"crds": "vkgateway/model/crds", "rbac": "vkgateway/gateway/rbac"}
+"""Folder of the chart's files by the folder of their source. Helm packs only what is in the chart's folder."""
+
+
+def main() -> int:
+    """Write every file that differs, delete copies without a source, and print the names."""
+    wanted = generated_files()
+    for stale in existing_copies() - wanted.keys():
+        stale.unlink()
+        print(f"deleted: {stale.relative_to(CHECKOUT)}")
+    for file, text in wanted.items():
+        if not file.exists() or file.read_text() != text:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+            print(f"written: {file.relative_to(CHECKOUT)}")
+    return 0
+
+
+def generated_files() -> dict[Path, str]:
+    """Return the text of every generated file of the chart."""
+    values = parse_values((CHART / "values.yaml").read_text())
+    return {**dict(_copies()), CHART / "values.schema.json": render_schema(values)}
+
+
+def existing_copies() -> set[Path]:
+    """Return the copies that exist in the chart."""
+    return {file for folder in _COPIES for file in (CHART / "files" / folder).glob("*")}
+
+
+def _copies() -> Iterator[tuple[Path, str]]:
+    for folder, source in _COPIES.items():
+        for file in sorted((CHECKOUT / source).glob("*.yaml")):
+            yield CHART / "files" / folder / file.name, file.read_text()
+
+
+def render_schema(values: list[Value]) -> str:
+    """Return the JSON schema of the values; that of `config` follows from the gateway's settings."""
+    return json.dumps(values_schema(values, overrides={"config": settings_schema()}), indent=2) + "\n"
+
+
+def settings_schema() -> dict[str, Any]:
+    """Return the JSON schema of the gateway's settings, without references and defaults."""
+    schema = msgspec.json.schema(Config)
+    inlined = _inline(schema, definitions=schema["$defs"])
+    assert isinstance(inlined, dict)
+    return inlined
+
+
+def _inline(part: Any, *, definitions: Mapping[str, Any]) -> Any:
+    if isinstance(part, list):
+        return [_inline(item, definitions=definitions) for item in part]
+    if not isinstance(part, dict):
+        return part
+    if "$ref" in part:
+        return _inline(definitions[part["$ref"].rpartition("/")[2]], definitions=definitions)
+    dropped = ("$defs", "title", "default", "required")
+    return {
+        key: {name: _inline(one, definitions=definitions) for name, one in value.items()}
+        if key == "properties"
+        else _inline(value, definitions=definitions)
+        for key, value in part.items()
+        if key not in dropped
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
