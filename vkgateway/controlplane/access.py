@@ -27,6 +27,8 @@ class ControlPlane:
     """CA (PEM) of the certificate that its API server presents to aggregated APIs."""
     service_range: str = ""
     """Range of its Services, if no other tenant of the platform has it; else empty."""
+    replicas: int = 1
+    """Number of API servers. Their watch caches differ for moments."""
 
     @classmethod
     def from_record(cls, plane: ControlPlaneSpec, record: ControlPlaneRecord, kubelet_clients: frozenset[str]) -> Self:
@@ -41,6 +43,7 @@ class ControlPlane:
             kubelet_clients=kubelet_clients,
             front_proxy_ca=record.credentials.front_proxy_ca.cert_pem,
             service_range=record.service_range,
+            replicas=record.replicas,
         )
 
     def create_client(self, *, max_connections: int = 64) -> Client:
@@ -54,5 +57,5 @@ class ControlPlane:
             max_connections=max_connections,
             # Tenants' API servers run without streaming lists, and each attempt to use one costs a connection.
             streaming_lists=False,
-            single_server=True,
+            single_server=self.replicas == 1,
         )

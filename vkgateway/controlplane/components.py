@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from vkgateway.controlplane.plane import ComponentName, ControlPlaneSpec, Tuning
+from vkgateway.controlplane.plane import CLIENT_PORTS, ComponentName, ControlPlaneSpec, Tuning
 from vkgateway.controlplane.plane_files import FRONT_PROXY_USER, PlaneFiles, has_admission_settings
 
 PROGRAMS: Mapping[ComponentName, str] = {
@@ -141,6 +141,7 @@ def _flag_arguments(flags: _Flags) -> list[str]:
 
 def _api_server_flags(plane: ControlPlaneSpec, files: PlaneFiles) -> _Flags:
     return {
+        **_shutdown_flags(plane),
         "advertise-address": plane.address,
         "bind-address": plane.bind_address or plane.address,
         "secure-port": str(plane.bind_port or plane.port),
@@ -158,6 +159,11 @@ def _api_server_flags(plane: ControlPlaneSpec, files: PlaneFiles) -> _Flags:
         **_identity_flags(plane, files),
         **_authentication_flags(plane, files),
     }
+
+
+def _shutdown_flags(plane: ControlPlaneSpec) -> _Flags:
+    """Return the flags of an API server among others: it serves until no client connects to it any more."""
+    return {"shutdown-delay-duration": "3s", "shutdown-send-retry-after": "true"} if plane.pod.replicas > 1 else {}
 
 
 def _etcd_flags(plane: ControlPlaneSpec, files: PlaneFiles) -> _Flags:
@@ -230,7 +236,7 @@ def _authentication_flags(plane: ControlPlaneSpec, files: PlaneFiles) -> _Flags:
 
 def _controller_manager_flags(plane: ControlPlaneSpec, files: PlaneFiles) -> _Flags:
     return {
-        **_client_flags(files, "controller-manager"),
+        **_client_flags(plane, files, "controller-manager"),
         "cluster-name": plane.cluster,
         "controllers": ",".join(["*", *(f"-{name}" for name in (*DISABLED_CONTROLLERS, *plane.controllers_off))]),
         "use-service-account-credentials": "true",
@@ -241,17 +247,20 @@ def _controller_manager_flags(plane: ControlPlaneSpec, files: PlaneFiles) -> _Fl
     }
 
 
-def _scheduler_flags(plane: ControlPlaneSpec, files: PlaneFiles) -> _Flags:  # noqa: ARG001 - one signature for all three
-    return _client_flags(files, "scheduler")
+def _scheduler_flags(plane: ControlPlaneSpec, files: PlaneFiles) -> _Flags:
+    return _client_flags(plane, files, "scheduler")
 
 
-def _client_flags(files: PlaneFiles, name: str) -> _Flags:
-    """Return the flags of both clients: a single instance without leader election and without an HTTP endpoint."""
+def _client_flags(plane: ControlPlaneSpec, files: PlaneFiles, name: ComponentName) -> _Flags:
+    """Return the flags of both clients. A single instance runs without leader election, which writes to etcd."""
+    health: _Flags = {"secure-port": "0"}
+    if plane.has_client_health:
+        health = {"secure-port": str(CLIENT_PORTS[name]), "bind-address": "0.0.0.0"}  # noqa: S104 - kubelets probe it
     return {
         "kubeconfig": str(files.kubeconfig_path(name)),
-        "leader-elect": "false",
+        "leader-elect": "true" if plane.pod.replicas > 1 else "false",
         "profiling": "false",
-        "secure-port": "0",
+        **health,
         "kube-api-qps": "300",
         "kube-api-burst": "500",
     }

@@ -8,11 +8,14 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from vkgateway.controlplane.etcd.tenancy import COMPUTE_PREFIX, COMPUTE_USER, tenant_user
+from vkgateway.controlplane.pod_settings import ContainerResources, PodSettings
 from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION, PodSecurity
 from vkgateway.model.names import is_ip_address, tenant_etcd_prefix
 
 ComponentName = Literal["apiserver", "controller-manager", "scheduler"]
 COMPONENTS: tuple[ComponentName, ...] = get_args(ComponentName)
+CLIENT_PORTS: Mapping[ComponentName, int] = {"controller-manager": 10257, "scheduler": 10259}
+"""Ports at which the clients of the API server serve HTTPS, if they do."""
 
 CLUSTER_DOMAIN = "cluster.local"
 SERVICE_CIDR = "10.96.0.0/16"
@@ -35,12 +38,13 @@ class Tuning:
     """What a template changes in one component.
 
     `flags` are without dashes; None removes a flag. `timer_slack` is the maximum delay of timers in seconds, None for
-    the default; only the process driver uses it.
+    the default; only the process driver uses it. Only drivers with containers use `resources`.
     """
 
     flags: Flags = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     timer_slack: float | None = None
+    resources: ContainerResources = field(default_factory=ContainerResources)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +56,8 @@ class ControlPlaneSpec:
     `local_url`, or like all clients if that is empty. `kubelet_user` and `kubelet_groups` identify the API server to
     kubelets. `controllers_off` are disabled in addition to controllers without a purpose. `pod_security` is the Pod
     Security level of namespaces without such labels. With `has_anonymous_health`, which needs Kubernetes 1.32, probes
-    need no credentials.
+    of the API server need no credentials. With `has_client_health`, controller-manager and scheduler answer probes at
+    `CLIENT_PORTS` of all addresses.
     """
 
     cluster: str
@@ -62,6 +67,7 @@ class ControlPlaneSpec:
     bind_port: int = 0
     local_url: str = ""
     has_anonymous_health: bool = False
+    has_client_health: bool = False
     etcd_endpoints: tuple[str, ...]
     etcd_user: str
     etcd_prefix: str
@@ -75,6 +81,7 @@ class ControlPlaneSpec:
     webhooks_at: str = ""
     pod_security: PodSecurity = "privileged"
     tuning: Mapping[ComponentName, Tuning] = field(default_factory=dict)
+    pod: PodSettings = field(default_factory=PodSettings)
 
     @property
     def minor_version(self) -> int:
@@ -126,6 +133,7 @@ def tenant_plane_spec(
     webhooks_at: str = "",
     pod_security: PodSecurity = "privileged",
     tuning: Mapping[ComponentName, Tuning] | None = None,
+    pod: PodSettings | None = None,
 ) -> ControlPlaneSpec:
     """Return the spec of a tenant's control plane.
 
@@ -145,6 +153,7 @@ def tenant_plane_spec(
         controllers_off=TENANT_CONTROLLERS_OFF,
         pod_security=pod_security,
         tuning=tuning or {},
+        pod=pod or PodSettings(),
     )
     return plane if plane.policies_version else replace(plane, webhooks_at=webhooks_at)
 

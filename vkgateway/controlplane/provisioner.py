@@ -224,6 +224,7 @@ class Provisioner:
                 objects=kept.objects if kept else "",
                 service_range=service_range,
                 service_cidr=service_cidr,
+                replicas=template.pod.replicas,
             )
             if kept == record:
                 return record, plane
@@ -267,6 +268,7 @@ class Provisioner:
             webhooks_at=self._webhooks_at,
             pod_security=tenant.spec.policy.pod_security,
             tuning=template.tuning,
+            pod=template.pod,
         )
 
     def _tenant_facts(self, tenant: Tenant, plane: ControlPlaneSpec) -> TenantFacts:

@@ -22,6 +22,8 @@ RANGE_KEY = "service-range"
 """Key of a tenant's Service range; absent if the tenant uses its template's range."""
 CIDR_KEY = "service-cidr"
 """Key of the Service range with which the API server was created, own or from the template."""
+REPLICAS_KEY = "replicas"
+"""Key of the number of API servers; absent for tenants older than this key, which have one."""
 KUBECONFIG_KEY = "kubeconfig"
 """Key of the admin's kubeconfig."""
 _OBJECTS_ANNOTATION = "vkgateway.io/objects"
@@ -38,7 +40,8 @@ class ControlPlaneRecord:
 
     `objects` is a digest of the template objects that were applied; empty before the first time. `service_range` is the
     range of its Services if no other tenant has it. `service_cidr` is the same, or the template's range when the tenant
-    was created. It is empty for tenants older than this field. An API server must keep its range.
+    was created. It is empty for tenants older than this field. An API server must keep its range. `replicas` is the
+    number of API servers.
     """
 
     credentials: Credentials
@@ -47,6 +50,7 @@ class ControlPlaneRecord:
     objects: str = ""
     service_range: str = ""
     service_cidr: str = ""
+    replicas: int = 1
 
 
 class RecordStore(Protocol):
@@ -151,6 +155,7 @@ class SecretStore:
                 objects=secret.metadata.annotations.get(_OBJECTS_ANNOTATION, ""),
                 service_range=files.get(RANGE_KEY, b"").decode(),
                 service_cidr=files.get(CIDR_KEY, b"").decode(),
+                replicas=int(files.get(REPLICAS_KEY) or 1),
             )
         except KeyError as error:
             raise BrokenCredentials(f"Secret {name} lacks the key {error.args[0]!r}", hint=_RESTORE_HINT) from error
@@ -167,6 +172,7 @@ def _build_secret(tenant: str, record: ControlPlaneRecord) -> dict[str, Any]:
         **record.credentials.to_files(),
         PORT_KEY: str(record.port).encode(),
         KUBECONFIG_KEY: record.kubeconfig.encode(),
+        REPLICAS_KEY: str(record.replicas).encode(),
     }
     if record.service_range:
         files[RANGE_KEY] = record.service_range.encode()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +12,7 @@ import msgspec
 import yaml
 
 from vkgateway.controlplane.plane import SERVICE_CIDR, ComponentName, Tuning
+from vkgateway.controlplane.pod_settings import ContainerResources, PodSettings
 from vkgateway.kube import yamltext
 from vkgateway.model.api import TenantPolicy
 from vkgateway.model.errors import InputError
@@ -33,6 +34,7 @@ class _Component(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forb
     flags: dict[str, str | int | bool | None] = {}
     env: dict[str, str | int] = {}
     timer_slack_milliseconds: Annotated[int, msgspec.Meta(ge=0, le=1000)] | None = None
+    resources: ContainerResources = ContainerResources()
 
     def to_tuning(self) -> Tuning:
         flags = {name: value if value is None else _flag_text(value) for name, value in self.flags.items()}
@@ -41,6 +43,7 @@ class _Component(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forb
             flags=flags,
             env={name: str(value) for name, value in self.env.items()},
             timer_slack=slack if slack is None else slack / 1000,
+            resources=self.resources,
         )
 
 
@@ -48,6 +51,7 @@ class _Description(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
     description: str
     service_cidr: str = SERVICE_CIDR
     components: dict[ComponentName, _Component] = {}
+    pod: PodSettings = PodSettings()
     values: dict[str, Any] = {}
 
 
@@ -107,6 +111,7 @@ class Template:
     service_cidr: str
     tuning: Mapping[ComponentName, Tuning]
     values: Mapping[str, Any]
+    pod: PodSettings = field(default_factory=PodSettings)
 
     def render_objects(self, tenant: TenantFacts) -> list[dict[str, Any]]:
         """Render the initial objects of `tenant`, in the order of file names.
@@ -161,7 +166,9 @@ class Templates:
         path = self.folder / name / _FILE
         try:
             found = msgspec.yaml.decode(path.read_bytes(), type=_Description)
-        except (msgspec.DecodeError, OSError) as error:
+            for component, written in found.components.items():
+                written.resources.check(f"components.{component}.resources")
+        except (msgspec.DecodeError, OSError, InputError) as error:
             raise InputError(f"template file {path} cannot be used: {error}") from error
         return Template(
             name=name,
@@ -170,6 +177,7 @@ class Templates:
             service_cidr=found.service_cidr,
             tuning={component: written.to_tuning() for component, written in found.components.items()},
             values=found.values,
+            pod=found.pod,
         )
 
 

@@ -31,8 +31,9 @@ class ApiServerAccess:
     """Fingerprints of the client certificates that may call the kubelet endpoint; empty: any with the tenant's name."""
 
     def is_same_server(self, other: ApiServerAccess) -> bool:
-        """Return whether both have the same server and CA, so that the clients are interchangeable."""
-        return (self.url, self.ca) == (other.url, other.ca)
+        """Return whether both have the same servers and CA, so that the clients are interchangeable."""
+        is_single = self.client.single_server
+        return (self.url, self.ca, is_single) == (other.url, other.ca, other.client.single_server)
 
 
 class ControlPlanes(Protocol):

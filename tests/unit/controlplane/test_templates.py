@@ -184,3 +184,38 @@ def test_invalid_object_is_refused_with_its_path(tmp_path: Path, text: str) -> N
     templates = write(tmp_path, bad=text)
     with pytest.raises(InputError, match=r"objects/bad\.yaml\.j2"):
         templates.load_template("mine").render_objects(FACTS)
+
+
+def test_template_describes_pods_and_their_resources(tmp_path: Path) -> None:
+    text = """
+description: large
+components:
+  apiserver: {resources: {requests: {cpu: 500m, memory: 1Gi}, limits: {memory: 2Gi}}}
+pod:
+  replicas: 2
+  nodeSelector: {disk: fast}
+  tolerations: [{key: control-planes, operator: Exists}]
+  priorityClassName: tenants
+"""
+    found = write(tmp_path, template=text).load_template("mine")
+    assert found.tuning["apiserver"].resources.limits == {"memory": "2Gi"}
+    assert (found.pod.replicas, found.pod.node_selector) == (2, {"disk": "fast"})
+    assert found.pod.tolerations[0].key == "control-planes"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("pod: {replicas: 4}", r"`int` <= 3 - at `\$\.pod\.replicas`"),
+        ("pod: {replica: 2}", "unknown field `replica`"),
+        ("components: {apiserver: {resources: {limits: {memory: 2 GB}}}}", r"limits\.memory: '2 GB' is not an amount"),
+        ("components: {scheduler: {resources: {requests: {cpu: -1}}}}", r"scheduler\.resources\.requests\.cpu: -1"),
+        (
+            "components: {apiserver: {resources: {requests: {cpu: 2}, limits: {cpu: 1500m}}}}",
+            "the request of 2 cpu is above the limit of 1500m",
+        ),
+    ],
+)
+def test_invalid_pods_and_resources_are_named(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        write(tmp_path, template=f"description: some\n{text}\n").load_template("mine")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ from tests.unit.controlplane.fakes import FakePrograms, FakeSupervisor
 from tests.unit.controlplane.planes import ALPHA, AUTHORITIES, NOW, tenant_plane
 from vkgateway.controlplane.drivers.process.driver import ProcessDriver
 from vkgateway.controlplane.plane import COMPONENTS, ControlPlaneSpec
-from vkgateway.model.errors import ConflictError, UnavailableError
+from vkgateway.controlplane.pod_settings import PodSettings
+from vkgateway.model.errors import ConflictError, InputError, UnavailableError
 
 
 class DriverFixture:
@@ -54,6 +56,13 @@ async def test_second_start_restarts_nothing_while_the_api_server_uses_its_port(
     fixture.free = False
     await fixture.start(tenant_plane())
     assert len(fixture.supervisor.starts) == 3
+
+
+async def test_a_template_for_several_replicas_is_refused(tmp_path: Path) -> None:
+    fixture = DriverFixture(tmp_path)
+    with pytest.raises(InputError, match="requests 2 replicas, and the driver process runs one"):
+        await fixture.start(replace(tenant_plane(), pod=PodSettings(replicas=2)))
+    assert not fixture.supervisor.starts
 
 
 async def test_start_fails_if_another_program_uses_the_port(tmp_path: Path) -> None:

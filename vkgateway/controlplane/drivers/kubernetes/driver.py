@@ -116,6 +116,7 @@ class KubernetesDriver:
             local_url=f"https://127.0.0.1:{PORT}",
             etcd_endpoints=self._parameters.etcd_endpoints or plane.etcd_endpoints,
             has_anonymous_health=plane.minor_version >= _ANONYMOUS_PATHS_SINCE,
+            has_client_health=True,
         )
         files = await asyncio.to_thread(
             render_plane_files,

@@ -14,12 +14,12 @@ from vkgateway.controlplane.drivers.kubernetes.names import (
     FILES,
     MOUNT,
     component_labels,
+    pod_selector,
 )
 from vkgateway.controlplane.drivers.kubernetes.objects import (
     Document,
     component_metadata,
     deployment,
-    pod_selector,
     secret,
 )
 from vkgateway.controlplane.drivers.kubernetes.parameters import Parameters

@@ -23,6 +23,11 @@ MOUNT: Final = Path("/etc/kubernetes/vkgateway")
 """Directory in which containers see the files of the control plane."""
 
 
+def pod_selector(tenant: str, component: str) -> dict[str, str]:
+    """Return the labels that select the pods of a component."""
+    return {CONTROL_PLANE_LABEL: tenant, COMPONENT_LABEL: component}
+
+
 def component_labels(tenant: str, component: str) -> dict[str, str]:
     """Return the labels of an object of a tenant's control plane."""
     return {

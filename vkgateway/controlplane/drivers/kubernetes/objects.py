@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from vkgateway.controlplane.drivers.kubernetes.names import (
     API_SERVER,
-    COMPONENT_LABEL,
     CONTROL_PLANE,
-    CONTROL_PLANE_LABEL,
     FILES,
     PORT,
     component_labels,
+    pod_selector,
 )
 from vkgateway.controlplane.drivers.kubernetes.parameters import Parameters
 from vkgateway.controlplane.drivers.kubernetes.pods import control_plane_pod
@@ -21,6 +20,8 @@ from vkgateway.controlplane.plane import ControlPlaneSpec
 from vkgateway.controlplane.plane_files import PlaneFiles
 
 Document = dict[str, Any]
+
+_PROXY_SECONDS: Final = 2
 
 
 def namespace(tenant: str, *, name: str) -> Document:
@@ -46,16 +47,21 @@ def api_server_service(tenant: str, *, namespace: str, port: int) -> Document:
 def control_plane_objects(
     plane: ControlPlaneSpec, *, files: PlaneFiles, version: str, parameters: Parameters, namespace: str
 ) -> list[Document]:
-    """Return the Secret, the NetworkPolicies and the Deployment of a control plane, in the order of creation."""
-    tenant = plane.cluster
+    """Return the Secret, the policies and the Deployment of a control plane, in the order of creation.
+
+    A single pod needs no PodDisruptionBudget. One that is left from before allows every eviction of it.
+    """
+    tenant, replicas = plane.cluster, plane.pod.replicas
     return [
         files_secret(tenant, files.contents, namespace=namespace),
         *_network_policies(tenant, namespace=namespace),
+        *([_disruption_budget(tenant, namespace=namespace)] if replicas > 1 else []),
         deployment(
             tenant,
             CONTROL_PLANE,
             namespace=namespace,
             pod=control_plane_pod(plane, files=files, version=version, parameters=parameters),
+            replicas=replicas,
         ),
     ]
 
@@ -76,14 +82,18 @@ def secret(name: str, contents: Mapping[str, bytes], *, labels: Mapping[str, str
     }
 
 
-def deployment(tenant: str, component: str, *, namespace: str, pod: Document) -> Document:
-    """Return the Deployment of a component, with one pod. A new pod is ready before the old one stops."""
+def deployment(tenant: str, component: str, *, namespace: str, pod: Document, replicas: int = 1) -> Document:
+    """Return the Deployment of a component. A new pod is ready before an old one stops.
+
+    Among several pods, it is ready for as long as kube-proxy may need to learn of it.
+    """
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": component_metadata(tenant, component, namespace=namespace),
         "spec": {
-            "replicas": 1,
+            "replicas": replicas,
+            "minReadySeconds": 0 if replicas == 1 else _PROXY_SECONDS,
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
             "revisionHistoryLimit": 2,
             "selector": {"matchLabels": pod_selector(tenant, component)},
@@ -92,14 +102,22 @@ def deployment(tenant: str, component: str, *, namespace: str, pod: Document) ->
     }
 
 
+def _disruption_budget(tenant: str, *, namespace: str) -> Document:
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": component_metadata(tenant, CONTROL_PLANE, namespace=namespace),
+        "spec": {
+            "maxUnavailable": 1,
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+            "selector": {"matchLabels": pod_selector(tenant, CONTROL_PLANE)},
+        },
+    }
+
+
 def component_metadata(tenant: str, component: str, *, namespace: str, name: str = "") -> Document:
     """Return the metadata of an object of a component; its name is the component's by default."""
     return {"name": name or component, "namespace": namespace, "labels": component_labels(tenant, component)}
-
-
-def pod_selector(tenant: str, component: str) -> dict[str, str]:
-    """Return the labels that select the pods of a component."""
-    return {CONTROL_PLANE_LABEL: tenant, COMPONENT_LABEL: component}
 
 
 def _network_policies(tenant: str, *, namespace: str) -> list[Document]:

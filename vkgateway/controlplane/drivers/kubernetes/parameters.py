@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 
 from vkgateway.controlplane.components import PROGRAMS
 from vkgateway.controlplane.plane import ComponentName
+from vkgateway.controlplane.pod_settings import Toleration
 from vkgateway.model.errors import InputError
 
 _COREDNS_VERSION = "v1.15.0"
 
 _IMAGE_NAME = re.compile(r"[a-z0-9][-a-z0-9._/]*:[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-
-
-class Toleration(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
-    """A toleration, as in a pod."""
-
-    key: str = ""
-    operator: Literal["", "Equal", "Exists", "Lt", "Gt"] = ""
-    value: str = ""
-    effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
-    toleration_seconds: int | None = None
 
 
 class Parameters(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):

@@ -6,34 +6,46 @@ https://kubernetes.io/docs/concepts/security/pod-security-standards/
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any, Final
 
 import msgspec
 
 from vkgateway.controlplane.components import PROGRAMS, component_arguments, component_environment
-from vkgateway.controlplane.drivers.kubernetes.names import FILES, MOUNT, PORT
+from vkgateway.controlplane.drivers.kubernetes.names import CONTROL_PLANE, FILES, MOUNT, PORT, pod_selector
 from vkgateway.controlplane.drivers.kubernetes.parameters import Parameters
-from vkgateway.controlplane.plane import COMPONENTS, ComponentName, ControlPlaneSpec
+from vkgateway.controlplane.plane import CLIENT_PORTS, COMPONENTS, ComponentName, ControlPlaneSpec, Tuning
 from vkgateway.controlplane.plane_files import PlaneFiles
+from vkgateway.controlplane.pod_settings import ContainerResources, PodSettings
+from vkgateway.model.quantity import Quantity, parse_quantity
 
 _USER: Final = 65532
 """User and group of all containers, those of distroless images."""
-_CLIENT_PORTS: Mapping[ComponentName, int] = {"controller-manager": 10257, "scheduler": 10259}
-_REQUESTS: Mapping[str, Mapping[str, str]] = {
+_REQUESTS: Mapping[ComponentName, Mapping[str, Quantity]] = {
     "apiserver": {"cpu": "50m", "memory": "256Mi"},
     "controller-manager": {"cpu": "20m", "memory": "64Mi"},
     "scheduler": {"cpu": "10m", "memory": "48Mi"},
 }
 _STOP_SECONDS: Final = 10
+_SHARED_STOP_SECONDS: Final = 30
+"""Of an API server among others, which completes running requests after the delay of its shutdown."""
+_HEAP_SHARE: Final = Decimal("0.9")
+"""Share of a memory limit at which Go collects garbage more often, so that the kernel does not end the program."""
+
+_NO_SETTINGS: Final = PodSettings()
 
 
 def control_plane_pod(
     plane: ControlPlaneSpec, *, files: PlaneFiles, version: str, parameters: Parameters
 ) -> dict[str, Any]:
     """Return the spec of the pod with all components of a control plane."""
+    is_single = plane.pod.replicas == 1
     return {
-        **pod_defaults(parameters),
+        **pod_defaults(parameters, plane.pod),
+        "terminationGracePeriodSeconds": _STOP_SECONDS if is_single else _SHARED_STOP_SECONDS,
+        **({} if is_single else {"topologySpreadConstraints": _spread_constraints(plane.cluster)}),
         "containers": [
             _component_container(name, plane=plane, files=files, version=version, parameters=parameters)
             for name in COMPONENTS
@@ -44,8 +56,11 @@ def control_plane_pod(
     }
 
 
-def pod_defaults(parameters: Parameters) -> dict[str, Any]:
-    """Return the fields that all pods of the driver share."""
+def pod_defaults(parameters: Parameters, pod: PodSettings = _NO_SETTINGS) -> dict[str, Any]:
+    """Return the fields that all pods of the driver share. Settings of a template add to the parameters."""
+    priority = pod.priority_class_name or parameters.priority_class_name
+    selector = {**parameters.node_selector, **pod.node_selector}
+    tolerations = [*parameters.tolerations, *pod.tolerations]
     defaults: dict[str, Any] = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -60,12 +75,12 @@ def pod_defaults(parameters: Parameters) -> dict[str, Any]:
     }
     if parameters.image_pull_secrets:
         defaults["imagePullSecrets"] = [{"name": name} for name in parameters.image_pull_secrets]
-    if parameters.priority_class_name:
-        defaults["priorityClassName"] = parameters.priority_class_name
-    if parameters.node_selector:
-        defaults["nodeSelector"] = dict(parameters.node_selector)
-    if parameters.tolerations:
-        defaults["tolerations"] = msgspec.to_builtins(parameters.tolerations)
+    if priority:
+        defaults["priorityClassName"] = priority
+    if selector:
+        defaults["nodeSelector"] = selector
+    if tolerations:
+        defaults["tolerations"] = msgspec.to_builtins(list(dict.fromkeys(tolerations)))
     return defaults
 
 
@@ -86,7 +101,9 @@ def secret_volume(name: str, secret: str, *, keys: Sequence[str]) -> dict[str, A
 def _component_container(
     name: ComponentName, *, plane: ControlPlaneSpec, files: PlaneFiles, version: str, parameters: Parameters
 ) -> dict[str, Any]:
-    environment = component_environment(name, plane=plane, files=files)
+    resources = plane.tuning.get(name, Tuning()).resources
+    environment = {**_go_limits(resources), **component_environment(name, plane=plane, files=files)}
+    probes = _api_server_probes(plane) if name == "apiserver" else _client_probes(CLIENT_PORTS[name])
     return {
         "name": name,
         "image": parameters.component_image(name, version),
@@ -94,13 +111,38 @@ def _component_container(
         "command": [PROGRAMS[name]],
         "args": component_arguments(name, plane=plane, files=files),
         "env": [{"name": key, "value": value} for key, value in sorted(environment.items())],
-        "resources": {"requests": dict(_REQUESTS[name])},
+        "resources": msgspec.to_builtins(resources.with_default_requests(_REQUESTS[name])),
         "securityContext": container_security(),
         # The status of a container that fails shows its last lines, so reading them needs no right to logs.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [{"name": _volume_name(name), "mountPath": str(MOUNT), "readOnly": True}],
-        **(_api_server_probes(plane) if name == "apiserver" else {}),
+        **probes,
     }
+
+
+def _go_limits(resources: ContainerResources) -> dict[str, str]:
+    """Return what Go programs must know of their limits. Variables of a template take precedence."""
+    found = {}
+    if "memory" in resources.limits:
+        found["GOMEMLIMIT"] = str(int(parse_quantity(resources.limits["memory"]) * _HEAP_SHARE))
+    if "cpu" in resources.limits:
+        found["GOMAXPROCS"] = str(max(1, math.ceil(parse_quantity(resources.limits["cpu"]))))
+    return found
+
+
+def _spread_constraints(tenant: str) -> list[dict[str, Any]]:
+    """Return the preference for replicas in different zones and on different nodes."""
+    return [
+        {
+            "maxSkew": 1,
+            "topologyKey": key,
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": {"matchLabels": pod_selector(tenant, CONTROL_PLANE)},
+            # While pods are replaced, the old ones do not count.
+            "matchLabelKeys": ["pod-template-hash"],
+        }
+        for key in ("topology.kubernetes.io/zone", "kubernetes.io/hostname")
+    ]
 
 
 def _api_server_probes(plane: ControlPlaneSpec) -> dict[str, Any]:
@@ -120,6 +162,12 @@ def _api_server_probes(plane: ControlPlaneSpec) -> dict[str, Any]:
         "livenessProbe": probe("/livez", periodSeconds=10, failureThreshold=8),
         "readinessProbe": probe("/readyz", periodSeconds=1, failureThreshold=3),
     }
+
+
+def _client_probes(port: int) -> dict[str, Any]:
+    """Return the liveness probe of a client of the API server. It fails when the client cannot renew its lease."""
+    probe = {"httpGet": {"path": "/healthz", "port": port, "scheme": "HTTPS"}, "timeoutSeconds": 15}
+    return {"livenessProbe": {**probe, "periodSeconds": 10, "failureThreshold": 8}}
 
 
 def _component_files(name: ComponentName, files: PlaneFiles) -> set[str]:

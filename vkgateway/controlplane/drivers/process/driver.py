@@ -126,6 +126,11 @@ class ProcessDriver:
 
     async def start(self, plane: ControlPlaneSpec, *, credentials: Credentials, version: str) -> frozenset[str]:
         """Write the files and start all processes at once; the clients wait for the API server themselves."""
+        if plane.pod.replicas > 1:
+            raise InputError(
+                f"the template requests {plane.pod.replicas} replicas, and the driver process runs one",
+                hint="Use a template with pod.replicas: 1, or the driver kubernetes.",
+            )
         programs = await self._resolve_programs(version)
         await self._check_port(plane)
         files = await self._directories.write_files(plane, credentials)
