@@ -209,7 +209,7 @@ class Provisioner:
             endpoint = await self._driver.ensure_endpoint(
                 name,
                 requested_port=tenant.spec.api_server.port,
-                recorded_port=kept.port if kept else 0,
+                recorded=ServerEndpoint(kept.address, kept.port) if kept else None,
                 assigned_ports=self._store.assigned_ports,
             )
             credentials = kept.credentials if kept else await asyncio.to_thread(Credentials.create, name)
@@ -219,6 +219,7 @@ class Provisioner:
             plane = self._plane_spec(tenant, template, endpoint=endpoint, service_cidr=service_cidr)
             record = ControlPlaneRecord(
                 credentials=credentials,
+                address=endpoint.address,
                 port=endpoint.port,
                 kubeconfig=kubeconfig.dump(admin_kubeconfig(plane, credentials=credentials)),
                 objects=kept.objects if kept else "",

@@ -18,6 +18,8 @@ from vkgateway.model.names import SYSTEM_NAMESPACE, TENANT_LABEL, tenant_secret_
 from vkgateway.model.objects import SecretView, decode_secret
 
 PORT_KEY = "port"
+ADDRESS_KEY = "address"
+"""Key of the IP address of the API server; absent in records of older gateways."""
 RANGE_KEY = "service-range"
 """Key of a tenant's Service range; absent if the tenant uses its template's range."""
 CIDR_KEY = "service-cidr"
@@ -36,7 +38,7 @@ class BrokenCredentials(VkgatewayError):  # noqa: N818 - named by the reason
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlPlaneRecord:
-    """Stored state of a tenant's control plane: credentials, port of the API server, admin kubeconfig.
+    """Stored state of a tenant's control plane: credentials, port and address of the API server, admin kubeconfig.
 
     `objects` is a digest of the template objects that were applied; empty before the first time. `service_range` is the
     range of its Services if no other tenant has it. `service_cidr` is the same, or the template's range when the tenant
@@ -46,6 +48,7 @@ class ControlPlaneRecord:
 
     credentials: Credentials
     port: int
+    address: str = ""
     kubeconfig: str = field(default="", repr=False)
     objects: str = ""
     service_range: str = ""
@@ -151,6 +154,7 @@ class SecretStore:
             return ControlPlaneRecord(
                 credentials=Credentials.from_files(files),
                 port=int(files[PORT_KEY]),
+                address=files.get(ADDRESS_KEY, b"").decode(),
                 kubeconfig=files.get(KUBECONFIG_KEY, b"").decode(),
                 objects=secret.metadata.annotations.get(_OBJECTS_ANNOTATION, ""),
                 service_range=files.get(RANGE_KEY, b"").decode(),
@@ -174,6 +178,8 @@ def _build_secret(tenant: str, record: ControlPlaneRecord) -> dict[str, Any]:
         KUBECONFIG_KEY: record.kubeconfig.encode(),
         REPLICAS_KEY: str(record.replicas).encode(),
     }
+    if record.address:
+        files[ADDRESS_KEY] = record.address.encode()
     if record.service_range:
         files[RANGE_KEY] = record.service_range.encode()
     if record.service_cidr:

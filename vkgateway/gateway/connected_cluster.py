@@ -13,6 +13,7 @@ from vkgateway.gateway import prerequisites
 from vkgateway.gateway.status import Verdict, false_verdict, true_verdict, unknown_verdict
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
+from vkgateway.kube.cluster_uid import read_cluster_uid
 from vkgateway.kube.kubeconfig import ClientConfig
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.network.service_cidr import refresh_ranges
@@ -102,6 +103,7 @@ class ConnectedCluster:
         self.link.pods.kept_features.clear()
         await prerequisites.ensure_prerequisites(client)
         await refresh_ranges(self.link)
+        self.link.uid = await read_cluster_uid(client)
         answer = await client.request("GET", _VERSION_PATH)
         self.version = msgspec.json.decode(answer, type=_Version).git_version
         self._prepare_due = now + PREPARE_SECONDS

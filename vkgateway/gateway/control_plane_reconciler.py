@@ -81,8 +81,8 @@ class ControlPlaneReconciler:
                 with contextlib.suppress(VkgatewayError):
                     record.access = record.access or await self._find_responding(tenant)
                 raise
-        elif self._clock.monotonic() >= record.renewal_due:
-            access = await self._renew_certificates(tenant, record, access)
+        elif record.is_repair_due or self._clock.monotonic() >= record.renewal_due:
+            access = await self._repeat_provisioning(tenant, record, access)
         elif self._clock.monotonic() >= record.restore_due or record.restored_policy != tenant.spec.policy:
             await self._restore_kept_objects(tenant, record, access)
         served = api_server_status(access, version=tenant.spec.kubernetes_version)
@@ -170,17 +170,20 @@ class ControlPlaneReconciler:
 
         return await self._provision_access(tenant, record, on_step=on_step)
 
-    async def _renew_certificates(
+    async def _repeat_provisioning(
         self, tenant: Tenant, record: TenantRecord, access: ApiServerAccess
     ) -> ApiServerAccess:
-        """Repeat the provisioning steps to renew certificates that expire soon.
+        """Repeat the provisioning steps to renew certificates that expire soon, or to revert changes by other clients.
 
         The status does not show the steps. It shows failures only after RENEWAL_GRACE_SECONDS: there is time to retry.
+        A repair is retried at the next probe.
         """
+        is_repair = record.is_repair_due
         try:
             return await self._provision_access(tenant, record, on_step=ignore_step)
         except VkgatewayError as error:
-            log.warning("certificate check failed", tenant=tenant.metadata.name, error=str(error))
+            log.warning("control plane not checked", tenant=tenant.metadata.name, repair=is_repair, error=str(error))
+            record.is_repair_due |= is_repair
             record.renewal_due = self._clock.monotonic() + RENEW_RETRY_SECONDS
             if record.renewal_failing_since is None:
                 record.renewal_failing_since = self._clock.monotonic()
@@ -197,6 +200,7 @@ class ControlPlaneReconciler:
             log.warning("kept objects not restored", tenant=tenant.metadata.name, error=str(error))
 
     async def _provision_access(self, tenant: Tenant, record: TenantRecord, *, on_step: OnStep) -> ApiServerAccess:
+        record.is_repair_due = False
         async with record.interrupt_on_deletion():
             if self._slots.locked():
                 await on_step("Queued", "waiting while other control planes are provisioned")

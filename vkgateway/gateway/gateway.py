@@ -15,6 +15,7 @@ from vkgateway.gateway.arbiter_platform import ArbiterPlatform
 from vkgateway.gateway.compute_controller import ComputeController
 from vkgateway.gateway.config import Arbiter as ArbiterSection
 from vkgateway.gateway.config import Config, Kubelet
+from vkgateway.gateway.control_plane_changes import ControlPlaneChanges
 from vkgateway.gateway.datastore_quota import Datastore, DatastoreMonitor
 from vkgateway.gateway.events import EventRecorder
 from vkgateway.gateway.health import HealthServer
@@ -62,6 +63,7 @@ class Gateway:
         files: int = 8192,
     ) -> None:
         self._settings = settings
+        self._planes = planes
         self._enqueue_timer: asyncio.TimerHandle | None = None
         recorder = EventRecorder(management)
         self.engine = WorkerPool(workers=settings.sync.workers)
@@ -86,6 +88,7 @@ class Gateway:
             settings=settings.nodes,
             on_change=self._tenant_changed,
             name_servers=name_servers,
+            api_servers=planes,
         )
         self._datastore_monitor = DatastoreMonitor(datastore, tenants=self._all_tenants, on_change=self._tenant_changed)
         self.tenant_controller = TenantController(
@@ -98,6 +101,7 @@ class Gateway:
             datastore=self._datastore_monitor.write_verdict,
             concurrency=settings.control_planes.concurrency,
         )
+        self._control_plane_changes = ControlPlaneChanges(running, self.tenant_controller)
         self._connect_tenant_controller(platform)
 
     def _connect_tenant_controller(self, platform: ArbiterPlatform) -> None:
@@ -124,6 +128,7 @@ class Gateway:
                     group.create_task(self.engine.run(), name="engine")
                     group.create_task(self.compute_controller.run(), name="compute-clusters")
                     group.create_task(self.tenant_controller.run(), name="tenants")
+                    group.create_task(self._planes.run(self._control_plane_changes), name="control-planes")
                     group.create_task(self.arbiter.run(), name="arbiter")
                     group.create_task(metrics.measure_loop_lag(), name="event-loop-lag")
                     group.create_task(trim_loop(), name="heap")

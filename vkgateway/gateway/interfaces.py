@@ -6,9 +6,12 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import Protocol
 
+from vkgateway.controlplane.drivers.base import DriverListener
 from vkgateway.gateway.status import Verdict
 from vkgateway.kube.client import Client
 from vkgateway.model.api import Tenant, TenantPoolStatus
+from vkgateway.model.clusters import ClusterIdentity
+from vkgateway.sync.network.platform_service import Endpoint
 
 OnStep = Callable[[str, str], Awaitable[None]]
 """Called at each step with a CamelCase reason and a sentence."""
@@ -47,6 +50,14 @@ class ControlPlanes(Protocol):
 
     async def ensure(self, tenant: Tenant, *, on_step: OnStep) -> ApiServerAccess:
         """Create or update the control plane to match the tenant's spec, and wait until it serves."""
+
+    async def api_server_endpoints(
+        self, tenant: str, cluster: ClusterIdentity, *, listening: Endpoint
+    ) -> Collection[Endpoint]:
+        """Return where pods of a compute cluster reach the API server; see `platform_service.ApiServers`."""
+
+    async def run(self, listener: DriverListener) -> None:
+        """Report changes of control planes by other clients until cancelled; return at once if none can happen."""
 
     async def restore_kept_objects(self, tenant: Tenant, access: ApiServerAccess) -> None:
         """Revert changes that the tenant's admins made to the template's kept objects."""

@@ -10,6 +10,7 @@ import structlog
 
 from vkgateway.controlplane.drivers.base import NameServers
 from vkgateway.gateway.settings_validation import address_and_port
+from vkgateway.model.clusters import ClusterIdentity
 from vkgateway.model.errors import VkgatewayError
 from vkgateway.sync.network.platform_service import Endpoint
 from vkgateway.translate.egress_rules import NameServerRange
@@ -39,9 +40,11 @@ class ForwardingNameServers:
         """See `NameServers`."""
         return self._servers.listening_range
 
-    async def serve_tenant(self, tenant: str, cluster: str, addresses: Mapping[str, str]) -> Endpoint:
+    async def serve_tenant(
+        self, tenant: str, cluster: ClusterIdentity, addresses: Mapping[str, str]
+    ) -> Collection[Endpoint]:
         """See `NameServers`."""
-        return Endpoint(*await self._servers.ensure_server(tenant, cluster, addresses))
+        return [Endpoint(*found) for found in await self._servers.ensure_server(tenant, cluster, addresses)]
 
     async def retire(self, clusters: Collection[str]) -> None:
         """Stop the name servers of all other compute clusters. Raises VkgatewayError."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from vkgateway.controlplane.access import ControlPlane
-from vkgateway.controlplane.drivers.base import Driver, DriverContext, ServerEndpoint
+from vkgateway.controlplane.drivers.base import Driver, DriverContext, DriverListener, ServerEndpoint
 from vkgateway.controlplane.drivers.registry import driver_factory
 from vkgateway.controlplane.pki import Authority
 from vkgateway.controlplane.plane_files import Authorities
@@ -22,6 +22,8 @@ from vkgateway.gateway.interfaces import ApiServerAccess, OnStep
 from vkgateway.gateway.name_servers import ForwardingNameServers
 from vkgateway.kube.client import Client
 from vkgateway.model.api import Tenant
+from vkgateway.model.clusters import ClusterIdentity
+from vkgateway.sync.network.platform_service import Endpoint
 
 STEP_MESSAGES: Mapping[Step, str] = {
     Step.TEMPLATE: "reading the template",
@@ -78,6 +80,17 @@ class ProvisionedControlPlanes:
         await self._provisioner.restore_kept_objects(
             tenant, client=access.client, endpoint=ServerEndpoint(access.host, access.port)
         )
+
+    async def api_server_endpoints(
+        self, tenant: str, cluster: ClusterIdentity, *, listening: Endpoint
+    ) -> Collection[Endpoint]:
+        """See `sync.network.platform_service.ApiServers`."""
+        found = await self._driver.api_server_endpoints(tenant, cluster, endpoint=ServerEndpoint(*listening))
+        return [Endpoint(*endpoint) for endpoint in found]
+
+    async def run(self, listener: DriverListener) -> None:
+        """Report changes of control planes until cancelled, or return if the driver has none to report."""
+        await self._driver.run(listener)
 
     def _api_server_access(self, plane: ControlPlane) -> ApiServerAccess:
         return ApiServerAccess(

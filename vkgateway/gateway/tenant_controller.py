@@ -92,6 +92,12 @@ class TenantController:
         if name in self._records:
             self._queue.enqueue(name)
 
+    def repair_control_plane(self, name: str) -> None:
+        """Request that the control plane of a known tenant is provisioned again, because another client changed it."""
+        if (record := self._records.get(name)) is not None:
+            record.is_repair_due = True
+            self._queue.enqueue(name)
+
     def enqueue_all(self) -> None:
         """Request a reconciliation of all tenants, because a compute cluster changed."""
         self._queue.enqueue_all()

@@ -72,6 +72,8 @@ class TenantRecord:
     renewal_failing_since: float | None = None
     """Since when certificate checks fail (monotonic seconds); None if the last one succeeded."""
     renewal_error: str = ""
+    is_repair_due: bool = False
+    """Whether another client changed the control plane since it was last provisioned."""
     restore_due: float = 0.0
     """When the kept objects are restored next (monotonic seconds)."""
     restored_policy: TenantPolicy | None = None

@@ -31,7 +31,7 @@ from vkgateway.model.quantity import Quantity, cap_resources, sum_resources
 from vkgateway.model.requests import to_milli
 from vkgateway.sync.admission.controller import ArbiterService
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.network.platform_service import NameServers
+from vkgateway.sync.network.platform_service import ApiServers, NameServers
 from vkgateway.sync.runtime.workers import WorkerPool
 from vkgateway.sync.tenant import TenantSync
 from vkgateway.sync.tenant_scope import VirtualNodeBinding
@@ -107,6 +107,7 @@ class TenantRuntime:
         engine: WorkerPool,
         arbiter: ArbiterService,
         name_servers: NameServers | None,
+        api_servers: ApiServers | None,
         settings: Nodes,
         on_change: Callable[[], None],
     ) -> None:
@@ -124,6 +125,7 @@ class TenantRuntime:
             engine=engine,
             arbiter=arbiter,
             name_servers=name_servers,
+            api_servers=api_servers,
         )
         self._sync.set_quotas(wiring.pool_quotas())
         self.pods = TenantPods(name, access.client, self._sync.scope.cache.pods, sources=wiring.sources)
@@ -177,6 +179,10 @@ class TenantRuntime:
                 self._nodes[name].trigger_reconcile()
         if failure is not None:
             raise failure
+
+    def servers_changed(self) -> None:
+        """Check the addresses of the tenant's API server and name servers."""
+        self._sync.servers_changed()
 
     @property
     def node_sources(self) -> Mapping[str, NodeSource]:

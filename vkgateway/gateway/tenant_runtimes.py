@@ -20,7 +20,7 @@ from vkgateway.model.api import Pool, Tenant, TenantPool, TenantPoolStatus
 from vkgateway.model.names import virtual_node_name
 from vkgateway.sync.admission.controller import ArbiterService
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.network.platform_service import NameServers
+from vkgateway.sync.network.platform_service import ApiServers, NameServers
 from vkgateway.sync.runtime.workers import WorkerPool
 from vkgateway.translate.context import TenantContext
 
@@ -66,6 +66,7 @@ class TenantRuntimes:
         settings: Nodes,
         on_change: Callable[[str], None],
         name_servers: NameServers | None = None,
+        api_servers: ApiServers | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._computes = computes
@@ -73,6 +74,7 @@ class TenantRuntimes:
         self._engine = engine
         self._arbiter = arbiter
         self._name_servers = name_servers
+        self._api_servers = api_servers
         self._address = address
         self._settings = settings
         self._on_change = on_change
@@ -147,6 +149,7 @@ class TenantRuntimes:
             engine=self._engine,
             arbiter=self._arbiter,
             name_servers=self._name_servers,
+            api_servers=self._api_servers,
             settings=self._settings,
             on_change=lambda: self._on_change(name),
         )

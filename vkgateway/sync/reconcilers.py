@@ -9,7 +9,7 @@ from vkgateway.sync.event_mirror import EventMirror
 from vkgateway.sync.namespaces import NamespaceReconciler
 from vkgateway.sync.network.name_service import NameService
 from vkgateway.sync.network.network_policies import NetworkPolicyReconciler
-from vkgateway.sync.network.platform_service import NameServers, Resolvers
+from vkgateway.sync.network.platform_service import ApiServers, NameServers, Resolvers
 from vkgateway.sync.network.service_cidr import TenantServiceCidr
 from vkgateway.sync.network.services import ServiceReconciler
 from vkgateway.sync.network.tenant_services import TenantServices
@@ -32,7 +32,14 @@ from vkgateway.sync.tokens import ServiceAccountTokens
 class TenantReconcilers:
     """All reconcilers of one tenant. A new kind of object needs its reconciler here and in `in_order`."""
 
-    def __init__(self, scope: TenantScope, *, arbiter: ArbiterService, name_servers: NameServers | None) -> None:
+    def __init__(
+        self,
+        scope: TenantScope,
+        *,
+        arbiter: ArbiterService,
+        name_servers: NameServers | None,
+        api_servers: ApiServers | None,
+    ) -> None:
         own_range = TenantServiceCidr(scope)
         resolvers = Resolvers(scope, name_servers, own_range=own_range)
         self.policies = NetworkPolicyReconciler(scope, resolvers)
@@ -40,7 +47,12 @@ class TenantReconcilers:
         self.tenant_services = TenantServices(scope)
         self.services = ServiceReconciler(scope, self.tenant_services, namespaces=self.namespaces, own_range=own_range)
         self.name_service = NameService(
-            scope, resolvers, self.tenant_services, services=self.services, own_range=own_range
+            scope,
+            resolvers,
+            self.tenant_services,
+            services=self.services,
+            own_range=own_range,
+            api_servers=api_servers,
         )
         self.budgets = DisruptionBudgetReconciler(scope)
         self.tenant_volumes = TenantVolumes(scope)

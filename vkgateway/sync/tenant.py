@@ -10,11 +10,11 @@ from vkgateway.kube.client import Client
 from vkgateway.model.requests import MilliResources
 from vkgateway.sync.admission.controller import ArbiterService
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.network.platform_service import NameServers
+from vkgateway.sync.network.platform_service import ApiServers, NameServers
 from vkgateway.sync.reconcilers import TenantReconcilers
 from vkgateway.sync.runtime.registry import Registry
 from vkgateway.sync.runtime.requests import WorkQueue
-from vkgateway.sync.runtime.sources import COMPUTE_REACHABLE, RESYNC, TENANT_ACTIVE, TENANT_LISTED
+from vkgateway.sync.runtime.sources import COMPUTE_REACHABLE, RESYNC, SERVER_ADDRESSES, TENANT_ACTIVE, TENANT_LISTED
 from vkgateway.sync.runtime.workers import WorkerPool
 from vkgateway.sync.tenant_scope import TenantScope, VirtualNodeBinding
 from vkgateway.translate.context import TenantContext
@@ -38,6 +38,7 @@ class TenantSync:
         engine: WorkerPool,
         arbiter: ArbiterService,
         name_servers: NameServers | None = None,
+        api_servers: ApiServers | None = None,
     ) -> None:
         self._engine = engine
         work_queue = WorkQueue(tenant.name, engine.queue)
@@ -49,7 +50,9 @@ class TenantSync:
             work_queue=work_queue,
             clock=arbiter.clock,
         )
-        self.reconcilers = TenantReconcilers(self.scope, arbiter=arbiter, name_servers=name_servers)
+        self.reconcilers = TenantReconcilers(
+            self.scope, arbiter=arbiter, name_servers=name_servers, api_servers=api_servers
+        )
         self.registry = Registry(self.scope.watches, work_queue, self.scope.cache)
         self.registry.set_up(self.reconcilers.in_order())
         self.registry.watches_each((TENANT_LISTED, COMPUTE_REACHABLE), self.resync)
@@ -94,6 +97,11 @@ class TenantSync:
     def set_node(self, name: str, node: VirtualNode) -> None:
         """Set the labels and taints of a virtual node, as the tenant's API server shows them."""
         self.reconcilers.admission.event_handler.set_node(name, node)
+
+    def servers_changed(self) -> None:
+        """Check the addresses of the tenant's API server and name servers."""
+        if self.is_complete:
+            self.scope.watches.notify(SERVER_ADDRESSES)
 
     def resync(self) -> None:
         """Reconcile every object of the tenant, in its cluster and in the compute clusters, once all are known."""

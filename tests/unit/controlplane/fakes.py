@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from vkgateway.controlplane.credentials import Credentials
-from vkgateway.controlplane.drivers.base import AssignedPorts, NameServers, ServerEndpoint
+from vkgateway.controlplane.drivers.base import AssignedPorts, DriverListener, NameServers, ServerEndpoint
 from vkgateway.controlplane.drivers.process.ports import choose_port
 from vkgateway.controlplane.etcd.auth import EtcdAuth
 from vkgateway.controlplane.etcd.client import EtcdClient
@@ -18,6 +18,7 @@ from vkgateway.controlplane.etcd.keys import EtcdKeys
 from vkgateway.controlplane.etcd.ranges import KeyRange
 from vkgateway.controlplane.plane import ControlPlaneSpec
 from vkgateway.controlplane.record_store import ControlPlaneRecord
+from vkgateway.model.clusters import ClusterIdentity
 from vkgateway.programs.supervisor.spec import ProcessSpec, ProcessState, in_group
 
 
@@ -218,10 +219,10 @@ class FakeDriver:
         """Nothing is missing."""
 
     async def ensure_endpoint(
-        self, tenant: str, *, requested_port: int, recorded_port: int, assigned_ports: AssignedPorts
+        self, tenant: str, *, requested_port: int, recorded: ServerEndpoint | None, assigned_ports: AssignedPorts
     ) -> ServerEndpoint:
-        if recorded_port and requested_port in (0, recorded_port):
-            return ServerEndpoint("10.0.0.1", recorded_port)
+        if recorded is not None and requested_port in (0, recorded.port):
+            return ServerEndpoint("10.0.0.1", recorded.port)
         assigned = await assigned_ports()
         port = choose_port(
             tenant,
@@ -234,6 +235,14 @@ class FakeDriver:
 
     async def find_endpoint(self, tenant: str, *, recorded_port: int) -> ServerEndpoint | None:
         return ServerEndpoint("10.0.0.1", recorded_port)
+
+    async def api_server_endpoints(
+        self, tenant: str, cluster: ClusterIdentity, *, endpoint: ServerEndpoint
+    ) -> Collection[ServerEndpoint]:
+        return (endpoint,)
+
+    async def run(self, listener: DriverListener) -> None:
+        """Nothing changes by itself."""
 
     async def start(self, plane: ControlPlaneSpec, *, credentials: Credentials, version: str) -> frozenset[str]:
         assert credentials.ca.has_signed(credentials.admin.cert_pem)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,6 +15,7 @@ from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.clock import AdjustedClock
 from tests.support.waiting import wait_until
 from tests.unit.gateway.conftest import add_compute_cluster, condition, tenant_document
+from vkgateway.controlplane.drivers.base import DriverListener
 from vkgateway.gateway.accepted_specs import ACCEPTED_FOR_ANNOTATION, ACCEPTED_SPEC_ANNOTATION
 from vkgateway.gateway.compute_controller import ComputeController
 from vkgateway.gateway.control_plane_reconciler import (
@@ -33,6 +34,7 @@ from vkgateway.kube.client import Client
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.kube.resources import EVENTS, NAMESPACES, PODS, TENANTS
 from vkgateway.model.api import Tenant
+from vkgateway.model.clusters import ClusterIdentity
 from vkgateway.model.errors import UnavailableError
 from vkgateway.model.names import (
     MIRROR_FINALIZER,
@@ -41,6 +43,7 @@ from vkgateway.model.names import (
     TENANT_FINALIZER,
     TENANT_LABEL,
 )
+from vkgateway.sync.network.platform_service import Endpoint
 
 
 class Planes:
@@ -81,6 +84,14 @@ class Planes:
         return ApiServerAccess(
             client=self.server.client(name), url=self.server.url, host="127.0.0.1", port=self.server.port
         )
+
+    async def api_server_endpoints(
+        self, tenant: str, cluster: ClusterIdentity, *, listening: Endpoint
+    ) -> Collection[Endpoint]:
+        return [listening]
+
+    async def run(self, listener: DriverListener) -> None:
+        """Nothing changes by itself."""
 
     async def restore_kept_objects(self, tenant: Tenant, access: ApiServerAccess) -> None:
         self.kept[tenant.metadata.name] += 1

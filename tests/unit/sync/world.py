@@ -24,7 +24,7 @@ from vkgateway.model.names import compute_namespace
 from vkgateway.model.times import render_time
 from vkgateway.sync.admission.arbitration import Arbitration, ArbitrationSettings
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.network.platform_service import NameServers
+from vkgateway.sync.network.platform_service import ApiServers, NameServers
 from vkgateway.sync.runtime.workers import WorkerPool
 from vkgateway.sync.tenant import TenantSync
 from vkgateway.sync.tenant_scope import VirtualNodeBinding
@@ -55,6 +55,7 @@ class World:
     notice: float = 0.0
     bind: float = 60.0
     name_servers: NameServers | None = None
+    api_servers: ApiServers | None = None
     policy: dict[str, Any] = field(default_factory=dict)
     workers: int = 8
     """Number of workers; the tenant may use an eighth of them."""
@@ -188,6 +189,7 @@ class World:
             engine=engine,
             arbiter=arbiter,
             name_servers=self.name_servers,
+            api_servers=self.api_servers,
         )
         sync.set_limit(NODE, self.limit)
         sync.set_quotas([Quota(tenant=TENANT, pool=("local", "a100"), limit=self.limit, guarantee=self.guarantee)])

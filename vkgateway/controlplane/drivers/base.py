@@ -11,6 +11,7 @@ from vkgateway.controlplane.credentials import Credentials
 from vkgateway.controlplane.plane import ControlPlaneSpec
 from vkgateway.controlplane.plane_files import Authorities
 from vkgateway.kube.client import Client
+from vkgateway.model.clusters import ClusterIdentity
 from vkgateway.translate.egress_rules import NameServerRange
 
 AssignedPorts = Callable[[], Awaitable[Mapping[int, str]]]
@@ -35,17 +36,30 @@ class NameServers(Protocol):
         away from the name servers of the others.
         """
 
-    async def ensure_server(self, tenant: str, cluster: str, addresses: Mapping[str, str]) -> ServerEndpoint:
-        """Start or update the name server of a tenant for one compute cluster; return where it answers.
+    async def ensure_server(
+        self, tenant: str, cluster: ClusterIdentity, addresses: Mapping[str, str]
+    ) -> Collection[ServerEndpoint]:
+        """Start or update the name server of a tenant for one compute cluster; return where its pods reach it.
 
-        `addresses` maps names of Services to their addresses in that cluster.
+        `addresses` maps names of Services to their addresses in that cluster. The endpoints are addresses of servers,
+        not of Services: kube-proxy does not translate an address twice.
 
         Raises:
-            UnavailableError: the name server does not answer yet.
+            UnavailableError: the name server does not answer yet, or that cluster cannot reach it.
         """
 
     async def remove_stale(self, clusters: Collection[str]) -> None:
         """Remove the name servers of all compute clusters that are not in `clusters`."""
+
+
+class DriverListener(Protocol):
+    """What a driver reports while it runs. Each call returns at once."""
+
+    def addresses_changed(self, tenant: str) -> None:
+        """Report that servers of a tenant may have other addresses, or that a name server must be ensured again."""
+
+    def control_plane_changed(self, tenant: str) -> None:
+        """Report that another client changed or deleted a part of a control plane, which must be started again."""
 
 
 class Driver(Protocol):
@@ -64,12 +78,14 @@ class Driver(Protocol):
         """Fetch what a Kubernetes version needs; the first call may take minutes."""
 
     async def ensure_endpoint(
-        self, tenant: str, *, requested_port: int, recorded_port: int, assigned_ports: AssignedPorts
+        self, tenant: str, *, requested_port: int, recorded: ServerEndpoint | None, assigned_ports: AssignedPorts
     ) -> ServerEndpoint:
         """Return where the tenant's API server will serve, and reserve that if it is new.
 
-        `requested_port` is the port in the Tenant's spec, 0 for any. `recorded_port` is the port of the last call, 0
-        for a new tenant. The caller holds a lock and calls again later, so a driver raises instead of waiting.
+        `requested_port` is the port in the Tenant's spec, 0 for any. `recorded` is the result of the last call, None
+        for a new tenant. Its address is empty if an older gateway recorded it. Certificates and kubeconfigs contain
+        the address, so a driver should keep it. The caller holds a lock and calls again later, so a driver raises
+        instead of waiting.
 
         Raises:
             ConflictError: the requested port is in use.
@@ -78,6 +94,17 @@ class Driver(Protocol):
 
     async def find_endpoint(self, tenant: str, *, recorded_port: int) -> ServerEndpoint | None:
         """Return where the tenant's API server serves, without a change; None if nothing is reserved."""
+
+    async def api_server_endpoints(
+        self, tenant: str, cluster: ClusterIdentity, *, endpoint: ServerEndpoint
+    ) -> Collection[ServerEndpoint]:
+        """Return where pods of a compute cluster reach the tenant's API server; none while no replica is ready.
+
+        `endpoint` is where the gateway reaches it. The result has addresses of servers, not of Services.
+
+        Raises:
+            UnavailableError: the addresses are unknown, or that cluster cannot reach the API server.
+        """
 
     async def start(self, plane: ControlPlaneSpec, *, credentials: Credentials, version: str) -> frozenset[str]:
         """Start or update the components as `plane` describes, and return before they serve.
@@ -98,6 +125,9 @@ class Driver(Protocol):
 
     async def remove(self, tenant: str) -> None:
         """Stop the tenant's components and name servers, and delete everything that the driver made for them."""
+
+    async def run(self, listener: DriverListener) -> None:
+        """Report changes until cancelled; return at once if none can happen without the gateway."""
 
     async def close(self) -> None:
         """Release connections when the gateway stops; control planes keep running."""

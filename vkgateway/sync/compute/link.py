@@ -14,6 +14,7 @@ from vkgateway.kube import resources
 from vkgateway.kube.client import Client
 from vkgateway.kube.errors import ApiError
 from vkgateway.kube.reflector import Reflector
+from vkgateway.model.clusters import ClusterIdentity
 from vkgateway.model.errors import ConflictError, UnavailableError
 from vkgateway.sync.compute.cluster_watches import (
     LISTED,
@@ -53,6 +54,8 @@ class ComputeLink:
         self.watches = watches = ClusterWatches()
         """Observers of the cluster, and the tenants that use it."""
         self.reachability = Reachability(name, client, watches)
+        self.uid = ""
+        """UID of the cluster; empty until it is read."""
         self.service_ranges: Sequence[str] = ()
         """Service CIDRs of the cluster as of the last read."""
         self.pods = ComputePods(client, watches, self.reachability)
@@ -81,6 +84,11 @@ class ComputeLink:
         watches.add(NETWORK_LISTED, self._network_listed)
         watches.add(STORAGE_CHANGED, self._storage_changed)
         watches.add(NODES, self._nodes_changed)
+
+    @property
+    def identity(self) -> ClusterIdentity:
+        """Name and UID of the cluster."""
+        return ClusterIdentity(self.name, self.uid)
 
     @property
     def is_reachable(self) -> bool:

@@ -15,6 +15,7 @@ from vkgateway.model.names import is_ip_address
 from vkgateway.sync.compute.link import ComputeLink, apply_to_each
 from vkgateway.sync.network.kube_dns import KubeDns
 from vkgateway.sync.network.platform_service import (
+    ApiServers,
     Endpoint,
     PlatformService,
     Port,
@@ -33,6 +34,7 @@ from vkgateway.sync.runtime.sources import (
     COMPUTE_PLATFORM_SERVICES,
     COMPUTE_SERVICES,
     RESYNC,
+    SERVER_ADDRESSES,
     TENANT_SERVICES,
     TENANT_SERVICES_LISTED,
 )
@@ -71,11 +73,13 @@ class NameService:
         *,
         services: ServiceReconciler,
         own_range: TenantServiceCidr,
+        api_servers: ApiServers | None = None,
     ) -> None:
         self._scope = scope
         self._resolvers = resolvers
         self._tenant_services = tenant_services
         self._services = services
+        self._api_servers = api_servers
         self._dns_service = resolvers.dns_service
         self._api_service = PlatformService(_api_name(scope.name), _API_PORTS, own_range=own_range, number=_API_NUMBER)
         self._kube_dns = KubeDns(scope.client, own_range=own_range)
@@ -91,7 +95,14 @@ class NameService:
             .watches(TENANT_SERVICES, lambda _key: self._enqueue())
             .watches(COMPUTE_SERVICES, lambda _key: self._enqueue())
             .watches_each(
-                (TENANT_SERVICES_LISTED, COMPUTE_NETWORK_LISTED, COMPUTE_PLATFORM_SERVICES, RESYNC), self._enqueue
+                (
+                    TENANT_SERVICES_LISTED,
+                    COMPUTE_NETWORK_LISTED,
+                    COMPUTE_PLATFORM_SERVICES,
+                    SERVER_ADDRESSES,
+                    RESYNC,
+                ),
+                self._enqueue,
             )
         )
 
@@ -127,13 +138,13 @@ class NameService:
             return self._scope.tenant
         try:
             nameserver = (
-                await self._dns_service.ensure_service(link, to=self._resolvers.forwarder_endpoint)
+                await self._dns_service.ensure_service(link, to=[self._resolvers.forwarder_endpoint])
                 if self._resolvers.forwarder_endpoint is not None
                 else ""
             )
             api_service = (
-                await self._api_service.ensure_service(link, to=self._api_endpoint)
-                if is_ip_address(self._api_endpoint.address)
+                await self._api_service.ensure_service(link, to=await self._api_endpoints(link))
+                if is_ip_address(self._scope.tenant.api_host)
                 else ""
             )
         except errors.ApiError as error:
@@ -175,26 +186,30 @@ class NameService:
 
     async def _reconcile_in(self, link: ComputeLink) -> None:
         if self.is_active and link.services_trusted:
-            await self._api_service.set_endpoint(link, to=self._api_endpoint)
+            await self._api_service.set_endpoints(link, to=await self._api_endpoints(link))
             # While the tenant's Services are not known, the current endpoints stay.
             if (
                 self.is_served
                 and self._tenant_services.is_complete
                 and (self._dns_service.find_service(link) is not None or link.name in self._dns_service.known_addresses)
             ):
-                await self._dns_service.set_endpoint(link, to=await self._select_endpoint(link))
+                await self._dns_service.set_endpoints(link, to=await self._select_endpoints(link))
 
-    @property
-    def _api_endpoint(self) -> Endpoint:
-        return Endpoint(self._scope.tenant.api_host, self._scope.tenant.api_port)
+    async def _api_endpoints(self, link: ComputeLink) -> Collection[Endpoint]:
+        """Return where pods of a compute cluster reach the API server: where the gateway does, or at its pods."""
+        listening = Endpoint(self._scope.tenant.api_host, self._scope.tenant.api_port)
+        if self._api_servers is None:
+            return [listening]
+        return await self._api_servers.api_server_endpoints(self._scope.name, link.identity, listening=listening)
 
-    async def _select_endpoint(self, link: ComputeLink) -> Endpoint:
+    async def _select_endpoints(self, link: ComputeLink) -> Collection[Endpoint]:
         assert self._resolvers.servers is not None
         assert self._resolvers.forwarder_endpoint is not None
         if not self._tenant_services.own_services():
             # A running name server is retained: it may be needed again and costs little.
-            return self._resolvers.forwarder_endpoint
-        return await self._resolvers.servers.serve_tenant(self._scope.name, link.name, self._differing_addresses(link))
+            return [self._resolvers.forwarder_endpoint]
+        addresses = self._differing_addresses(link)
+        return await self._resolvers.servers.serve_tenant(self._scope.name, link.identity, addresses)
 
     def _differing_addresses(self, link: ComputeLink) -> dict[str, str]:
         """Return the DNS names whose cluster IP in the compute cluster differs from the one in the tenant cluster."""

@@ -6,12 +6,13 @@ A platform Service has a constant address with changing endpoints.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 import structlog
 
 from vkgateway.kube import errors, resources
+from vkgateway.model.clusters import ClusterIdentity
 from vkgateway.model.names import SYSTEM_NAMESPACE, TENANT_LABEL
 from vkgateway.model.objects import Meta, Object
 from vkgateway.sync.compute.link import ComputeLink
@@ -36,6 +37,11 @@ class Endpoint(NamedTuple):
 
     address: str
     port: int
+
+    @property
+    def is_ipv6(self) -> bool:
+        """Whether the address is an IPv6 address."""
+        return ":" in self.address
 
 
 class Port(NamedTuple):
@@ -76,7 +82,7 @@ class PlatformService:
         self._created.pop(link.name, None)
         return self._accept_service(link, found)
 
-    async def ensure_service(self, link: ComputeLink, *, to: Endpoint) -> str:
+    async def ensure_service(self, link: ComputeLink, *, to: Collection[Endpoint]) -> str:
         """Return the Service's address, "" if its name has another owner; a new Service points to `to`. Raises
         ApiError.
         """
@@ -92,8 +98,8 @@ class PlatformService:
         addresses = [address for endpoint in found.endpoints or () for address in endpoint.get("addresses") or ()]
         return sorted({Endpoint(address, port["port"]) for address in addresses for port in found.ports or ()})
 
-    async def set_endpoint(self, link: ComputeLink, *, to: Endpoint) -> None:
-        """Point an existing Service to an endpoint; a deleted one is created again with its former address.
+    async def set_endpoints(self, link: ComputeLink, *, to: Collection[Endpoint]) -> None:
+        """Point an existing Service to endpoints; a deleted one is created again with its former address.
 
         Raises ApiError.
         """
@@ -110,7 +116,7 @@ class PlatformService:
         self.known_addresses[link.name] = found.cluster_ip
         return found
 
-    async def _create_service(self, link: ComputeLink, to: Endpoint) -> ServiceView | None:
+    async def _create_service(self, link: ComputeLink, to: Collection[Endpoint]) -> ServiceView | None:
         ports = [{"name": port.name, "protocol": port.protocol, "port": port.number} for port in self._ports]
         spec: dict[str, Any] = {"type": "ClusterIP", "ports": ports}
         document = {"apiVersion": "v1", "kind": "Service", "metadata": self._object_metadata(), "spec": spec}
@@ -151,8 +157,14 @@ class PlatformService:
             return known_address
         return (known_address or self._range.address_at(self._number)) if await self._range.ensure_range(link) else ""
 
-    async def _write_slice(self, link: ComputeLink, service: Meta, to: Endpoint, *, only_new: bool = False) -> None:
-        """Write the EndpointSlice if it differs; with `only_new`, an existing one stays unchanged."""
+    async def _write_slice(
+        self, link: ComputeLink, service: Meta, to: Collection[Endpoint], *, only_new: bool = False
+    ) -> None:
+        """Write the EndpointSlice if it differs; with `only_new`, an existing one stays unchanged.
+
+        The endpoints of a slice share address family and port: those of the lowest endpoint count.
+        """
+        served = _similar_endpoints(to)
         metadata = self._object_metadata()
         metadata["labels"] |= {SERVICE_NAME_LABEL: self._name, MANAGED_BY_LABEL: MANAGED_BY_GATEWAY}
         metadata["ownerReferences"] = [owner_reference(service)]
@@ -160,9 +172,12 @@ class PlatformService:
             "apiVersion": "discovery.k8s.io/v1",
             "kind": "EndpointSlice",
             "metadata": metadata,
-            "addressType": "IPv6" if ":" in to.address else "IPv4",
-            "endpoints": [{"addresses": [to.address], "conditions": {"ready": True}}],
-            "ports": [{"name": port.name, "protocol": port.protocol, "port": to.port} for port in self._ports],
+            "addressType": "IPv6" if served and served[0].is_ipv6 else "IPv4",
+            "endpoints": [{"addresses": [one.address], "conditions": {"ready": True}} for one in served],
+            "ports": [
+                {"name": port.name, "protocol": port.protocol, "port": served[0].port if served else port.number}
+                for port in self._ports
+            ],
         }
         known = link.slices.store.get((SYSTEM_NAMESPACE, self._name))
         await write_slice(link, wanted, known, owned=self._is_own, only_new=only_new)
@@ -186,6 +201,25 @@ async def remove_platform_service(link: ComputeLink, tenant: str, name: str) -> 
             continue
 
 
+def _similar_endpoints(endpoints: Collection[Endpoint]) -> list[Endpoint]:
+    """Return the endpoints that have port and address family of the lowest one, in order."""
+    ordered = sorted(set(endpoints), key=lambda one: (one.is_ipv6, one.port, one.address))
+    return [one for one in ordered if (one.is_ipv6, one.port) == (ordered[0].is_ipv6, ordered[0].port)]
+
+
+class ApiServers(Protocol):
+    """Addresses of tenants' API servers as pods of compute clusters need them."""
+
+    async def api_server_endpoints(
+        self, tenant: str, cluster: ClusterIdentity, *, listening: Endpoint
+    ) -> Collection[Endpoint]:
+        """Return where pods of a compute cluster reach a tenant's API server, which the gateway reaches at `listening`.
+
+        None while no replica is ready. Raises UnavailableError if the addresses are unknown, or if that cluster cannot
+        reach the API server.
+        """
+
+
 class NameServers(Protocol):
     """Runner of tenants' name servers; every call is idempotent."""
 
@@ -197,8 +231,10 @@ class NameServers(Protocol):
     def listening_range(self) -> NameServerRange | None:
         """Addresses and ports of the name servers of all tenants."""
 
-    async def serve_tenant(self, tenant: str, cluster: str, addresses: Mapping[str, str]) -> Endpoint:
-        """Run a name server for a tenant's pods in one compute cluster, over UDP and TCP.
+    async def serve_tenant(
+        self, tenant: str, cluster: ClusterIdentity, addresses: Mapping[str, str]
+    ) -> Collection[Endpoint]:
+        """Run a name server for a tenant's pods in one compute cluster, over UDP and TCP; return where it answers.
 
         `addresses` maps DNS names of Services to their cluster IPs there. Raises UnavailableError while it does not
         answer.

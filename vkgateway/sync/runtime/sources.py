@@ -77,6 +77,9 @@ VOLUME_LOCATIONS: Final = Source[()]("volume locations")
 TENANT_ACTIVE: Final = Source[()]("tenant active")
 """The tenant has a compute namespace, or is about to get one: what only matters then is watched from now on."""
 
+SERVER_ADDRESSES: Final = Source[()]("server addresses")
+"""The tenant's API server or name servers may have other addresses, or a name server must be reconciled."""
+
 COMPUTE_PODS: Final = Source[Key]("compute pods")
 """The compute pod of a tenant pod was created, changed or deleted; the key is that of the tenant pod."""
 COMPUTE_TOKENS: Final = Source[Key]("compute tokens")

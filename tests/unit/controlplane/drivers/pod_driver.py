@@ -14,10 +14,17 @@ from pathlib import Path
 
 from vkgateway.controlplane.components import PROGRAMS, component_arguments, component_environment
 from vkgateway.controlplane.credentials import Credentials
-from vkgateway.controlplane.drivers.base import AssignedPorts, DriverContext, NameServers, ServerEndpoint
+from vkgateway.controlplane.drivers.base import (
+    AssignedPorts,
+    DriverContext,
+    DriverListener,
+    NameServers,
+    ServerEndpoint,
+)
 from vkgateway.controlplane.name_server_config import render_corefile, render_hosts_file
 from vkgateway.controlplane.plane import COMPONENTS, ControlPlaneSpec
 from vkgateway.controlplane.plane_files import COREDNS, Authorities, PlaneFiles, render_plane_files
+from vkgateway.model.clusters import ClusterIdentity
 from vkgateway.model.errors import ConflictError, InputError, UnavailableError
 from vkgateway.translate.egress_rules import NameServerRange
 
@@ -75,8 +82,10 @@ class PodNameServers:
         self._cluster = cluster
         self._forwarder = forwarder
 
-    async def ensure_server(self, tenant: str, cluster: str, addresses: Mapping[str, str]) -> ServerEndpoint:
-        name = f"names-{cluster}"
+    async def ensure_server(
+        self, tenant: str, cluster: ClusterIdentity, addresses: Mapping[str, str]
+    ) -> Collection[ServerEndpoint]:
+        name = f"names-{cluster.name}"
         files = PlaneFiles(MOUNT, await self._cluster.read_secret(tenant, "files"))
         if not files.has_kubeconfig(COREDNS):
             raise UnavailableError(f"the name server of tenant {tenant!r} has no certificate yet")
@@ -90,7 +99,7 @@ class PodNameServers:
         hosts = render_hosts_file(addresses)
         self._cluster.secrets[tenant, name] = {"Corefile": config.encode(), "hosts": hosts.encode()}
         self._cluster.pods[tenant, name] = FakePod("coredns", (f"-conf={MOUNT / 'Corefile'}",))
-        return ServerEndpoint(await self._cluster.ensure_service(tenant, name), 53)
+        return (ServerEndpoint(await self._cluster.ensure_service(tenant, name), 53),)
 
     async def remove_stale(self, clusters: Collection[str]) -> None:
         for tenant, name in list(self._cluster.pods):
@@ -119,7 +128,7 @@ class PodDriver:
         """The nodes pull images when pods start."""
 
     async def ensure_endpoint(
-        self, tenant: str, *, requested_port: int, recorded_port: int, assigned_ports: AssignedPorts
+        self, tenant: str, *, requested_port: int, recorded: ServerEndpoint | None, assigned_ports: AssignedPorts
     ) -> ServerEndpoint:
         if requested_port not in (0, PORT):
             raise ConflictError(f"API servers in pods serve at port {PORT}, not {requested_port}")
@@ -131,6 +140,14 @@ class PodDriver:
     async def find_endpoint(self, tenant: str, *, recorded_port: int) -> ServerEndpoint | None:
         address = await self._cluster.read_service(tenant, "apiserver")
         return ServerEndpoint(address, recorded_port) if address else None
+
+    async def api_server_endpoints(
+        self, tenant: str, cluster: ClusterIdentity, *, endpoint: ServerEndpoint
+    ) -> Collection[ServerEndpoint]:
+        return (endpoint,)
+
+    async def run(self, listener: DriverListener) -> None:
+        """Nothing changes by itself."""
 
     async def start(self, plane: ControlPlaneSpec, *, credentials: Credentials, version: str) -> frozenset[str]:
         tenant = plane.cluster

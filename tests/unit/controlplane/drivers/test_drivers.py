@@ -18,6 +18,7 @@ from vkgateway.controlplane.drivers.process.driver import ProcessDriver
 from vkgateway.controlplane.drivers.registry import driver_factory
 from vkgateway.gateway import settingsfile
 from vkgateway.kube.client import Client
+from vkgateway.model.clusters import ClusterIdentity
 from vkgateway.model.errors import ConflictError, InputError, UnavailableError
 
 
@@ -147,10 +148,10 @@ async def test_each_name_server_in_a_pod_has_its_own_address(world: PodWorld) ->
     assert servers is not None
     assert servers.listening_range is None
     with pytest.raises(UnavailableError, match="no certificate yet"):
-        await servers.ensure_server("beta", "local", {})
+        await servers.ensure_server("beta", ClusterIdentity("local"), {})
     names = {"web.default.svc.cluster.local": "10.96.0.20"}
-    first = await servers.ensure_server("alpha", "local", names)
-    second = await servers.ensure_server("alpha", "remote", {})
+    (first,) = await servers.ensure_server("alpha", ClusterIdentity("local"), names)
+    (second,) = await servers.ensure_server("alpha", ClusterIdentity("remote"), {})
     assert first.port == second.port == 53
     assert first.address != second.address
     assert world.cluster.secrets["alpha", "names-local"]["hosts"] == b"10.96.0.20 web.default.svc.cluster.local\n"

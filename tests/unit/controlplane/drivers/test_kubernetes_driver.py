@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,13 @@ from tests.fakes.apiserver import FakeApiServer
 from tests.support.waiting import wait_until
 from tests.unit.controlplane.planes import AUTHORITIES
 from tests.unit.controlplane.test_provisioner import World, tenant
-from vkgateway.controlplane.drivers.base import Driver, DriverContext
+from vkgateway.controlplane.drivers.base import Driver, DriverContext, ServerEndpoint
 from vkgateway.controlplane.drivers.kubernetes.driver import create_driver
 from vkgateway.controlplane.drivers.kubernetes.names import MOUNT
 from vkgateway.controlplane.plane import COMPONENTS, tenant_plane_spec
 from vkgateway.kube.client import Client
-from vkgateway.kube.resources import DEPLOYMENTS, NAMESPACES, NETWORK_POLICIES, PODS, SECRETS, SERVICES
+from vkgateway.kube.resources import DEPLOYMENTS, ENDPOINT_SLICES, NAMESPACES, NETWORK_POLICIES, PODS, SECRETS, SERVICES
+from vkgateway.model.clusters import ClusterIdentity
 from vkgateway.model.errors import ConflictError, InputError, UnavailableError
 
 NAMESPACE = "vkgateway-tenant-alpha"
@@ -37,6 +39,11 @@ class ManagementWorld(World):
         self.requests = management.requests
         self.client = client
         self.parameters: dict[str, Any] = {}
+
+    @property
+    def local(self) -> ClusterIdentity:
+        """The management cluster as a compute cluster."""
+        return ClusterIdentity("local", self.cluster.get(NAMESPACES, "kube-system")["metadata"]["uid"])
 
     def create_driver(self) -> Driver:
         return create_driver(
@@ -55,16 +62,27 @@ class ManagementWorld(World):
         found: dict[str, Any] = self.cluster.get(DEPLOYMENTS, deployment, NAMESPACE)["spec"]["template"]["spec"]
         return found
 
-    def set_available(self, deployment: str) -> None:
-        found = self.cluster.get(DEPLOYMENTS, deployment, NAMESPACE)
-        status = {"availableReplicas": 1}
-        self.cluster.update(DEPLOYMENTS, found | {"status": status}, name=deployment, namespace=NAMESPACE, status=True)
+    def publish_pods(self, service: str, *addresses: str, port: int = 6443, ready: bool = True) -> None:
+        """Write the EndpointSlice of a Service, as Kubernetes does for its pods."""
+        name = f"{service}-x1"
+        labels = self.cluster.get(SERVICES, service, NAMESPACE)["metadata"]["labels"]
+        document = {
+            "metadata": {"name": name, "labels": labels | {"kubernetes.io/service-name": service}},
+            "addressType": "IPv4",
+            "endpoints": [{"addresses": [address], "conditions": {"ready": ready}} for address in addresses],
+            "ports": [{"name": "any", "port": port, "protocol": "TCP"}],
+        }
+        if self.cluster.find(ENDPOINT_SLICES, name, NAMESPACE) is None:
+            self.cluster.create(ENDPOINT_SLICES, document, NAMESPACE)
+        else:
+            self.cluster.update(ENDPOINT_SLICES, document, name=name, namespace=NAMESPACE)
 
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[ManagementWorld]:
     async with FakeApiServer() as server, FakeApiServer() as management, management.client("management") as client:
         Addresses(management.store)
+        management.store.create(NAMESPACES, {"metadata": {"name": "kube-system"}})
         yield ManagementWorld(server, tmp_path, management=management, client=client)
 
 
@@ -220,16 +238,84 @@ async def test_name_server_is_a_pod_that_reads_the_tenants_services(world: Manag
     servers = world.create_driver().name_servers
     assert servers is not None
     with pytest.raises(UnavailableError, match="no certificate yet"):
-        await servers.ensure_server("alpha", "local", {})
+        await servers.ensure_server("alpha", world.local, {})
     await world.provisioner().provision(tenant())
     names = {"web.default.svc.cluster.local": "10.0.0.9"}
-    waiting = asyncio.create_task(servers.ensure_server("alpha", "local", names))
-    await wait_until(lambda: world.cluster.find(DEPLOYMENTS, "names-local", NAMESPACE) is not None)
-    world.set_available("names-local")
-    endpoint = await waiting
-    assert endpoint.address == world.cluster.get(SERVICES, "names-local", NAMESPACE)["spec"]["clusterIP"]
+    with pytest.raises(UnavailableError, match="not known yet"):
+        await servers.ensure_server("alpha", world.local, names)
     config = world.cluster.get(SECRETS, "names-local", NAMESPACE)["data"]
     assert base64.b64decode(config["hosts"]) == b"10.0.0.9 web.default.svc.cluster.local\n"
     await servers.remove_stale(set())
     assert world.cluster.find(DEPLOYMENTS, "names-local", NAMESPACE) is None
     assert world.cluster.find(DEPLOYMENTS, "control-plane", NAMESPACE) is not None
+
+
+class Listener:
+    """A listener that records the tenants of each report."""
+
+    def __init__(self) -> None:
+        self.moved: list[str] = []
+        self.changed: list[str] = []
+
+    def addresses_changed(self, tenant: str) -> None:
+        self.moved.append(tenant)
+
+    def control_plane_changed(self, tenant: str) -> None:
+        self.changed.append(tenant)
+
+
+@contextlib.asynccontextmanager
+async def running(driver: Driver) -> AsyncIterator[Listener]:
+    """Run the driver within the block, with its watches complete."""
+    listener = Listener()
+    task = asyncio.create_task(driver.run(listener))
+    try:
+        await asyncio.sleep(0.1)
+        yield listener
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_compute_pods_reach_the_ready_pods_and_not_the_service(world: ManagementWorld) -> None:
+    made = await world.provisioner().provision(tenant())
+    endpoint = ServerEndpoint(made.address, made.port)
+    driver = world.create_driver()
+    with pytest.raises(UnavailableError, match="not known yet"):
+        await driver.api_server_endpoints("alpha", world.local, endpoint=endpoint)
+    async with running(driver) as listener:
+        assert await driver.api_server_endpoints("alpha", world.local, endpoint=endpoint) == []
+        world.publish_pods("api", "10.2.0.7", "10.2.0.6")
+        await wait_until(lambda: listener.moved == ["alpha"])
+        found = await driver.api_server_endpoints("alpha", world.local, endpoint=endpoint)
+        assert found == [ServerEndpoint("10.2.0.6", 6443), ServerEndpoint("10.2.0.7", 6443)]
+        world.publish_pods("api", "10.2.0.7", ready=False)
+        await wait_until(lambda: listener.moved == ["alpha", "alpha"])
+        assert await driver.api_server_endpoints("alpha", world.local, endpoint=endpoint) == []
+
+
+async def test_pods_of_another_cluster_cannot_reach_pod_addresses(world: ManagementWorld) -> None:
+    made = await world.provisioner().provision(tenant())
+    endpoint = ServerEndpoint(made.address, made.port)
+    driver = world.create_driver()
+    async with running(driver):
+        world.publish_pods("api", "10.2.0.7")
+        for cluster, reason in (
+            (ClusterIdentity("far", "another uid"), f"compute cluster 'far' cannot reach Service {NAMESPACE}/api"),
+            (ClusterIdentity("new"), "compute cluster 'new' is not identified yet"),
+        ):
+            with pytest.raises(UnavailableError, match=reason):
+                await driver.api_server_endpoints("alpha", cluster, endpoint=endpoint)
+
+
+async def test_name_server_answers_at_its_pods(world: ManagementWorld) -> None:
+    await world.provisioner().provision(tenant())
+    driver = world.create_driver()
+    servers = driver.name_servers
+    assert servers is not None
+    async with running(driver) as listener:
+        with pytest.raises(UnavailableError, match="not ready yet"):
+            await servers.ensure_server("alpha", world.local, {})
+        world.publish_pods("names-local", "10.2.0.9", port=1053)
+        await wait_until(lambda: listener.moved == ["alpha"])
+        assert await servers.ensure_server("alpha", world.local, {}) == [ServerEndpoint("10.2.0.9", 1053)]

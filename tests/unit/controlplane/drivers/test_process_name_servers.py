@@ -13,8 +13,10 @@ from tests.unit.controlplane.planes import tenant_plane, write
 from vkgateway.controlplane.drivers.process.name_servers import PORTS, ProcessNameServers, _has_acl, _is_port_free
 from vkgateway.controlplane.name_server_config import render_hosts_file
 from vkgateway.gateway.name_servers import ForwardingNameServers, retire_periodically
+from vkgateway.model.clusters import ClusterIdentity
 from vkgateway.model.errors import UnavailableError
 
+LOCAL = ClusterIdentity("local")
 WEB = {"web.default.svc.cluster.local": "10.215.0.20"}
 
 
@@ -42,7 +44,7 @@ def alpha(tmp_path: Path) -> Path:
 
 async def test_server_reads_the_tenants_services_with_its_own_certificate(tmp_path: Path, alpha: Path) -> None:
     supervisor = FakeSupervisor()
-    endpoint = await name_servers(tmp_path, supervisor).ensure_server("alpha", "local", WEB)
+    (endpoint,) = await name_servers(tmp_path, supervisor).ensure_server("alpha", LOCAL, WEB)
     text = (alpha / "names-local" / "Corefile").read_text()
     port = endpoint.port
     assert port in PORTS
@@ -56,12 +58,12 @@ async def test_server_reads_the_tenants_services_with_its_own_certificate(tmp_pa
 
 async def test_server_refuses_other_clients_and_restarts_when_the_sources_change(tmp_path: Path, alpha: Path) -> None:
     supervisor = FakeSupervisor()
-    await name_servers(tmp_path, supervisor).ensure_server("alpha", "local", WEB)
+    await name_servers(tmp_path, supervisor).ensure_server("alpha", LOCAL, WEB)
     corefile = alpha / "names-local" / "Corefile"
     assert "acl" not in corefile.read_text()
     (before,) = supervisor.specs.values()
     await name_servers(tmp_path, supervisor, sources=("10.214.0.0/24", "10.213.0.2/32")).ensure_server(
-        "alpha", "local", WEB
+        "alpha", LOCAL, WEB
     )
     assert "  acl {\n    allow net 10.214.0.0/24 10.213.0.2/32\n    block\n  }\n" in corefile.read_text()
     (after,) = supervisor.specs.values()
@@ -70,7 +72,7 @@ async def test_server_refuses_other_clients_and_restarts_when_the_sources_change
 
 async def test_coredns_without_acl_answers_every_client(tmp_path: Path, alpha: Path) -> None:
     await name_servers(tmp_path, FakeSupervisor(), sources=("10.214.0.0/24",), acl=False).ensure_server(
-        "alpha", "local", WEB
+        "alpha", LOCAL, WEB
     )
     assert "acl {" not in (alpha / "names-local" / "Corefile").read_text()
 
@@ -85,9 +87,9 @@ def test_acl_support_is_read_from_the_list_of_plugins(tmp_path: Path, plugins: s
 
 async def test_second_call_writes_only_changed_addresses(tmp_path: Path, alpha: Path) -> None:
     supervisor = FakeSupervisor()
-    endpoint = await name_servers(tmp_path, supervisor).ensure_server("alpha", "local", WEB)
+    (endpoint,) = await name_servers(tmp_path, supervisor).ensure_server("alpha", LOCAL, WEB)
     corefile = (alpha / "names-local" / "Corefile").stat().st_mtime_ns
-    assert await name_servers(tmp_path, supervisor).ensure_server("alpha", "local", {}) == endpoint
+    assert await name_servers(tmp_path, supervisor).ensure_server("alpha", LOCAL, {}) == (endpoint,)
     assert (alpha / "names-local" / "Corefile").stat().st_mtime_ns == corefile
     assert (alpha / "names-local" / "hosts").read_text() == ""
 
@@ -95,7 +97,8 @@ async def test_second_call_writes_only_changed_addresses(tmp_path: Path, alpha: 
 @pytest.mark.usefixtures("alpha")
 async def test_ports_of_servers_are_unique(tmp_path: Path) -> None:
     names = name_servers(tmp_path, FakeSupervisor())
-    endpoints = [await names.ensure_server("alpha", f"cluster-{number}", {}) for number in range(20)]
+    clusters = [ClusterIdentity(f"cluster-{number}") for number in range(20)]
+    endpoints = [one for cluster in clusters for one in await names.ensure_server("alpha", cluster, {})]
     assert len(set(endpoints)) == 20
 
 
@@ -104,17 +107,17 @@ async def test_server_is_unavailable_without_certificates_or_an_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(UnavailableError, match="no certificate yet"):
-        await name_servers(tmp_path, FakeSupervisor()).ensure_server("beta", "local", {})
+        await name_servers(tmp_path, FakeSupervisor()).ensure_server("beta", LOCAL, {})
     monkeypatch.setattr("vkgateway.controlplane.drivers.process.name_servers._READY_SECONDS", 0.0)
     with pytest.raises(UnavailableError, match="does not answer"):
-        await name_servers(tmp_path, FakeSupervisor(), answers=False).ensure_server("alpha", "local", {})
+        await name_servers(tmp_path, FakeSupervisor(), answers=False).ensure_server("alpha", LOCAL, {})
 
 
 async def test_servers_of_removed_compute_clusters_are_removed(tmp_path: Path, alpha: Path) -> None:
     supervisor = FakeSupervisor()
     names = name_servers(tmp_path, supervisor)
     for cluster in ("local", "local-2", "east"):
-        await names.ensure_server("alpha", cluster, WEB)
+        await names.ensure_server("alpha", ClusterIdentity(cluster), WEB)
     logs = tmp_path / "logs"
     logs.mkdir()
     for name in ("names-local", "names-local-2", "apiserver"):
@@ -128,12 +131,13 @@ async def test_servers_of_removed_compute_clusters_are_removed(tmp_path: Path, a
         "tenant.alpha.apiserver.log",
         "tenant.alpha.names-local-2.log",
     ]
-    assert (await names.ensure_server("alpha", "local", WEB)).port in PORTS, "a cluster of that name may return"
+    (again,) = await names.ensure_server("alpha", LOCAL, WEB)
+    assert again.port in PORTS, "a cluster of that name may return"
 
 
 async def test_stale_servers_are_removed_once_the_compute_clusters_are_known(tmp_path: Path, alpha: Path) -> None:
     supervisor = FakeSupervisor()
-    await name_servers(tmp_path, supervisor).ensure_server("alpha", "local", WEB)
+    await name_servers(tmp_path, supervisor).ensure_server("alpha", LOCAL, WEB)
     servers = ForwardingNameServers(name_servers(tmp_path, supervisor), forwarder="10.213.0.2:54")
     answers: list[list[str] | None] = [None, ["local"], []]
     checks: list[bool] = []

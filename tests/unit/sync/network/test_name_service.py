@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 
 import pytest
 
@@ -11,11 +11,12 @@ from tests.support.waiting import wait_until
 from tests.unit.sync.network.test_services import count_writes, create_service, wait_unchanged
 from tests.unit.sync.world import COMPUTE_NAMESPACE, World, object_names, start_world
 from vkgateway.kube.resources import ENDPOINT_SLICES, NAMESPACES, SERVICES
+from vkgateway.model.clusters import ClusterIdentity
 from vkgateway.model.errors import UnavailableError
 from vkgateway.model.names import SYSTEM_NAMESPACE, TENANT_LABEL
 from vkgateway.sync.network import name_service as network_names
 from vkgateway.sync.network.name_service import remove_names
-from vkgateway.sync.network.platform_service import Endpoint
+from vkgateway.sync.network.platform_service import Endpoint, _similar_endpoints
 from vkgateway.translate.egress_rules import NameServerRange
 
 FORWARDER = Endpoint("10.213.0.2", 54)
@@ -32,11 +33,13 @@ class FakeNameServers:
         self.served: list[tuple[str, str, dict[str, str]]] = []
         self.away = False
 
-    async def serve_tenant(self, tenant: str, cluster: str, addresses: Mapping[str, str]) -> Endpoint:
+    async def serve_tenant(
+        self, tenant: str, cluster: ClusterIdentity, addresses: Mapping[str, str]
+    ) -> Collection[Endpoint]:
         if self.away:
             raise UnavailableError("not yet")
-        self.served.append((tenant, cluster, dict(addresses)))
-        return OWN
+        self.served.append((tenant, cluster.name, dict(addresses)))
+        return [OWN]
 
 
 @pytest.fixture
@@ -235,3 +238,54 @@ async def test_names_are_removed_with_their_tenant(world: World) -> None:
         await remove_names(link, "alpha")
     assert world.compute_server.store.all(ENDPOINT_SLICES) == []
     assert world.compute_server.store.all(SERVICES) == []
+
+
+class PodApiServers:
+    """API servers in pods: `addresses` are those that serve."""
+
+    def __init__(self, *addresses: str) -> None:
+        self.addresses = list(addresses)
+
+    async def api_server_endpoints(
+        self, tenant: str, cluster: ClusterIdentity, *, listening: Endpoint
+    ) -> Collection[Endpoint]:
+        assert (tenant, cluster.name, listening) == ("alpha", "local", Endpoint("10.213.0.1", 6443))
+        if not self.addresses:
+            raise UnavailableError("not yet")
+        return [Endpoint(address, 6443) for address in self.addresses]
+
+
+def slice_addresses(world: World, name: str) -> list[str]:
+    found = world.compute_server.store.get(ENDPOINT_SLICES, name, SYSTEM_NAMESPACE)
+    return [address for endpoint in found["endpoints"] for address in endpoint["addresses"]]
+
+
+async def test_api_service_follows_the_pods_of_the_api_server(world: World) -> None:
+    world.api_servers = servers = PodApiServers("10.2.0.8", "10.2.0.7")
+    world.create_pod()
+    async with world.run_gateway() as sync:
+        pod = await world.wait_forwarded()
+        assert pod["spec"]["hostAliases"][0]["ip"] == api_endpoint(world)
+        assert slice_addresses(world, "api-alpha") == ["10.2.0.7", "10.2.0.8"]
+        servers.addresses = ["10.2.0.9"]
+        sync.servers_changed()
+        await wait_until(lambda: slice_addresses(world, "api-alpha") == ["10.2.0.9"])
+        await world.wait_settled()
+    assert await wait_unchanged(world)
+
+
+async def test_pod_waits_while_no_address_of_its_api_server_is_known(world: World) -> None:
+    world.api_servers = servers = PodApiServers()
+    world.create_pod()
+    async with world.run_gateway():
+        await world.wait_settled()
+        assert world.compute_pod() is None
+        servers.addresses = ["10.2.0.7"]
+        await world.wait_forwarded()
+
+
+def test_a_slice_has_the_endpoints_of_one_address_family_and_port() -> None:
+    mixed = [Endpoint("fd00::2", 6443), Endpoint("10.2.0.7", 6443), Endpoint("10.2.0.6", 6443), Endpoint("10.2.0.7", 7)]
+    assert _similar_endpoints(mixed) == [Endpoint("10.2.0.7", 7)]
+    assert _similar_endpoints(mixed[:3]) == [Endpoint("10.2.0.6", 6443), Endpoint("10.2.0.7", 6443)]
+    assert _similar_endpoints([]) == []

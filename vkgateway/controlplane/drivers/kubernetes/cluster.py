@@ -20,7 +20,6 @@ from vkgateway.translate.services import decode_service
 
 class _DeploymentStatus(msgspec.Struct, rename="camel"):
     conditions: tuple[Condition, ...] = ()
-    available_replicas: int = 0
 
 
 class _Deployment(msgspec.Struct):
@@ -72,9 +71,3 @@ async def read_failure(client: Client, *, namespace: str) -> str:
     async for page in client.list_pages(PODS, namespace=namespace):
         pods += [_decode_pod(item) for item in page.items]
     return failures.deployment_failure(deployment.status.conditions) or failures.pod_failure(pods)
-
-
-async def is_available(client: Client, deployment: str, *, namespace: str) -> bool:
-    """Return whether a Deployment has an available pod."""
-    found = _decode_deployment(await client.get(DEPLOYMENTS, deployment, namespace=namespace))
-    return found.status.available_replicas > 0

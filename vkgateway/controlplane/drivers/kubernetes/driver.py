@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Final
 
 import structlog
 
 from vkgateway.controlplane.credentials import Credentials
-from vkgateway.controlplane.drivers.base import AssignedPorts, DriverContext, NameServers, ServerEndpoint
+from vkgateway.controlplane.drivers.base import (
+    AssignedPorts,
+    DriverContext,
+    DriverListener,
+    NameServers,
+    ServerEndpoint,
+)
 from vkgateway.controlplane.drivers.kubernetes import objects
+from vkgateway.controlplane.drivers.kubernetes.addresses import ServerAddresses
 from vkgateway.controlplane.drivers.kubernetes.cluster import (
     read_endpoint,
     read_failure,
@@ -29,6 +37,7 @@ from vkgateway.kube.apply import apply_objects
 from vkgateway.kube.client import Client
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.kube.resources import NAMESPACES
+from vkgateway.model.clusters import ClusterIdentity
 from vkgateway.model.errors import ConflictError, UnavailableError
 
 _log = structlog.get_logger(__name__)
@@ -46,14 +55,36 @@ def create_driver(context: DriverContext) -> KubernetesDriver:
         InputError: a parameter is unknown or invalid.
     """
     parameters = parse_parameters(context.settings.get("parameters"))
+    changes = Changes()
+    addresses = ServerAddresses(context.management, on_change=changes.addresses_changed)
     servers = None
     if context.forwarder:
         servers = PodNameServers(
-            context.management, parameters=parameters, forwarder=context.forwarder, sources=context.dns_sources
+            context.management,
+            addresses,
+            parameters=parameters,
+            forwarder=context.forwarder,
+            sources=context.dns_sources,
         )
     return KubernetesDriver(
-        context.management, parameters=parameters, authorities=context.authorities, name_servers=servers
+        context.management,
+        parameters=parameters,
+        authorities=context.authorities,
+        addresses=addresses,
+        changes=changes,
+        name_servers=servers,
     )
+
+
+class Changes:
+    """Passes changes on to the listener, which exists only while the driver runs."""
+
+    listener: DriverListener | None = None
+
+    def addresses_changed(self, tenant: str) -> None:
+        """See `DriverListener`."""
+        if self.listener is not None:
+            self.listener.addresses_changed(tenant)
 
 
 class KubernetesDriver:
@@ -68,12 +99,16 @@ class KubernetesDriver:
         *,
         parameters: Parameters,
         authorities: Authorities,
+        addresses: ServerAddresses,
+        changes: Changes,
         name_servers: NameServers | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._client = client
         self._parameters = parameters
         self._authorities = authorities
+        self._addresses = addresses
+        self._changes = changes
         self._name_servers = name_servers
         self._clock = clock
 
@@ -90,11 +125,11 @@ class KubernetesDriver:
         tenant: str,
         *,
         requested_port: int,
-        recorded_port: int,
+        recorded: ServerEndpoint | None,
         assigned_ports: AssignedPorts,  # noqa: ARG002 - each tenant has an address, so ports cannot conflict
     ) -> ServerEndpoint:
         """See `Driver`: the address of the tenant's Service, and the requested port or 6443."""
-        port = requested_port or recorded_port or PORT
+        port = requested_port or (recorded.port if recorded is not None else PORT)
         namespace = await self._ensure_namespace(tenant)
         service = objects.api_server_service(tenant, namespace=namespace, port=port)
         (stored,) = await apply_objects(self._client, [service])
@@ -106,6 +141,16 @@ class KubernetesDriver:
     async def find_endpoint(self, tenant: str, *, recorded_port: int) -> ServerEndpoint | None:  # noqa: ARG002 - the Service has the port
         """See `Driver`."""
         return await read_endpoint(self._client, API_SERVER, namespace=self._namespace(tenant))
+
+    async def api_server_endpoints(
+        self,
+        tenant: str,
+        cluster: ClusterIdentity,
+        *,
+        endpoint: ServerEndpoint,  # noqa: ARG002 - the address of the Service, which an EndpointSlice must not contain
+    ) -> Collection[ServerEndpoint]:
+        """See `Driver`: the addresses of the ready pods."""
+        return await self._addresses.endpoints_for(cluster, namespace=self._namespace(tenant), service=API_SERVER)
 
     async def start(self, plane: ControlPlaneSpec, *, credentials: Credentials, version: str) -> frozenset[str]:
         """Apply the files and the Deployment. A change of what a component reads only at start replaces the pod."""
@@ -162,6 +207,11 @@ class KubernetesDriver:
             if self._clock.monotonic() - started >= _REMOVAL_SECONDS:
                 raise UnavailableError(f"namespace {name} is still being deleted after {_REMOVAL_SECONDS:.0f} s")
             await self._clock.sleep(_POLL_SECONDS)
+
+    async def run(self, listener: DriverListener) -> None:
+        """Watch the pods of all control planes."""
+        self._changes.listener = listener
+        await self._addresses.run()
 
     async def close(self) -> None:
         """Do nothing: the gateway closes the client."""

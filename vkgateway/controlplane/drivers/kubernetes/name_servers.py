@@ -8,7 +8,8 @@ from typing import Final
 import structlog
 
 from vkgateway.controlplane.drivers.base import ServerEndpoint
-from vkgateway.controlplane.drivers.kubernetes.cluster import is_available, read_secret, service_endpoint
+from vkgateway.controlplane.drivers.kubernetes.addresses import ServerAddresses
+from vkgateway.controlplane.drivers.kubernetes.cluster import read_secret
 from vkgateway.controlplane.drivers.kubernetes.names import (
     CONTROL_PLANE_LABEL,
     FILES,
@@ -29,8 +30,8 @@ from vkgateway.controlplane.plane_files import COREDNS, PlaneFiles
 from vkgateway.kube import errors
 from vkgateway.kube.apply import apply_objects
 from vkgateway.kube.client import Client
-from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.kube.resources import DEPLOYMENTS, NETWORK_POLICIES, SECRETS, SERVICES, Resource
+from vkgateway.model.clusters import ClusterIdentity
 from vkgateway.model.errors import UnavailableError
 from vkgateway.model.objects import decode_object
 from vkgateway.translate.egress_rules import NameServerRange
@@ -42,9 +43,6 @@ _PORT: Final = 1053
 _DNS_PORT: Final = 53
 _PREFIX: Final = "names-"
 _CONFIG: Final = MOUNT.parent / "coredns"
-
-_READY_SECONDS: Final = 20.0
-_POLL_SECONDS: Final = 0.2
 
 
 class PodNameServers:
@@ -59,27 +57,32 @@ class PodNameServers:
     def __init__(
         self,
         client: Client,
+        addresses: ServerAddresses,
         *,
         parameters: Parameters,
         forwarder: str,
         sources: Sequence[str] = (),
-        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._client = client
+        self._addresses = addresses
         self._parameters = parameters
         self._forwarder = forwarder
         self._sources = tuple(sources)
-        self._clock = clock
 
-    async def ensure_server(self, tenant: str, cluster: str, addresses: Mapping[str, str]) -> ServerEndpoint:
-        """See `NameServers`. Also raises UnavailableError if the tenant has no certificates yet."""
+    async def ensure_server(
+        self, tenant: str, cluster: ClusterIdentity, addresses: Mapping[str, str]
+    ) -> Collection[ServerEndpoint]:
+        """See `NameServers`: the addresses of the ready pods.
+
+        Also raises UnavailableError if the tenant has no certificates yet.
+        """
         namespace = f"{self._parameters.namespace_prefix}{tenant}"
         files = PlaneFiles(MOUNT, await read_secret(self._client, FILES, namespace=namespace))
         if not files.has_kubeconfig(COREDNS):
             raise UnavailableError(f"the name server of tenant {tenant!r} has no certificate yet")
-        name = f"{_PREFIX}{cluster}"
+        name = f"{_PREFIX}{cluster.name}"
         config = {"Corefile": self._render_corefile(files).encode(), "hosts": render_hosts_file(addresses).encode()}
-        stored = await apply_objects(
+        await apply_objects(
             self._client,
             [
                 _network_policy(tenant, name, namespace=namespace),
@@ -93,11 +96,10 @@ class PodNameServers:
                 ),
             ],
         )
-        await self._wait_until_available(tenant, name, namespace=namespace)
-        endpoint = service_endpoint(stored[2])
-        if endpoint is None:
-            raise UnavailableError(f"Service {namespace}/{name} has no address yet")
-        return endpoint
+        found = await self._addresses.endpoints_for(cluster, namespace=namespace, service=name)
+        if not found:
+            raise UnavailableError(f"the name server of tenant {tenant!r} is not ready yet")
+        return found
 
     async def remove_stale(self, clusters: Collection[str]) -> None:
         """See `NameServers`."""
@@ -125,13 +127,6 @@ class PodNameServers:
             forwarder=self._forwarder,
             sources=self._sources,
         )
-
-    async def _wait_until_available(self, tenant: str, name: str, *, namespace: str) -> None:
-        deadline = self._clock.monotonic() + _READY_SECONDS
-        while not await is_available(self._client, name, namespace=namespace):
-            if self._clock.monotonic() > deadline:
-                raise UnavailableError(f"the name server of tenant {tenant!r} is not available yet")
-            await self._clock.sleep(_POLL_SECONDS)
 
 
 def _service(tenant: str, name: str, *, namespace: str) -> Document:

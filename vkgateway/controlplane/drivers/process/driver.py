@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from vkgateway.controlplane.components import PROGRAMS
 from vkgateway.controlplane.credentials import Credentials
-from vkgateway.controlplane.drivers.base import AssignedPorts, DriverContext, NameServers, ServerEndpoint
+from vkgateway.controlplane.drivers.base import (
+    AssignedPorts,
+    DriverContext,
+    DriverListener,
+    NameServers,
+    ServerEndpoint,
+)
 from vkgateway.controlplane.drivers.process.interfaces import ProgramResolver, Supervisor
 from vkgateway.controlplane.drivers.process.name_servers import ProcessNameServers
 from vkgateway.controlplane.drivers.process.plane_directory import PlaneDirectories
@@ -21,6 +27,7 @@ from vkgateway.controlplane.plane import COMPONENTS, ControlPlaneSpec
 from vkgateway.controlplane.plane_files import Authorities
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
+from vkgateway.model.clusters import ClusterIdentity
 from vkgateway.model.errors import InputError
 from vkgateway.programs.supervisor.client import SupervisorClient
 from vkgateway.programs.supervisor.spec import SupervisorPaths
@@ -106,11 +113,11 @@ class ProcessDriver:
         await self._resolve_programs(version)
 
     async def ensure_endpoint(
-        self, tenant: str, *, requested_port: int, recorded_port: int, assigned_ports: AssignedPorts
+        self, tenant: str, *, requested_port: int, recorded: ServerEndpoint | None, assigned_ports: AssignedPorts
     ) -> ServerEndpoint:
         """See `Driver`: the recorded port stays until the spec requests another one."""
-        if recorded_port and requested_port in (0, recorded_port):
-            return ServerEndpoint(self._address, recorded_port)
+        if recorded is not None and requested_port in (0, recorded.port):
+            return ServerEndpoint(self._address, recorded.port)
         port = choose_port(
             tenant,
             requested=requested_port,
@@ -123,6 +130,16 @@ class ProcessDriver:
     async def find_endpoint(self, tenant: str, *, recorded_port: int) -> ServerEndpoint | None:  # noqa: ARG002 - all share an address
         """See `Driver`."""
         return ServerEndpoint(self._address, recorded_port)
+
+    async def api_server_endpoints(
+        self,
+        tenant: str,  # noqa: ARG002 - the gateway and all pods use the same address
+        cluster: ClusterIdentity,  # noqa: ARG002
+        *,
+        endpoint: ServerEndpoint,
+    ) -> Collection[ServerEndpoint]:
+        """See `Driver`."""
+        return (endpoint,)
 
     async def start(self, plane: ControlPlaneSpec, *, credentials: Credentials, version: str) -> frozenset[str]:
         """Write the files and start all processes at once; the clients wait for the API server themselves."""
@@ -162,6 +179,9 @@ class ProcessDriver:
         await self._supervisor.remove_group(_process_group(tenant))
         await self._directories.remove(tenant)
         await asyncio.to_thread(self._remove_logs, tenant)
+
+    async def run(self, listener: DriverListener) -> None:
+        """Do nothing: the supervisor restarts processes."""
 
     async def close(self) -> None:
         """Do nothing: each request to the supervisor has its own connection."""

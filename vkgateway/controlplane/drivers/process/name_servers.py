@@ -23,6 +23,7 @@ from vkgateway.controlplane.drivers.process.plane_directory import read_plane_fi
 from vkgateway.controlplane.drivers.process.ports import PortCheck, choose_port
 from vkgateway.controlplane.name_server_config import name_server_environment, render_corefile, render_hosts_file
 from vkgateway.controlplane.plane_files import COREDNS
+from vkgateway.model.clusters import ClusterIdentity
 from vkgateway.model.errors import UnavailableError
 from vkgateway.model.names import is_ip_address
 from vkgateway.programs.supervisor.spec import ProcessSpec, SupervisorPaths
@@ -80,19 +81,21 @@ class ProcessNameServers:
             return None
         return NameServerRange(self._address, PORTS[0], PORTS[-1], self._other_ports)
 
-    async def ensure_server(self, tenant: str, cluster: str, addresses: Mapping[str, str]) -> ServerEndpoint:
+    async def ensure_server(
+        self, tenant: str, cluster: ClusterIdentity, addresses: Mapping[str, str]
+    ) -> Collection[ServerEndpoint]:
         """See `NameServers`. Also raises UnavailableError if the tenant has no certificates yet."""
         files = read_plane_files(self._data_dir / "tenants" / tenant)
         if not files.has_kubeconfig(COREDNS):
             raise UnavailableError(f"the name server of tenant {tenant!r} has no certificate yet")
-        directory = files.directory / f"{_DIRECTORY_PREFIX}{cluster}"
+        directory = files.directory / f"{_DIRECTORY_PREFIX}{cluster.name}"
         path = directory / "Corefile"
         directory.mkdir(mode=0o700, exist_ok=True)
         program = (await self._programs.resolve("coredns"))["coredns"]
         can_refuse = bool(self._sources) and await asyncio.to_thread(self._has_acl, program)
         _write_if_changed(directory / "hosts", render_hosts_file(addresses))
         async with self._port_lock:
-            port = _corefile_port(path) or self._choose_port(tenant, cluster)
+            port = _corefile_port(path) or self._choose_port(tenant, cluster.name)
             text = render_corefile(
                 kubeconfig=files.kubeconfig_path(COREDNS),
                 hosts=directory / "hosts",
@@ -103,7 +106,7 @@ class ProcessNameServers:
             )
             _write_if_changed(path, text)
         spec = ProcessSpec(
-            name=f"tenant/{tenant}/names-{cluster}",
+            name=f"tenant/{tenant}/names-{cluster.name}",
             argv=(str(program), f"-conf={path}"),
             env=name_server_environment(files, corefile=text),
             stop_rank=_STOP_RANK,
@@ -111,7 +114,7 @@ class ProcessNameServers:
         )
         await self._supervisor.ensure_process(spec)
         await self._wait_until_ready(tenant, port)
-        return ServerEndpoint(self._address, port)
+        return (ServerEndpoint(self._address, port),)
 
     async def remove_stale(self, clusters: Collection[str]) -> None:
         """See `NameServers`. Also removes files and logs."""

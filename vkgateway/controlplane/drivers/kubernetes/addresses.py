@@ -1,0 +1,90 @@
+"""Addresses at which pods of compute clusters reach the servers of tenants.
+
+A Service's address is of no use in an EndpointSlice, because kube-proxy does not translate an address twice. So the
+addresses are those of the ready pods, which Kubernetes publishes in the EndpointSlices of the Services.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from vkgateway.controlplane.drivers.base import ServerEndpoint
+from vkgateway.controlplane.drivers.kubernetes.names import CONTROL_PLANE_LABEL
+from vkgateway.kube.client import Client
+from vkgateway.kube.cluster_uid import read_cluster_uid
+from vkgateway.kube.reflector import Reflector
+from vkgateway.kube.resources import ENDPOINT_SLICES
+from vkgateway.model.clusters import ClusterIdentity
+from vkgateway.model.errors import UnavailableError
+from vkgateway.translate.services import SliceView, decode_slice
+
+
+class ServerAddresses:
+    """Addresses of the Services of control planes, from a watch of their EndpointSlices.
+
+    `on_change` is called with the name of a tenant whose servers may have other addresses.
+    """
+
+    def __init__(self, client: Client, *, on_change: Callable[[str], None]) -> None:
+        self._client = client
+        self._on_change = on_change
+        self._uid = ""
+        self._slices: Reflector[SliceView] = Reflector(
+            client,
+            ENDPOINT_SLICES,
+            decode=decode_slice,
+            on_change=self._slice_changed,
+            on_complete=self._list_completed,
+            label_selector=CONTROL_PLANE_LABEL,
+        )
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        await self._slices.run()
+
+    async def endpoints_for(self, cluster: ClusterIdentity, *, namespace: str, service: str) -> list[ServerEndpoint]:
+        """Return where pods of a compute cluster reach a Service of a control plane; none while no pod is ready.
+
+        Raises:
+            UnavailableError: the addresses are unknown, or pods of that cluster cannot reach them.
+        """
+        if not await self._is_management(cluster):
+            raise UnavailableError(
+                f"pods of compute cluster {cluster.name!r} cannot reach Service {namespace}/{service}, which has no "
+                "address outside the management cluster"
+            )
+        if not self._slices.is_complete:
+            raise UnavailableError(f"the pods of Service {namespace}/{service} are not known yet")
+        found = {
+            endpoint
+            for view in self._slices.store.values()
+            if view.metadata.namespace == namespace and view.service_name == service
+            for endpoint in _ready_endpoints(view)
+        }
+        return sorted(found)
+
+    async def _is_management(self, cluster: ClusterIdentity) -> bool:
+        if not cluster.uid:
+            raise UnavailableError(f"compute cluster {cluster.name!r} is not identified yet")
+        self._uid = self._uid or await read_cluster_uid(self._client)
+        return cluster.uid == self._uid
+
+    def _slice_changed(self, old: SliceView | None, new: SliceView | None) -> None:
+        before, after = (set(_ready_endpoints(view)) if view is not None else set() for view in (old, new))
+        view = new or old
+        if view is not None and before != after and self._slices.is_complete:
+            self._on_change(view.metadata.labels.get(CONTROL_PLANE_LABEL, ""))
+
+    def _list_completed(self) -> None:
+        for tenant in {view.metadata.labels.get(CONTROL_PLANE_LABEL, "") for view in self._slices.store.values()}:
+            self._on_change(tenant)
+
+
+def _ready_endpoints(view: SliceView) -> Iterator[ServerEndpoint]:
+    """Yield the endpoints that serve. A condition that is absent counts as ready, as in kube-proxy."""
+    for endpoint in view.endpoints or ():
+        if (endpoint.get("conditions") or {}).get("ready") is False:
+            continue
+        for address in endpoint.get("addresses") or ():
+            for port in {port["port"] for port in view.ports or () if port.get("port")}:
+                yield ServerEndpoint(address, port)

@@ -1,0 +1,23 @@
+"""Changes that a driver reports, passed on to the tenants that they concern."""
+
+from __future__ import annotations
+
+from vkgateway.gateway.running_tenants import RunningTenants
+from vkgateway.gateway.tenant_controller import TenantController
+
+
+class ControlPlaneChanges:
+    """Implementation of `controlplane.drivers.base.DriverListener`."""
+
+    def __init__(self, running: RunningTenants, controller: TenantController) -> None:
+        self._running = running
+        self._controller = controller
+
+    def addresses_changed(self, tenant: str) -> None:
+        """See `DriverListener`; a tenant that does not run yet reads the addresses when it starts."""
+        if (runtime := self._running.get(tenant)) is not None:
+            runtime.servers_changed()
+
+    def control_plane_changed(self, tenant: str) -> None:
+        """See `DriverListener`."""
+        self._controller.repair_control_plane(tenant)
