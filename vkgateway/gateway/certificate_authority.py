@@ -1,4 +1,4 @@
-"""The gateway's certificate authority, which signs the kubelet endpoint's serving and client certificates."""
+"""Certificate authorities of the gateway in Secrets: that of the kubelet endpoint, and that of a managed etcd."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vkgateway.controlplane.pki import Authority
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import SECRETS
-from vkgateway.model.errors import VkgatewayError
+from vkgateway.model.errors import UnavailableError
 from vkgateway.model.names import SYSTEM_NAMESPACE
 from vkgateway.model.objects import decode_secret
 
@@ -20,41 +20,52 @@ SECRET_NAME = "gateway-authority"  # noqa: S105 - the name of a Secret, not one
 _CERT, _KEY = "ca.crt", "ca.key"
 
 
-async def ensure_authority(client: Client) -> Authority:
-    """Return the authority from its Secret in the system namespace, creating the Secret if necessary.
+async def ensure_authority(
+    client: Client,
+    *,
+    name: str = SECRET_NAME,
+    namespace: str = SYSTEM_NAMESPACE,
+    common_name: str = "vkgateway kubelet authority",
+) -> Authority:
+    """Return the authority from its Secret, creating the Secret if necessary.
 
-    Raises VkgatewayError if the Secret exists but holds no authority. The gateway does not replace it: that would
-    disconnect every tenant.
+    By default, it is the authority that signs the kubelet endpoint's serving and client certificates.
+
+    Raises:
+        UnavailableError: the Secret exists but holds no authority. The gateway does not replace it: that would
+            disconnect every tenant.
+        ApiError: the management cluster is not available, or refuses.
     """
+    where = f"{namespace}/{name}"
     try:
-        return _decode_authority(await client.get(SECRETS, SECRET_NAME, namespace=SYSTEM_NAMESPACE))
+        return _decode_authority(await client.get(SECRETS, name, namespace=namespace), where=where)
     except errors.NotFound:
-        authority = Authority.create("vkgateway kubelet authority")
+        authority = Authority.create(common_name)
     try:
-        await client.create(SECRETS, _secret_manifest(authority), namespace=SYSTEM_NAMESPACE)
+        await client.create(SECRETS, _secret_manifest(authority, name, namespace), namespace=namespace)
     except errors.AlreadyExists:
-        return _decode_authority(await client.get(SECRETS, SECRET_NAME, namespace=SYSTEM_NAMESPACE))
-    log.info("created the gateway's certificate authority", secret=f"{SYSTEM_NAMESPACE}/{SECRET_NAME}")
+        return _decode_authority(await client.get(SECRETS, name, namespace=namespace), where=where)
+    log.info("created a certificate authority", secret=where, subject=common_name)
     return authority
 
 
-def _secret_manifest(authority: Authority) -> dict[str, object]:
+def _secret_manifest(authority: Authority, name: str, namespace: str) -> dict[str, object]:
     data = {_CERT: authority.cert_pem, _KEY: authority.key_pem}
     return {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": {"name": SECRET_NAME, "namespace": SYSTEM_NAMESPACE},
+        "metadata": {"name": name, "namespace": namespace},
         "type": "Opaque",
-        "data": {name: base64.b64encode(pem).decode() for name, pem in data.items()},
+        "data": {key: base64.b64encode(pem).decode() for key, pem in data.items()},
     }
 
 
-def _decode_authority(answer: bytes) -> Authority:
+def _decode_authority(answer: bytes, *, where: str) -> Authority:
     data = decode_secret(answer).data
     try:
         return Authority.from_pem(base64.b64decode(data[_CERT]), base64.b64decode(data[_KEY]))
     except (KeyError, ValueError) as error:
-        raise VkgatewayError(
-            f"Secret {SYSTEM_NAMESPACE}/{SECRET_NAME} holds no certificate authority: {error}",
+        raise UnavailableError(
+            f"Secret {where} holds no certificate authority: {error}",
             hint="Restore the Secret, or delete it to create a new authority; then every tenant's API server restarts.",
         ) from error

@@ -28,12 +28,27 @@ class ManagementCluster(_Section, frozen=True):
 
     kubeconfig: Annotated[str, Meta(description="Kubeconfig file; empty: the pod's service account.")] = ""
     context: Annotated[str, Meta(description="Context in the kubeconfig; empty: its current context.")] = ""
+    install_definitions: Annotated[
+        bool,
+        Meta(
+            description="Whether the gateway installs its CustomResourceDefinitions at start. If false, for example "
+            "because a chart installs them, it waits while they are missing or older than the gateway."
+        ),
+    ] = True
 
 
 class Kubelet(_Section, frozen=True):
     """The endpoint that tenants' API servers call for logs and exec."""
 
     port: Annotated[Port, Meta(description="HTTPS port; 0: any free port.")] = 10352
+    advertise_address: Annotated[
+        str,
+        Meta(
+            description="IP address or DNS name at which API servers and pods reach the endpoint, such as that of a "
+            "Service. A name is resolved at start. Empty: the value of `address`."
+        ),
+    ] = ""
+    advertise_port: Annotated[Port, Meta(description="Port at that address; 0: the port on which it listens.")] = 0
     streams_per_tenant: Annotated[
         Count, Meta(description="Concurrent log, exec, attach and port-forward streams per tenant.")
     ] = 100
@@ -45,6 +60,26 @@ class Kubelet(_Section, frozen=True):
         ),
     ] = 2048
     idle_seconds: Annotated[Seconds, Meta(description="Seconds after which an idle stream is closed.")] = 4 * 3600.0
+
+
+class ManagedDatastore(_Section, frozen=True):
+    """Certificates of an etcd that the gateway creates and renews, as Secrets of the management cluster."""
+
+    secret_prefix: Annotated[
+        str,
+        Meta(
+            description="Prefix of the Secrets PREFIX-authority, PREFIX-server and PREFIX-client, which the gateway "
+            "creates and renews. Empty: the certificates are the files above."
+        ),
+    ] = ""
+    namespace: Annotated[str, Meta(description="Namespace of the Secrets; empty: vkgateway-system.")] = ""
+    server_names: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="DNS names, also with a wildcard, and IP addresses in etcd's certificate, in addition to "
+            "localhost and the hosts of the endpoints."
+        ),
+    ] = ()
 
 
 class Datastore(_Section, frozen=True):
@@ -65,6 +100,14 @@ class Datastore(_Section, frozen=True):
     ] = ""
     cert: Annotated[str, Meta(description="Client certificate file of the etcd user root.")] = ""
     key: Annotated[str, Meta(description="Private key file of the client certificate.")] = ""
+    enable_auth: Annotated[
+        bool,
+        Meta(
+            description="Whether the gateway enables etcd's users and roles at start. Without them, every tenant's API "
+            "server could read the keys of all others, so the gateway starts none."
+        ),
+    ] = False
+    managed: ManagedDatastore = ManagedDatastore()
 
 
 class ControlPlanes(_Section, frozen=True):
@@ -78,7 +121,11 @@ class ControlPlanes(_Section, frozen=True):
         ),
     ] = "process"
     parameters: Annotated[
-        dict[str, Any], Meta(description="Parameters of the driver, as in a StorageClass; the driver process has none.")
+        dict[str, Any],
+        Meta(
+            description="Parameters of the driver, as in a StorageClass; the driver process has none. The variable "
+            "holds KEY=VALUE pairs separated by commas, or a JSON object."
+        ),
     ] = {}
     templates_dir: Annotated[str, Meta(description="Directory of tenant templates; empty: the shipped templates.")] = ""
     program_dirs: Annotated[tuple[str, ...], Meta(description="Directories that are searched for programs first.")] = ()
@@ -235,7 +282,8 @@ class Config(_Section, frozen=True):
         str,
         Meta(
             description="Address at which tenants' API servers and the kubelet endpoint listen. API servers refuse to "
-            "call a loopback address. Empty: the machine's primary address."
+            "call a loopback address. In a pod, 0.0.0.0 with kubelet.advertiseAddress. Empty: the machine's primary "
+            "address."
         ),
     ] = ""
     management_cluster: ManagementCluster = ManagementCluster()

@@ -7,9 +7,8 @@ import contextlib
 import gc
 import signal
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
-from importlib import resources
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,23 +16,24 @@ import structlog
 
 from vkgateway.controlplane.etcd.errors import SPACE_EXCEEDED
 from vkgateway.controlplane.pki import Authority, KeyPair
-from vkgateway.gateway import authorization, heap, instance_lock, logs, prerequisites
+from vkgateway.gateway import authorization, definitions, heap, instance_lock, logs, prerequisites
 from vkgateway.gateway import certificate_authority as authority
-from vkgateway.gateway.config import Config, Observability, gateway_socket
-from vkgateway.gateway.datastore import LazyDatastore, etcd_authority
+from vkgateway.gateway.addresses import GatewayAddress, find_gateway_address, is_unspecified
+from vkgateway.gateway.config import Config, ManagementCluster, Observability, gateway_socket
+from vkgateway.gateway.datastore import LazyDatastore, open_datastore
 from vkgateway.gateway.datastore_quota import Datastore
+from vkgateway.gateway.datastore_readiness import DatastoreReadiness
 from vkgateway.gateway.gateway import Gateway
 from vkgateway.gateway.health import HealthServer
-from vkgateway.gateway.management_connection import connect_management, primary_address
+from vkgateway.gateway.management_connection import connect_management
 from vkgateway.gateway.name_servers import retire_periodically
 from vkgateway.gateway.provisioning import build_control_planes
-from vkgateway.kube import errors, yamltext
-from vkgateway.kube.apply import apply_objects
+from vkgateway.kube import errors
 from vkgateway.kube.backoff import Backoff
 from vkgateway.kube.client import Client
 from vkgateway.kube.tls import load_identity
 from vkgateway.kubelet.identity import server_context
-from vkgateway.model.errors import InputError, VkgatewayError
+from vkgateway.model.errors import InputError, UnavailableError, VkgatewayError
 from vkgateway.programs.file_limit import raise_file_limit
 from vkgateway.version import __version__
 
@@ -42,6 +42,7 @@ T = TypeVar("T")
 
 _GC_THRESHOLD = 10_000
 """Allocations before the youngest generation is collected; Python's default is 700 or 2,000."""
+_RBAC_HINT = "Grant the permission: see deploy/rbac, or upgrade the chart. The gateway retries."
 RENEW_SECONDS = 24 * 3600.0
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -81,15 +82,16 @@ async def _run_gateway(settings: Config, *, files: int) -> None:
         startup = StartupRetry()
         health = await stack.enter_async_context(build_health_server(settings, startup))
         management = await stack.enter_async_context(connect_management(settings, name="the management cluster"))
-        datastore_authority = etcd_authority(settings.datastore)
-        datastore = await stack.enter_async_context(
-            LazyDatastore.from_settings(settings.datastore, authority=datastore_authority)
+        datastore_authority, datastore = await stack.enter_async_context(
+            open_datastore(settings.datastore, management=management, retry=startup.retry_until_ready)
         )
+        await stack.enter_async_context(watch_datastore(settings, datastore, health))
         elector = instance_lock.gateway_lease(management, name=name)
         retry = partial(startup.retry_until_ready, remedy=lambda: free_datastore_space(datastore))
         await retry(lambda: instance_lock.acquire_lease(elector, management=management))
         await stack.enter_async_context(instance_lock.hold_lease(elector))
-        await retry(lambda: prepare_management_cluster(management))
+        await retry(lambda: prepare_management_cluster(settings.management_cluster, management, health))
+        address = await startup.retry_until_ready(lambda: find_gateway_address(settings))
         kubelet_authority = await startup.retry_until_ready(lambda: authority.ensure_authority(management))
         await _serve_tenants(
             settings,
@@ -97,6 +99,7 @@ async def _run_gateway(settings: Config, *, files: int) -> None:
             datastore=datastore,
             datastore_authority=datastore_authority,
             kubelet_authority=kubelet_authority,
+            address=address,
             health=health,
             files=files,
         )
@@ -109,11 +112,11 @@ async def _serve_tenants(
     datastore: LazyDatastore,
     datastore_authority: Authority,
     kubelet_authority: Authority,
+    address: GatewayAddress,
     health: HealthServer,
     files: int,
 ) -> None:
     async with contextlib.AsyncExitStack() as stack:
-        address = settings.address or primary_address()
         planes = build_control_planes(
             settings,
             management=management,
@@ -127,7 +130,7 @@ async def _serve_tenants(
         await stack.enter_async_context(
             serve_metrics(
                 settings.observability,
-                address=settings.observability.secure_address or address,
+                address=address,
                 authority=kubelet_authority,
                 management=management,
                 health=health,
@@ -153,7 +156,7 @@ async def _serve_tenants(
 
 def build_health_server(settings: Config, startup: StartupRetry) -> HealthServer:
     """Return the health server, which reports live but not ready while the management cluster is unavailable."""
-    checks = {"management-cluster": lambda: startup.pending_reason}
+    checks = {"management-cluster": lambda: startup.pending_reason, "startup": lambda: startup.problem}
     observability = settings.observability
     socket = gateway_socket(observability, data_dir=Path(settings.data_dir))
     return HealthServer(address=observability.address, port=observability.port, checks=checks, socket=socket)
@@ -161,14 +164,21 @@ def build_health_server(settings: Config, startup: StartupRetry) -> HealthServer
 
 @contextlib.asynccontextmanager
 async def serve_metrics(
-    settings: Observability, *, address: str, authority: Authority, management: Client, health: HealthServer
+    settings: Observability,
+    *,
+    address: GatewayAddress,
+    authority: Authority,
+    management: Client,
+    health: HealthServer,
 ) -> AsyncIterator[None]:
     """Serve metrics and state over TLS within the block; the certificate is renewed daily."""
+    listen = settings.secure_address or address.listen
 
     def pair() -> tuple[bytes, bytes]:
         if settings.cert:
             return Path(settings.cert).read_bytes(), Path(settings.key).read_bytes()
-        issued = _issue_certificate(authority, address)
+        extra = () if is_unspecified(listen) else (listen,)
+        issued = _issue_certificate(authority, address, extra=extra)
         return issued.cert_pem, issued.key_pem
 
     try:
@@ -180,37 +190,66 @@ async def serve_metrics(
         authorization.metrics_listener(management, health.answer_request, tls=tls) as listener,
         renew_certificate(tls, pair),
     ):
-        await listener.listen_tcp(address, settings.secure_port)
+        await listener.listen_tcp(listen, settings.secure_port)
         yield
 
 
 class StartupRetry:
-    """Retries of startup steps until the management cluster is available; `pending_reason` says why they wait."""
+    """Retries of startup steps until the management cluster and whatever else they need are available.
+
+    `pending_reason` says why the management cluster is not available, `problem` what else is missing.
+    """
 
     def __init__(self, backoff: Backoff | None = None) -> None:
         self.pending_reason = "waiting for the management cluster"
+        self.problem = ""
         self._backoff = backoff or Backoff(base=0.2, cap=5.0)
 
     async def retry_until_ready(
         self, attempt: Callable[[], Awaitable[T]], *, remedy: Callable[[], Awaitable[None]] | None = None
     ) -> T:
-        """Return the result of `attempt`, which is retried after transient errors.
+        """Return the result of `attempt`, which is retried after transient errors, missing permissions and
+        UnavailableError.
 
         `remedy` runs if the server's datastore is full, because then even the first writes of the startup fail.
         """
         failures = 0
         while True:
             try:
-                return await attempt()
+                result = await attempt()
+            except errors.Forbidden as error:
+                self.pending_reason, at_least = "", None
+                self.problem = f"{error}. {_RBAC_HINT}"
+                log.warning("the gateway cannot start yet", error=self.problem)
             except errors.ApiError as error:
                 if not error.is_transient:
                     raise
-                failures += 1
-                self.pending_reason = str(error)
+                self.pending_reason, at_least = str(error), error.retry_after
                 log.warning("the management cluster is not ready yet", error=str(error))
                 if remedy is not None and SPACE_EXCEEDED in error.message:
                     await remedy()
-                await asyncio.sleep(self._backoff.delay_after(failures, at_least=error.retry_after))
+            except UnavailableError as error:
+                self.pending_reason, at_least = "", None
+                self.problem = f"{error}. {error.hint}" if error.hint else str(error)
+                log.warning("the gateway cannot start yet", error=self.problem)
+            else:
+                self.problem = ""
+                return result
+            failures += 1
+            await asyncio.sleep(self._backoff.delay_after(failures, at_least=at_least))
+
+
+@contextlib.asynccontextmanager
+async def watch_datastore(settings: Config, datastore: LazyDatastore, health: HealthServer) -> AsyncIterator[None]:
+    """Check the datastore periodically within the block, and report it on /readyz."""
+    readiness = DatastoreReadiness(datastore, enable_auth=settings.datastore.enable_auth)
+    health.add_check("datastore", readiness.problem)
+    task = asyncio.create_task(readiness.run(), name="datastore-readiness")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 async def free_datastore_space(datastore: Datastore) -> None:
@@ -221,19 +260,26 @@ async def free_datastore_space(datastore: Datastore) -> None:
         log.warning("datastore check failed", error=str(error))
 
 
-async def prepare_management_cluster(management: Client) -> None:
-    """Create the CustomResourceDefinitions and the gateway's namespace in the management cluster."""
-    folder = resources.files("vkgateway.model") / "crds"
-    definitions = [yamltext.load(file.read_text()) for file in folder.iterdir() if file.name.endswith(".yaml")]
+async def prepare_management_cluster(settings: ManagementCluster, management: Client, health: HealthServer) -> None:
+    """Create the gateway's namespace, and install or check the CustomResourceDefinitions.
+
+    Raises:
+        DefinitionsError: the gateway does not install the definitions, and they are missing or too old.
+    """
+    if settings.install_definitions:
+        work = definitions.install_definitions(management)
+    else:
+        notice = definitions.DefinitionNotice()
+        health.add_notice("definitions", lambda: notice.text)
+        work = definitions.check_definitions(management, notice)
     # In parallel, because tenants wait; all to the end, so that no part overlaps with a retry.
-    parts = [apply_objects(management, [definition]) for definition in definitions]
-    for result in await asyncio.gather(*parts, prerequisites.ensure_namespace(management), return_exceptions=True):
+    for result in await asyncio.gather(work, prerequisites.ensure_namespace(management), return_exceptions=True):
         if isinstance(result, BaseException):
             raise result
 
 
 @contextlib.asynccontextmanager
-async def kubelet_tls(kubelet_authority: Authority, address: str) -> AsyncIterator[ssl.SSLContext]:
+async def kubelet_tls(kubelet_authority: Authority, address: GatewayAddress) -> AsyncIterator[ssl.SSLContext]:
     """Yield the TLS context of the kubelet endpoint; its certificate is renewed daily within the block."""
 
     def pair() -> tuple[bytes, bytes]:
@@ -268,5 +314,6 @@ async def renew_certificate(context: ssl.SSLContext, pair: Callable[[], tuple[by
         await asyncio.gather(task, return_exceptions=True)
 
 
-def _issue_certificate(kubelet_authority: Authority, address: str) -> KeyPair:
-    return kubelet_authority.issue("vkgateway", ips=(address,), server=True)
+def _issue_certificate(kubelet_authority: Authority, address: GatewayAddress, *, extra: Sequence[str] = ()) -> KeyPair:
+    ips = tuple(dict.fromkeys((*address.certificate_ips, *extra)))
+    return kubelet_authority.issue("vkgateway", ips=ips, dns=address.certificate_names, server=True)

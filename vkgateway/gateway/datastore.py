@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -15,6 +16,8 @@ from vkgateway.controlplane.etcd.quota import QuotaController, StoreUsage
 from vkgateway.controlplane.etcd.tenancy import Tenancy
 from vkgateway.controlplane.pki import Authority, is_matching_pair
 from vkgateway.gateway.config import Datastore
+from vkgateway.gateway.managed_certificates import ManagedCertificates
+from vkgateway.kube.client import Client
 from vkgateway.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -57,6 +60,19 @@ class LazyDatastore:
     async def __aexit__(self, *_: object) -> None:
         if self._client is not None:
             await self._client.connection.close()
+
+    async def require_auth(self, *, enable: bool) -> None:
+        """Check that etcd answers and enforces users and roles; `enable` sets whether to enable them.
+
+        Raises:
+            EtcdAuthDisabled: etcd enforces no users and roles.
+            EtcdError: etcd does not answer, or refuses.
+        """
+        tenancy, _ = await self._ensure_open()
+        if enable:
+            await tenancy.ensure_root()
+        else:
+            await tenancy.require_auth()
 
     async def ensure_tenant(self, tenant: str) -> bool:
         """See `provisioner.Datastore`."""
@@ -110,6 +126,35 @@ class LazyDatastore:
             return False
         self._tls = new_tls
         return True
+
+
+@contextlib.asynccontextmanager
+async def open_datastore(
+    settings: Datastore, *, management: Client, retry: Callable[[Callable[[], Awaitable[object]]], Awaitable[object]]
+) -> AsyncIterator[tuple[Authority, LazyDatastore]]:
+    """Yield etcd's authority and the datastore; certificates are read from files, or managed and renewed as Secrets.
+
+    `retry` repeats requests to the management cluster while it is unavailable. Raises InputError if a setting is
+    missing or its file is not usable.
+    """
+    if not settings.managed.secret_prefix:
+        authority = etcd_authority(settings)
+        async with LazyDatastore.from_settings(settings, authority=authority) as datastore:
+            yield authority, datastore
+        return
+    certificates = ManagedCertificates.from_settings(settings, management)
+    grpc_targets(settings.endpoints)
+    await retry(certificates.ensure)
+    found = certificates.identity
+    renewal = asyncio.create_task(certificates.renew_daily(), name="renew-etcd-certificates")
+    try:
+        async with LazyDatastore(
+            settings.endpoints, tls=found.tls, read_tls=lambda: certificates.identity.tls
+        ) as datastore:
+            yield found.authority, datastore
+    finally:
+        renewal.cancel()
+        await asyncio.gather(renewal, return_exceptions=True)
 
 
 def etcd_authority(datastore: Datastore) -> Authority:

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from vkgateway.arbiter.snapshot import Policy
 from vkgateway.gateway import metrics
+from vkgateway.gateway.addresses import GatewayAddress
 from vkgateway.gateway.arbiter_observer import ArbiterObserver
 from vkgateway.gateway.arbiter_platform import ArbiterPlatform
 from vkgateway.gateway.compute_controller import ComputeController
@@ -59,7 +60,7 @@ class Gateway:
         datastore: Datastore,
         name_servers: NameServers | None = None,
         tls: ssl.SSLContext,
-        address: str,
+        address: GatewayAddress,
         files: int = 8192,
     ) -> None:
         self._settings = settings
@@ -77,14 +78,15 @@ class Gateway:
         self.arbiter = Arbitration(arbitration, platform, observer=self._observer, clock=clock)
         self._observer.pod_names, self._observer.divided_pools = self.arbiter.tenants.pod_names, platform.divided_pools
         running = RunningTenants()
-        self.kubelet = _build_kubelet(settings.kubelet, running, address=address, tls=tls, files=files)
+        self.kubelet = _build_kubelet(settings.kubelet, running, address=address.listen, tls=tls, files=files)
         self.tenant_runtimes = TenantRuntimes(
             running=running,
             computes=self.compute_controller.clusters,
             kubelet=self.kubelet,
             engine=self.engine,
             arbiter=self.arbiter,
-            address=address,
+            address=address.advertised,
+            port=settings.kubelet.advertise_port,
             settings=settings.nodes,
             on_change=self._tenant_changed,
             name_servers=name_servers,

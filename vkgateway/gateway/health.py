@@ -55,6 +55,8 @@ class HealthServer:
         self.port = port
         """The port of the public paths."""
         self._checks = checks
+        self._permanent_checks: dict[str, Check] = {}
+        self._notices: dict[str, Check] = {}
         self._socket = socket
         self._refresh = refresh
         self._state = state
@@ -78,6 +80,14 @@ class HealthServer:
         self._refresh = refresh
         self._state = state
         self._what_if = what_if
+
+    def add_check(self, name: str, check: Check) -> None:
+        """Add a check of /readyz that `set_handlers` does not replace."""
+        self._permanent_checks[name] = check
+
+    def add_notice(self, name: str, notice: Check) -> None:
+        """Add a line to /readyz whose text does not make the gateway unready."""
+        self._notices[name] = notice
 
     async def __aenter__(self) -> Self:
         async with contextlib.AsyncExitStack() as stack:
@@ -121,6 +131,7 @@ class HealthServer:
 
     def _readyz_reply(self) -> Reply:
         """Return one line per check, in the format of Kubernetes servers."""
-        problems = {name: check() for name, check in self._checks.items()}
+        problems = {name: check() for name, check in {**self._checks, **self._permanent_checks}.items()}
         lines = [f"[-]{name}: {problem}" if problem else f"[+]{name} ok" for name, problem in problems.items()]
+        lines += [f"[+]{name} ok: {text}" for name, notice in self._notices.items() if (text := notice())]
         return Reply.from_text(503 if any(problems.values()) else 200, "\n".join(lines))

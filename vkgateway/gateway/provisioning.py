@@ -16,6 +16,7 @@ from vkgateway.controlplane.provisioner import Provisioner, Step
 from vkgateway.controlplane.record_store import SecretStore
 from vkgateway.controlplane.service_ranges import ServiceRanges
 from vkgateway.controlplane.templates import SHIPPED_FOLDER, Templates
+from vkgateway.gateway.addresses import GatewayAddress
 from vkgateway.gateway.config import Config, Services
 from vkgateway.gateway.datastore import LazyDatastore
 from vkgateway.gateway.interfaces import ApiServerAccess, OnStep
@@ -120,7 +121,7 @@ def build_control_planes(
     datastore: LazyDatastore,
     datastore_authority: Authority,
     kubelet_authority: Authority,
-    address: str,
+    address: GatewayAddress,
 ) -> ProvisionedControlPlanes:
     """Build the provisioner with the driver that the settings select.
 
@@ -131,7 +132,8 @@ def build_control_planes(
     driver = driver_factory(settings.control_planes.driver)(
         DriverContext(
             data_dir=Path(settings.data_dir),
-            address=address,
+            address=address.advertised,
+            machine_address=address.machine_address,
             kubelet_port=settings.kubelet.port,
             authorities=Authorities(etcd=datastore_authority, kubelet=kubelet_authority),
             management=management,
@@ -146,8 +148,8 @@ def build_control_planes(
         driver=driver,
         templates=templates,
         etcd_endpoints=settings.datastore.endpoints,
-        webhooks_at=_webhook_address(address, settings.kubelet.port),
-        endpoint=(address, settings.kubelet.port),
+        webhooks_at=_webhook_address(address.advertised, address.advertised_port),
+        endpoint=(address.advertised, address.advertised_port),
         webhooks_ca=kubelet_authority.cert_pem,
         ranges=_service_ranges(settings.services),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,6 +12,10 @@ from vkgateway.model.errors import InputError
 
 if TYPE_CHECKING:
     from vkgateway.gateway.config import Config, ControlPlanes, Datastore, Names, Nodes, Observability, Services
+
+
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,50}[a-z0-9])?")
+_DNS_NAME = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*\.?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +30,10 @@ class InvalidSetting:
 def invalid_settings(config: Config) -> Iterator[InvalidSetting]:
     """Yield all invalid settings."""
     yield from _check_nodes(config.nodes)
-    yield from _check_address(config.address)
+    yield from _check_address(config.address, advertised=config.kubelet.advertise_address)
+    yield from _check_advertised(config)
     yield from _check_datastore(config.datastore)
+    yield from _check_managed(config.datastore)
     yield from _check_control_planes(config.control_planes)
     yield from _check_names(config.names)
     yield from _check_services(config.services)
@@ -51,7 +58,7 @@ def _check_nodes(nodes: Nodes) -> Iterator[InvalidSetting]:
         yield InvalidSetting("nodes.renewSeconds", why, "Use a quarter of nodes.leaseSeconds.")
 
 
-def _check_address(address: str) -> Iterator[InvalidSetting]:
+def _check_address(address: str, *, advertised: str) -> Iterator[InvalidSetting]:
     hint = "Set an address of this machine, or leave it empty."
     if not address:
         return
@@ -59,9 +66,27 @@ def _check_address(address: str) -> Iterator[InvalidSetting]:
         found = ipaddress.ip_address(address)
     except ValueError:
         yield InvalidSetting("address", f"{address!r} is not an IP address", hint)
+        return
+    if found.is_loopback:
+        yield InvalidSetting("address", f"API servers refuse to call virtual nodes at {address}", hint)
+    elif found.is_unspecified and not advertised:
+        why = f"API servers refuse to call virtual nodes at {address}, and kubelet.advertiseAddress is empty"
+        yield InvalidSetting("address", why, "Set kubelet.advertiseAddress to the address or name of a Service.")
+
+
+def _check_advertised(config: Config) -> Iterator[InvalidSetting]:
+    key, wanted = "kubelet.advertiseAddress", config.kubelet.advertise_address
+    hint = "Set an IP address, or a DNS name such as vkgateway-kubelet.vkgateway-system.svc."
+    if not wanted:
+        return
+    try:
+        found = ipaddress.ip_address(wanted)
+    except ValueError:
+        if not _DNS_NAME.fullmatch(wanted):
+            yield InvalidSetting(key, f"{wanted!r} is neither an IP address nor a DNS name", hint)
     else:
         if found.is_loopback or found.is_unspecified:
-            yield InvalidSetting("address", f"API servers refuse to call virtual nodes at {address}", hint)
+            yield InvalidSetting(key, f"API servers refuse to call virtual nodes at {wanted}", hint)
 
 
 def _check_datastore(datastore: Datastore) -> Iterator[InvalidSetting]:
@@ -72,6 +97,37 @@ def _check_datastore(datastore: Datastore) -> Iterator[InvalidSetting]:
             grpc_targets((endpoint,))
         except InputError as error:
             yield InvalidSetting(f"datastore.endpoints[{number}]", str(error), error.hint)
+
+
+def _check_managed(datastore: Datastore) -> Iterator[InvalidSetting]:
+    managed = datastore.managed
+    prefix = managed.secret_prefix
+    if prefix and not _LABEL.fullmatch(prefix):
+        why = f"{prefix!r} is not the beginning of a Secret's name"
+        yield InvalidSetting("datastore.managed.secretPrefix", why, "Use lower-case letters, digits and dashes.")
+    files = {"ca": datastore.ca, "caKey": datastore.ca_key, "cert": datastore.cert, "key": datastore.key}
+    given = [f"datastore.{key}" for key, file in files.items() if file]
+    if prefix and given:
+        why = f"{prefix!r}, but {', '.join(given)} name certificate files"
+        yield InvalidSetting(
+            "datastore.managed.secretPrefix",
+            why,
+            "Set the files for an external etcd, or secretPrefix for an etcd whose certificates the gateway creates.",
+        )
+    for number, name in enumerate(managed.server_names):
+        if not is_server_name(name):
+            why = f"{name!r} is neither a DNS name nor an IP address"
+            key = f"datastore.managed.serverNames[{number}]"
+            yield InvalidSetting(key, why, "Use the form etcd.example, *.etcd.example or 10.0.0.1.")
+
+
+def is_server_name(name: str) -> bool:
+    """Return whether a certificate can contain the name: an IP address, or a DNS name that may begin with `*.`."""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return _DNS_NAME.fullmatch(name.removeprefix("*.")) is not None
+    return True
 
 
 def _check_control_planes(control_planes: ControlPlanes) -> Iterator[InvalidSetting]:

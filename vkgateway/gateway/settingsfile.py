@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
-from vkgateway.gateway.config import Config, iterate_settings
+from vkgateway.gateway.config import Config, Setting, iterate_settings
 from vkgateway.gateway.settings_validation import invalid_settings
 from vkgateway.model.errors import InputError
 
@@ -61,18 +61,26 @@ def render_settings(config: Config | None = None) -> str:
     for setting in iterate_settings():
         parents = setting.path[:-1]
         if parents != open_sections:
-            lines += ["", *(f"{parent}:" for parent in parents)]
+            opened = _common_length(parents, open_sections)
+            lines += ["", *(f"{'  ' * depth}{parents[depth]}:" for depth in range(opened, len(parents)))]
             open_sections = parents
         indent = "  " * len(parents)
         value = plain
         for part in setting.path:
             value = value[part]
-        shown = yaml.safe_dump(value, default_flow_style=True).removesuffix("...\n").strip()
+        shown = yaml.safe_dump(value, default_flow_style=True, width=float("inf")).removesuffix("...\n").strip()
         lines += [
             f"{indent}# {setting.description} [{setting.variable}]",
             f"{indent}{setting.path[-1]}: {shown}",
         ]
     return "\n".join(lines) + "\n"
+
+
+def _common_length(first: Sequence[str], second: Sequence[str]) -> int:
+    """Return the number of items with which both begin."""
+    return next(
+        (n for n, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second))
+    )
 
 
 def _read_yaml(file: Path) -> dict[str, Any]:
@@ -99,11 +107,20 @@ def _apply_environment(data: dict[str, Any], environment: Mapping[str, str]) -> 
         section = data
         for part in setting.path[:-1]:
             section = section.setdefault(part, {})
-        section[setting.path[-1]] = _read_variable(text, setting.type)
+        section[setting.path[-1]] = _read_variable(text, setting)
 
 
-def _read_variable(text: str, kind: Any) -> Any:
-    """Return the value of a variable: lists are separated by commas, entries of a map are KEY=VALUE."""
+def _read_variable(text: str, setting: Setting) -> Any:
+    """Return the value of a variable: lists are separated by commas, entries of a map are KEY=VALUE or JSON.
+
+    Raises InputError if the JSON is invalid.
+    """
+    kind = setting.type
+    if get_origin(kind) is dict and text.lstrip().startswith("{"):
+        try:
+            return msgspec.json.decode(text, type=dict[str, Any])
+        except msgspec.DecodeError as error:
+            raise InputError(f"{setting.variable}: {setting.key}: invalid JSON: {error}", hint=_HINT) from error
     items = [item for item in text.split(",") if item]
     if get_origin(kind) is tuple:
         return items

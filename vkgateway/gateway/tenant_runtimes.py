@@ -51,6 +51,7 @@ class KubeletEndpoint(Protocol):
 class TenantRuntimes:
     """Starts, updates and stops the runtimes in `running`.
 
+    API servers reach the kubelet endpoint at `address` and `port`; port 0 is that on which the endpoint listens.
     `on_change` is called with the name of a tenant whose nodes changed.
     """
 
@@ -65,6 +66,7 @@ class TenantRuntimes:
         address: str,
         settings: Nodes,
         on_change: Callable[[str], None],
+        port: int = 0,
         name_servers: NameServers | None = None,
         api_servers: ApiServers | None = None,
         clock: Clock = SYSTEM_CLOCK,
@@ -76,6 +78,7 @@ class TenantRuntimes:
         self._name_servers = name_servers
         self._api_servers = api_servers
         self._address = address
+        self._port = port
         self._settings = settings
         self._on_change = on_change
         self._clock = clock
@@ -238,7 +241,7 @@ class TenantRuntimes:
                 pool=pool,
                 link=link,
                 address=self._address,
-                port=self._kubelet.port,
+                port=self._port or self._kubelet.port,
                 part=part,
                 last_capacity=shown[name].capacity if name in shown else {},
             )

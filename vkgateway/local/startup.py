@@ -217,7 +217,9 @@ class Startup:
         )
         async with etcd.root_client(self._paths, port=ports["etcd"]) as client:
             await self._wait_until_serving(lambda: etcd.is_serving(client), etcd.NAME)
-            await Tenancy(client).ensure_auth()
+            tenancy = Tenancy(client)
+            await tenancy.ensure_root()
+            await tenancy.ensure_compute()
 
     async def _start_api_server(self) -> str:
         await self._start_component("apiserver")

@@ -126,7 +126,9 @@ async def run_world(data_dir: Path, *, quota: int = 0) -> AsyncIterator[World]:
         endpoint = await _start_etcd(supervisor, programs["etcd"], data_dir, etcd_authority, quota)
         async with EtcdClient([endpoint], tls=_client_tls(etcd_authority, "root")) as etcd:
             await _wait_for_etcd(etcd)
-            await Tenancy(etcd).ensure_auth()
+            tenancy = Tenancy(etcd)
+            await tenancy.ensure_root()
+            await tenancy.ensure_compute()
             authorities = Authorities(etcd=etcd_authority, kubelet=kubelet_authority)
             management = await _start_management(supervisor, programs, data_dir, address, endpoint, etcd_authority)
             async with management:

@@ -38,7 +38,9 @@ def test_key_range_of_a_tenant_holds_only_its_keys(mine: str, other: str, rest: 
 
 async def test_authentication_is_enabled_after_root_exists() -> None:
     etcd = FakeEtcd(enabled=False)
-    await Tenancy(etcd).ensure_auth()
+    tenancy = Tenancy(etcd)
+    await tenancy.ensure_root()
+    await tenancy.ensure_compute()
     assert etcd.auth.enabled
     assert etcd.auth.users == {"root": {"root"}, "compute": {"compute"}}
     assert etcd.auth.roles["compute"] == {KeyRange(b"/compute/", b"/compute0"): True}
@@ -47,10 +49,10 @@ async def test_authentication_is_enabled_after_root_exists() -> None:
 async def test_second_call_writes_nothing() -> None:
     etcd = FakeEtcd(enabled=False)
     tenancy = Tenancy(etcd)
-    await tenancy.ensure_auth()
+    await tenancy.ensure_root()
     await tenancy.ensure_tenant("a")
     changes = etcd.auth.changes
-    await tenancy.ensure_auth()
+    await tenancy.ensure_root()
     await tenancy.ensure_tenant("a")
     assert etcd.auth.changes == changes
 

@@ -75,6 +75,18 @@ def test_errors_name_variable_instead_of_file(tmp_path: Path) -> None:
         ("address: gateway.example", "address: 'gateway.example' is not an IP address"),
         ("address: 127.0.0.1", "address: API servers refuse to call virtual nodes at 127.0.0.1"),
         ("address: '::'", "address: API servers refuse to call virtual nodes at ::"),
+        (
+            "address: 0.0.0.0",
+            "address: API servers refuse to call virtual nodes at 0.0.0.0, and kubelet.advertiseAddress",
+        ),
+        ("kubelet: {advertiseAddress: '0.0.0.0'}", "kubelet.advertiseAddress: API servers refuse to call"),
+        ("kubelet: {advertiseAddress: 'https://a'}", "kubelet.advertiseAddress: 'https://a' is neither an IP address"),
+        (
+            "datastore: {ca: a, key: b, managed: {secretPrefix: etcd}}",
+            "datastore.managed.secretPrefix: 'etcd', but datastore.ca, datastore.key name certificate files",
+        ),
+        ("datastore: {managed: {secretPrefix: Etcd}}", "datastore.managed.secretPrefix: 'Etcd' is not"),
+        ("datastore: {managed: {serverNames: [a, '*.*.b']}}", "datastore.managed.serverNames[1]: '*.*.b' is neither"),
         ("datastore: {endpoints: ['https://a:1', 'ftp://b']}", "datastore.endpoints[1]: etcd endpoint 'ftp://b' is"),
         ("datastore: {endpoints: ['10.0.0.1:2379']}", "datastore.endpoints[0]: etcd endpoint '10.0.0.1:2379' is"),
         ("names: {forwarder: dns.example:53}", "names.forwarder: 'dns.example:53' is not an IP address with a port"),
@@ -101,6 +113,9 @@ def test_invalid_settings_are_refused(tmp_path: Path, text: str, complaint: str)
         "services: {range: '', tenantPrefix: 1}",
         "services: {range: 'fd00:1::/48', tenantPrefix: 112}",
         "address: 'fd00::1'",
+        "{address: 0.0.0.0, kubelet: {advertiseAddress: vkgateway-kubelet.vkgateway-system.svc}}",
+        "{address: '::', kubelet: {advertiseAddress: 'fd00::1', advertisePort: 10250}}",
+        "datastore: {managed: {secretPrefix: vkgateway-etcd, serverNames: ['*.etcd.vkgateway-system.svc', 10.0.0.1]}}",
     ],
 )
 def test_valid_settings_are_accepted(tmp_path: Path, text: str) -> None:
@@ -130,6 +145,41 @@ def test_printed_settings_can_be_loaded(tmp_path: Path) -> None:
     assert (
         settingsfile.load_settings(written(tmp_path, settingsfile.render_settings(changed)), environment={}) == changed
     )
+
+
+def test_nested_sections_and_parameters_are_printed(tmp_path: Path) -> None:
+    parameters = {"registry": "r" * 90, "pod": {"nodeSelector": {"a": "b"}, "replicas": 3, "list": [1, "two"]}}
+    wanted = config.Config(
+        datastore=config.Datastore(
+            enable_auth=True, managed=config.ManagedDatastore(secret_prefix="etcd", server_names=("a", "*.b"))
+        ),
+        control_planes=config.ControlPlanes(driver="kubernetes", parameters=parameters),
+    )
+    file = written(tmp_path, settingsfile.render_settings(wanted))
+    assert settingsfile.load_settings(file, environment={}) == wanted
+
+
+def test_parameters_are_read_from_environment() -> None:
+    variable = "VKGATEWAY_CONTROL_PLANES_PARAMETERS"
+    flat = settingsfile.load_settings(environment={variable: "registry=a.example,replicas=2"})
+    assert flat.control_planes.parameters == {"registry": "a.example", "replicas": "2"}
+    nested = settingsfile.load_settings(environment={variable: '{"pod": {"tolerations": [{"key": "a"}]}}'})
+    assert nested.control_planes.parameters == {"pod": {"tolerations": [{"key": "a"}]}}
+    with pytest.raises(InputError, match=rf"^{variable}: controlPlanes\.parameters: invalid JSON"):
+        settingsfile.load_settings(environment={variable: "{pod: 1}"})
+
+
+def test_nested_section_is_read_from_environment() -> None:
+    found = settingsfile.load_settings(
+        environment={
+            "VKGATEWAY_DATASTORE_MANAGED_SECRET_PREFIX": "etcd",
+            "VKGATEWAY_DATASTORE_ENABLE_AUTH": "true",
+            "VKGATEWAY_MANAGEMENT_CLUSTER_INSTALL_DEFINITIONS": "false",
+        }
+    )
+    assert found.datastore.managed.secret_prefix == "etcd"
+    assert found.datastore.enable_auth
+    assert not found.management_cluster.install_definitions
 
 
 def test_every_setting_has_description_and_unique_variable() -> None:

@@ -16,6 +16,7 @@ from vkgateway.controlplane.etcd.errors import EtcdUnavailable
 from vkgateway.controlplane.etcd.quota import StoreUsage
 from vkgateway.controlplane.pki import Authority
 from vkgateway.gateway import certificate_authority, config, daemon, instance_lock, prerequisites
+from vkgateway.gateway.addresses import GatewayAddress
 from vkgateway.gateway.health import HealthServer
 from vkgateway.kube import errors, kubeconfig
 from vkgateway.kube.backoff import Backoff
@@ -33,9 +34,10 @@ async def test_failed_renewal_of_certificate_is_retried(monkeypatch: pytest.Monk
             raise OSError("no space left on device")
         twice.set()
 
+    address = GatewayAddress(listen="127.0.0.1", advertised="127.0.0.1")
     monkeypatch.setattr(daemon, "RENEW_SECONDS", 0.0)
     monkeypatch.setattr(daemon, "load_identity", load)
-    async with daemon.kubelet_tls(Authority.create("kubelets"), "127.0.0.1"), asyncio.timeout(30):
+    async with daemon.kubelet_tls(Authority.create("kubelets"), address), asyncio.timeout(30):
         await twice.wait()
 
 
@@ -106,7 +108,10 @@ async def test_gateway_is_live_but_not_ready_without_management_cluster(
                     assert answer.status == 200
                 async with session.get("/readyz") as answer:
                     assert answer.status == 503
-                    assert await answer.text() == "[-]management-cluster: connection refused\n"
+                    assert (
+                        await answer.text()
+                        == "[-]management-cluster: connection refused\n[+]startup ok\n[+]datastore ok\n"
+                    )
             connector = aiohttp.UnixConnector(str(tmp_path / "run/gateway.sock"))
             async with (
                 aiohttp.ClientSession("http://gateway", connector=connector) as session,
@@ -140,7 +145,8 @@ async def test_management_role_suffices_for_startup() -> None:
             established = {"conditions": [{"type": "Established", "status": "True"}]}
             server.store.create(CRDS, crd | {"metadata": {"name": f"{name}.vkgateway.io"}, "status": established})
         server.store.create(NAMESPACES, {"metadata": {"name": SYSTEM_NAMESPACE}})
-        await daemon.prepare_management_cluster(client)
+        health = HealthServer(address="127.0.0.1", port=0, checks={})
+        await daemon.prepare_management_cluster(config.ManagementCluster(), client, health)
         await certificate_authority.ensure_authority(client)
         assert server.store.all(PRIORITY_CLASSES) == []
 

@@ -140,12 +140,14 @@ class DriverContext:
     data_dir: Path
     """Directory for files that can be rebuilt."""
     address: str
-    """IP address of this machine at which the gateway listens."""
+    """IP address at which API servers and pods reach the gateway, such as that of a Service."""
     kubelet_port: int
-    """Port of the kubelet endpoint at that address; 0 if it changes at each start."""
+    """Port on which the kubelet endpoint listens; 0 if it changes at each start."""
     authorities: Authorities
     management: Client
     """Client of the management cluster; the gateway closes it."""
+    machine_address: str = ""
+    """IP address of this machine at which programs can listen; empty: `address`."""
     forwarder: str = ""
     """ADDRESS:PORT of the resolver that name servers forward to; empty if tenants have no name servers."""
     dns_sources: tuple[str, ...] = ()

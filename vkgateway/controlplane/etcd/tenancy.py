@@ -43,20 +43,32 @@ class Tenancy:
         self._keys, self._auth = client.keys, client.auth
         self._change_lock = asyncio.Lock()
 
-    async def ensure_auth(self) -> None:
-        """Create the root user and the compute cluster's user and range, then enable authentication.
+    async def ensure_root(self) -> None:
+        """Create the root user, then enable authentication.
 
         The caller's certificate must be that of `root`. Before this call, any certificate of etcd's CA can read all
         keys, so no other may be issued earlier.
         """
-        if not await self._auth.is_enabled():
-            async with self._change_lock:
-                await _ignore_error(EtcdExists, self._auth.add_user(ROOT_USER))
-                await _ignore_error(EtcdExists, self._auth.add_role(ROOT_USER))
-                await self._auth.grant_role(ROOT_USER, role=ROOT_USER)
-                await self._auth.enable()
-            _log.info("etcd authentication enabled")
+        if await self._auth.is_enabled():
+            return
+        async with self._change_lock:
+            await _ignore_error(EtcdExists, self._auth.add_user(ROOT_USER))
+            await _ignore_error(EtcdExists, self._auth.add_role(ROOT_USER))
+            await self._auth.grant_role(ROOT_USER, role=ROOT_USER)
+            await self._auth.enable()
+        _log.info("etcd authentication enabled")
+
+    async def ensure_compute(self) -> None:
+        """Ensure that the embedded platform's compute control plane has its user, role and key range."""
         await self._ensure_access(COMPUTE_USER, keys=KeyRange.for_prefix(COMPUTE_PREFIX))
+
+    async def require_auth(self) -> None:
+        """Raise EtcdAuthDisabled if authentication is disabled."""
+        if not await self._auth.is_enabled():
+            raise EtcdAuthDisabled(
+                "etcd has no users and roles: every tenant could read the keys of all others",
+                hint="Set datastore.enableAuth, or create a user and a role root, then run: etcdctl auth enable",
+            )
 
     async def ensure_tenant(self, tenant: str) -> bool:
         """Ensure that a tenant has its user, role and key range; return whether the user is new.
@@ -64,11 +76,7 @@ class Tenancy:
         Raises:
             EtcdAuthDisabled: authentication is disabled, so that every tenant could read the keys of all others.
         """
-        if not await self._auth.is_enabled():  # checked each time: etcd may have been restored from a backup
-            raise EtcdAuthDisabled(
-                "etcd authentication is disabled: every tenant could read the keys of all others",
-                hint="Create a user and a role root, then run: etcdctl auth enable",
-            )
+        await self.require_auth()  # checked each time: etcd may have been restored from a backup
         return await self._ensure_access(tenant_user(tenant), keys=tenant_keys(tenant))
 
     async def remove_tenant(self, tenant: str) -> int:

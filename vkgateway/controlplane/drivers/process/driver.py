@@ -67,14 +67,14 @@ def create_driver(context: DriverContext) -> ProcessDriver:
             data_dir=context.data_dir,
             supervisor=supervisor,
             programs=versions.programs_for(DEFAULT_KUBERNETES_VERSION),
-            address=context.address,
+            address=context.machine_address or context.address,
             forwarder=context.forwarder,
             sources=context.dns_sources,
             other_ports=[context.kubelet_port],
         )
     return ProcessDriver(
         data_dir=context.data_dir,
-        address=context.address,
+        address=context.machine_address or context.address,
         supervisor=supervisor,
         programs=versions.programs_for,
         authorities=context.authorities,
