@@ -13,6 +13,18 @@ from typing import Any, Final
 import yaml
 
 _TYPES: Final = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}
+_SHARED: Final[Mapping[str, Mapping[str, Any]]] = {
+    "resources": {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {
+            name: {"type": "object", "additionalProperties": {"type": ["string", "number"]}}
+            for name in ("requests", "limits")
+        }
+        | {"claims": {"type": "array", "items": {"type": "object"}}},
+    }
+}
+"""Schemas that several values share, by the name in `$ref`."""
 _DESCRIPTION: Final = "# -- "
 _SCHEMA: Final = "# @schema "
 
@@ -85,7 +97,7 @@ def _read_comment(comment: list[str], *, key: str) -> tuple[str, dict[str, Any]]
     schema = yaml.safe_load(" ".join(parts[_SCHEMA])) or {}
     if not isinstance(schema, dict):
         raise ChartValueError(f"{key}: its schema is not a mapping: {schema!r}")
-    return " ".join(parts[_DESCRIPTION]), schema
+    return " ".join(parts[_DESCRIPTION]), dict(_SHARED[schema["$ref"]]) if "$ref" in schema else schema
 
 
 def values_schema(values: list[Value], *, overrides: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import msgspec
 
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
+from vkgateway.kube.kubeconfig import has_service_account
 from vkgateway.kube.resources import COMPUTE_CLUSTERS, EVENTS, TENANTS, Resource
 from vkgateway.model.api import ComputeCluster, Tenant
 from vkgateway.model.errors import InputError, NotFoundError, UnavailableError
@@ -53,31 +54,39 @@ class Event(msgspec.Struct, rename="camel"):
 
 @contextlib.asynccontextmanager
 async def management_cluster(data_dir: Path, kubeconfig: Path | None) -> AsyncIterator[Client]:
-    """Connect to the cluster of `kubeconfig`, or of the platform in `data_dir`.
+    """Connect to the cluster of `kubeconfig`, of the platform in `data_dir`, or of this process' pod.
 
     Raises UnavailableError if the file does not exist, is not usable, or its server is unreachable.
     """
     file = kubeconfig or data_dir / "compute.kubeconfig"
-    if not file.exists():
-        what = f"kubeconfig {file} does not exist"
-        raise UnavailableError(what if kubeconfig else f"no platform in {data_dir}: {what}", hint=KUBECONFIG_HINT)
-    try:
-        client = Client.from_kubeconfig(file, name="the management cluster")
-    except InputError as error:
-        raise UnavailableError(
-            f"kubeconfig {file} is not usable: {error}", hint=error.hint or KUBECONFIG_HINT
-        ) from error
+    client = _connect_cluster(file, is_given=kubeconfig is not None)
+    origin = file if file.exists() else "the pod's service account"
     async with client:
         try:
             yield client
         except errors.Unreachable as error:
             why = str(error.__cause__ or error)
-            message = f"the management cluster at {client.server} ({file}) is unreachable: {why}"
+            message = f"the management cluster at {client.server} ({origin}) is unreachable: {why}"
             raise UnavailableError(message, hint=KUBECONFIG_HINT) from error
         except errors.Unauthorized as error:
             raise UnavailableError(
-                f"the management cluster at {client.server} rejects the credentials in {file}"
+                f"the management cluster at {client.server} rejects the credentials in {origin}"
             ) from error
+
+
+def _connect_cluster(file: Path, *, is_given: bool) -> Client:
+    name = "the management cluster"
+    if not file.exists():
+        if not is_given and has_service_account():
+            return Client.in_cluster(name=name)
+        what = f"kubeconfig {file} does not exist"
+        raise UnavailableError(what if is_given else f"no platform in {file.parent}: {what}", hint=KUBECONFIG_HINT)
+    try:
+        return Client.from_kubeconfig(file, name=name)
+    except InputError as error:
+        raise UnavailableError(
+            f"kubeconfig {file} is not usable: {error}", hint=error.hint or KUBECONFIG_HINT
+        ) from error
 
 
 async def list_tenants(client: Client) -> list[Tenant]:

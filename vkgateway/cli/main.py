@@ -27,6 +27,7 @@ COMMANDS: Mapping[str, str] = {
     "logs": "vkgateway.cli.platform:logs",
     "tenant": "vkgateway.cli.tenant:tenant",
     "compute": "vkgateway.cli.compute:compute",
+    "check": "vkgateway.cli.check:check",
     "queue": "vkgateway.cli.queue:queue",
     "explain": "vkgateway.cli.explain:explain",
     "whatif": "vkgateway.cli.whatif:whatif",

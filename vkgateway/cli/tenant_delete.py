@@ -46,10 +46,11 @@ async def delete(
         for tenant in tenants:
             await client.delete(TENANTS, tenant.metadata.name, uid=tenant.metadata.uid)
         if wait:
-            await _wait_until_deleted(client, tenants, timeout=timeout)
+            await wait_until_deleted(client, tenants, timeout=timeout)
 
 
-async def _wait_until_deleted(client: Client, tenants: list[Tenant], *, timeout: float) -> None:
+async def wait_until_deleted(client: Client, tenants: list[Tenant], *, timeout: float) -> None:
+    """Wait until the tenants do not exist. Raises UnavailableError after `timeout` seconds."""
     from vkgateway.model.errors import UnavailableError
 
     remaining = {tenant.metadata.name: tenant.metadata.uid for tenant in tenants}

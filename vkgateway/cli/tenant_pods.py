@@ -11,6 +11,7 @@ from vkgateway.model.errors import InputError, NotFoundError, UnavailableError
 
 if TYPE_CHECKING:
     from vkgateway.kube.client import Client
+    from vkgateway.kube.kubeconfig import Document
     from vkgateway.model.objects import Object
     from vkgateway.translate.gangs import Kind, Reference
 
@@ -44,7 +45,6 @@ async def _connect_tenant(kubeconfig: Path | None, tenant: str | None, data_dir:
     from vkgateway.cli import cluster
     from vkgateway.cli.tenant_kubeconfig import fetch_kubeconfig
     from vkgateway.kube.client import Client
-    from vkgateway.kube.kubeconfig import Kubeconfig
 
     if kubeconfig is not None:
         return Client.from_kubeconfig(kubeconfig, name="the tenant")
@@ -52,7 +52,15 @@ async def _connect_tenant(kubeconfig: Path | None, tenant: str | None, data_dir:
         raise InputError("no tenant given", hint="Give --tenant NAME or --kubeconfig FILE.")
     async with cluster.management_cluster(data_dir, None) as management:
         document = await fetch_kubeconfig(management, tenant)
-    connection = Kubeconfig(document=document, path=data_dir).client_config()
+    return tenant_client(document, tenant)
+
+
+def tenant_client(document: Document, tenant: str) -> Client:
+    """Return a client for the current context of a tenant's kubeconfig."""
+    from vkgateway.kube.client import Client
+    from vkgateway.kube.kubeconfig import Kubeconfig
+
+    connection = Kubeconfig(document=document, path=Path()).client_config()
     return Client(
         connection.server,
         ssl=connection.ssl_context(),

@@ -193,10 +193,15 @@ def _is_valid_section(document: Document, kind: str) -> bool:
     )
 
 
+def has_service_account(directory: Path = _SERVICE_ACCOUNT_DIRECTORY) -> bool:
+    """Return whether this process runs in a pod with a service account."""
+    return bool(os.environ.get("KUBERNETES_SERVICE_HOST")) and (directory / "token").exists()
+
+
 def in_cluster_config(directory: Path = _SERVICE_ACCOUNT_DIRECTORY) -> ClientConfig:
     """Return the configuration of a pod with a service account. Raises InputError outside a pod."""
-    host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
-    if not host or not (directory / "token").exists():
+    host, port = os.environ.get("KUBERNETES_SERVICE_HOST", ""), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+    if not has_service_account(directory):
         raise InputError(
             "this process does not run in a Kubernetes pod with a service account", hint="specify a kubeconfig file"
         )

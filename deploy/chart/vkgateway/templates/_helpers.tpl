@@ -28,6 +28,18 @@ app.kubernetes.io/component: {{ .component }}
 {{ include "vkgateway.image" (dict "image" .Values.image "repository" "" "tag" .Chart.AppVersion) }}
 {{- end -}}
 
+{{/*
+Labels and annotations of pods; call with (dict "root" $ "component" NAME "values" VALUES "checksums" MAP). No label has a
+version: an upgrade of the chart restarts only pods that change.
+*/}}
+{{- define "vkgateway.podMetadata" -}}
+labels:
+  {{- merge (include "vkgateway.selector" . | fromYaml) (dict "app.kubernetes.io/part-of" "vkgateway") .values.podLabels | toYaml | nindent 2 }}
+{{- with merge (dict) .checksums .values.podAnnotations }}
+annotations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
 {{/* Security contexts of the Pod Security level `restricted`. */}}
 {{- define "vkgateway.podSecurity" -}}
 runAsNonRoot: true
@@ -55,8 +67,47 @@ capabilities:
   "controlPlanes" (dict "driver" "kubernetes" "parameters" (dict "registry" .Values.registry))
   "observability" (dict "address" "0.0.0.0" "port" 9631 "secureAddress" "0.0.0.0" "securePort" 9632)
 -}}
-{{- if .Values.etcd.enabled -}}
-{{- $_ := set $computed "datastore" (fromYaml (include "vkgateway.etcdSettings" .)) -}}
+{{- $_ := set $computed "datastore" (fromYaml (include "vkgateway.datastoreSettings" .)) -}}
+{{- with .Values.imagePullSecrets -}}
+{{- $names := list -}}
+{{- range . -}}{{- $names = append $names .name -}}{{- end -}}
+{{- $_ := set $computed.controlPlanes.parameters "imagePullSecrets" $names -}}
 {{- end -}}
 {{- toYaml (mergeOverwrite $computed (deepCopy .Values.config)) -}}
+{{- end -}}
+
+{{/*
+Where pods run; call with (dict "root" $ "component" NAME "values" VALUES "nodes" POLICY). POLICY says what happens if
+the pods cannot be spread over nodes: DoNotSchedule or ScheduleAnyway.
+*/}}
+{{- define "vkgateway.scheduling" -}}
+{{- with .values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .values.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .values.tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .values.affinity }}
+affinity: {{- toYaml . | nindent 2 }}
+{{- end }}
+topologySpreadConstraints:
+{{- if .values.topologySpreadConstraints }}
+{{- toYaml .values.topologySpreadConstraints | nindent 2 }}
+{{- else }}
+{{- $selector := include "vkgateway.selector" . }}
+{{- range $key, $policy := dict "kubernetes.io/hostname" .nodes "topology.kubernetes.io/zone" "ScheduleAnyway" }}
+  - maxSkew: 1
+    topologyKey: {{ $key }}
+    whenUnsatisfiable: {{ $policy }}
+    {{- if ne $.component "etcd" }}
+    # The pods of a new revision are spread without regard to the old ones.
+    matchLabelKeys: [pod-template-hash]
+    {{- end }}
+    labelSelector:
+      matchLabels: {{- $selector | nindent 8 }}
+{{- end }}
+{{- end }}
 {{- end -}}

@@ -8,8 +8,26 @@
 {{- if and $owner (ne $owner .Release.Name) -}}
 {{- fail (printf "Release %q already runs vkgateway in this cluster, and one gateway serves a management cluster. Upgrade it instead: helm upgrade --namespace vkgateway-system %s CHART" $owner $owner) -}}
 {{- end -}}
-{{- if and (not .Values.etcd.enabled) (not (dig "datastore" "endpoints" "" .Values.config)) -}}
-{{- fail "etcd.enabled is false, and config.datastore.endpoints is not set. Set the endpoints of your etcd in the form https://HOST:PORT, or set etcd.enabled to true." -}}
+{{- if not .Values.etcd.enabled -}}
+{{- if not (concat .Values.datastore.endpoints (dig "datastore" "endpoints" list .Values.config)) -}}
+{{- fail "etcd.enabled is false, and datastore.endpoints is empty. Set the endpoints of your etcd in the form https://HOST:PORT, or set etcd.enabled to true." -}}
+{{- end -}}
+{{- if not (or .Values.datastore.existingSecret (dig "datastore" "caKey" "" .Values.config)) -}}
+{{- fail "etcd.enabled is false, and datastore.existingSecret is not set. Set it to a Secret in the release's namespace with ca.crt, ca.key, tls.crt and tls.key for your etcd." -}}
+{{- end -}}
+{{- if .Values.certificates.certManager.enabled -}}
+{{- fail "certificates.certManager.enabled is for the chart's etcd, but etcd.enabled is false. Issue the certificates of your etcd yourself, and set datastore.existingSecret." -}}
+{{- end -}}
+{{- else -}}
+{{- if or .Values.datastore.endpoints .Values.datastore.existingSecret -}}
+{{- fail "datastore.endpoints and datastore.existingSecret are for your etcd, but etcd.enabled is true. Set etcd.enabled to false." -}}
+{{- end -}}
+{{- end -}}
+{{- if and .Values.certificates.certManager.enabled (not (.Capabilities.APIVersions.Has "cert-manager.io/v1")) -}}
+{{- fail "certificates.certManager.enabled is true, but the cluster does not serve cert-manager.io/v1. Install cert-manager, or let the gateway issue the certificates." -}}
+{{- end -}}
+{{- if and (or .Values.metrics.serviceMonitor.enabled .Values.metrics.prometheusRule.enabled) (not (.Capabilities.APIVersions.Has "monitoring.coreos.com/v1")) -}}
+{{- fail "metrics.serviceMonitor or metrics.prometheusRule is enabled, but the cluster does not serve monitoring.coreos.com/v1. Install the Prometheus operator, or disable both." -}}
 {{- end -}}
 {{- if .Values.etcd.enabled -}}
 {{- $found := lookup "apps/v1" "StatefulSet" .Release.Namespace "vkgateway-etcd" -}}
@@ -22,12 +40,13 @@
 {{- end -}}
 {{- end -}}
 
-{{/* `lookup` returns nothing for `helm template`, so only a list with the namespace's API proves that it works. */}}
+{{/* Refuse volumes that no class provides. `lookup` finds nothing in `helm template`, not even a namespace. */}}
 {{- define "vkgateway.checkDefaultStorageClass" -}}
 {{- if lookup "v1" "Namespace" "" "kube-system" -}}
 {{- $default := false -}}
 {{- range $class := (lookup "storage.k8s.io/v1" "StorageClass" "" "").items -}}
-{{- if eq "true" (dig "metadata" "annotations" "storageclass.kubernetes.io/is-default-class" "" $class) -}}
+{{- $annotations := dig "metadata" "annotations" dict $class -}}
+{{- if or (eq "true" (get $annotations "storageclass.kubernetes.io/is-default-class")) (eq "true" (get $annotations "storageclass.beta.kubernetes.io/is-default-class")) -}}
 {{- $default = true -}}
 {{- end -}}
 {{- end -}}

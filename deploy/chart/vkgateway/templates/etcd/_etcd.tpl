@@ -5,23 +5,73 @@
 {{- end }}
 {{- end -}}
 
-{{/* Settings `datastore` for the chart's etcd: the gateway creates its certificates in Secrets. */}}
-{{- define "vkgateway.etcdSettings" -}}
-{{- $service := printf "vkgateway-etcd.%s.svc" .Release.Namespace -}}
+{{/* DNS names in the certificate of the members, as a YAML list. The first is the one that peers have in common. */}}
+{{- define "vkgateway.etcdNames" -}}
+- vkgateway-etcd.{{ .Release.Namespace }}.svc
+- localhost
+{{- include "vkgateway.etcdHosts" . }}
+{{- end -}}
+
+{{/* Settings `datastore`, with certificates from Secrets that the gateway creates itself, or from files. */}}
+{{- define "vkgateway.datastoreSettings" -}}
 endpoints:
+{{- if .Values.etcd.enabled }}
   {{- range fromYamlArray (include "vkgateway.etcdHosts" .) }}
   - https://{{ . }}:2379
   {{- end }}
 enableAuth: true
+{{- else }}
+  {{- toYaml .Values.datastore.endpoints | nindent 2 }}
+{{- end }}
+{{- if eq "files" (include "vkgateway.certificateSource" .) }}
+ca: /etc/vkgateway-etcd/ca.crt
+caKey: /etc/vkgateway-etcd/ca.key
+cert: /etc/vkgateway-etcd/tls.crt
+key: /etc/vkgateway-etcd/tls.key
+{{- else if eq "gateway" (include "vkgateway.certificateSource" .) }}
 managed:
   secretPrefix: vkgateway-etcd
   namespace: {{ .Release.Namespace }}
-  serverNames:
-    - {{ $service }}
-    - localhost
-    {{- range fromYamlArray (include "vkgateway.etcdHosts" .) }}
-    - {{ . }}
-    {{- end }}
+  serverNames: {{- include "vkgateway.etcdNames" . | nindent 4 }}
+{{- end }}
+{{- end -}}
+
+{{/*
+Where the gateway gets the certificates of etcd: `gateway` if it issues them, `files` if Secrets are mounted, `settings` if
+`config` and additional volumes say it.
+*/}}
+{{- define "vkgateway.certificateSource" -}}
+{{- if .Values.etcd.enabled -}}
+{{ .Values.certificates.certManager.enabled | ternary "files" "gateway" }}
+{{- else -}}
+{{ .Values.datastore.existingSecret | empty | ternary "settings" "files" }}
+{{- end -}}
+{{- end -}}
+
+{{/* The volume with the files of the certificates. */}}
+{{- define "vkgateway.certificateVolume" -}}
+projected:
+  defaultMode: 0440
+  sources:
+  {{- if .Values.etcd.enabled }}
+    - secret:
+        name: vkgateway-etcd-authority
+        items:
+          - {key: tls.crt, path: ca.crt}
+          - {key: tls.key, path: ca.key}
+    - secret:
+        name: vkgateway-etcd-client
+        items:
+          - {key: tls.crt, path: tls.crt}
+          - {key: tls.key, path: tls.key}
+  {{- else }}
+    - secret:
+        name: {{ .Values.datastore.existingSecret }}
+        items:
+        {{- range list "ca.crt" "ca.key" "tls.crt" "tls.key" }}
+          - {key: {{ . }}, path: {{ . }}}
+        {{- end }}
+  {{- end }}
 {{- end -}}
 
 {{/* Arguments of a member, as a YAML list. */}}
