@@ -15,6 +15,11 @@ HOLLOW_DOMAIN: Final = f"kwok.{GROUP}"
 """Domain of annotations that control how hollow nodes simulate a pod. Tenants may set these annotations."""
 
 TENANT_LABEL: Final = "vkgateway.io/tenant"
+CONTROL_PLANE_LABEL: Final = "vkgateway.io/control-plane"
+"""On a namespace of the management cluster and its objects: the tenant whose control plane they are.
+
+It differs from the label of forwarded objects, which selects the tenant's compute pods and their network policies.
+"""
 POOL_LABEL: Final = "vkgateway.io/pool"
 COMPUTE_CLUSTER_LABEL: Final = "vkgateway.io/compute-cluster"
 VIRTUAL_NODE_TYPE: Final = "virtual-kubelet"

@@ -13,7 +13,7 @@ from vkgateway.model.objects import Object
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 PortRange = tuple[int, int]
 
-_PRIVATE_RANGES: Final = ("10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7")
+PRIVATE_RANGES: Final = ("10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7")
 """Addresses of clusters and their nodes, never on the internet (RFC 1918, RFC 6598, RFC 4193)."""
 _DNS_PORTS: Final = (53, 53)
 _ALL_PORTS: Final = (1, 65535)
@@ -56,9 +56,7 @@ def exclude_name_servers(rule: Object, *, pod_ranges: tuple[str, ...], servers: 
 
 @lru_cache(maxsize=64)
 def _closed_areas(pod_ranges: tuple[str, ...], servers: NameServerRange | None) -> tuple[_ClosedArea, ...]:
-    clusters = _ClosedArea(
-        _outermost_networks(map(ipaddress.ip_network, (*_PRIVATE_RANGES, *pod_ranges))), [_DNS_PORTS]
-    )
+    clusters = _ClosedArea(_outermost_networks(map(ipaddress.ip_network, (*PRIVATE_RANGES, *pod_ranges))), [_DNS_PORTS])
     if servers is None:
         return (clusters,)
     ports = _port_gaps((servers.first_port, servers.last_port), [(port, port) for port in servers.other_ports])

@@ -11,7 +11,13 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from vkgateway.model.names import OBJECT_NAME_MAX, TENANT_LABEL, compute_metadata, compute_namespace
+from vkgateway.model.names import (
+    CONTROL_PLANE_LABEL,
+    OBJECT_NAME_MAX,
+    TENANT_LABEL,
+    compute_metadata,
+    compute_namespace,
+)
 from vkgateway.model.objects import Meta, Object
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.egress_rules import NameServerRange, exclude_name_servers
@@ -29,11 +35,11 @@ Direction = Literal["Ingress", "Egress"]
 Term = tuple[tuple[str, str, tuple[str, ...]], ...]
 """Requirements on labels, all of which must match: key, operator, values."""
 
-_NODE_ADDRESSES: Final = {4: ("169.254.0.0/16",), 6: ("fd00:ec2::254/128", "fd20:ce::254/128", "fe80::/10")}
+NODE_ADDRESSES: Final = {4: ("169.254.0.0/16",), 6: ("fd00:ec2::254/128", "fd20:ce::254/128", "fe80::/10")}
 """Link-local addresses, and others at which clouds (EC2, GCE) answer for the node. Tenant pods must not reach them."""
 _ANY_ADDRESS: Final = (
-    {"ipBlock": {"cidr": "0.0.0.0/0", "except": [*_NODE_ADDRESSES[4]]}},
-    {"ipBlock": {"cidr": "::/0", "except": [*_NODE_ADDRESSES[6]]}},
+    {"ipBlock": {"cidr": "0.0.0.0/0", "except": [*NODE_ADDRESSES[4]]}},
+    {"ipBlock": {"cidr": "::/0", "except": [*NODE_ADDRESSES[6]]}},
 )
 _IPV4_MAPPED: Final = ipaddress.IPv6Network("::ffff:0:0/96")
 """IPv4-mapped IPv6 addresses, which network plug-ins treat as IPv4 (Go's `IPNet.String`)."""
@@ -140,6 +146,9 @@ class _PolicyBuilder:
         self._uid = uid
         self._context = context
         self._tenant_peer = {"namespaceSelector": {"matchLabels": {TENANT_LABEL: tenant.name}}}
+        # Pods of the tenant's control plane, if it runs in this cluster. The API server calls webhooks in pods, and
+        # pods call the API server and name servers. No policy of the tenant can name them.
+        self._control_plane_peer = {"namespaceSelector": {"matchLabels": {CONTROL_PLANE_LABEL: tenant.name}}}
         self._selected_terms: dict[Direction, list[Term]] = {"Ingress": [], "Egress": []}
         self._size_budget = SizeBudget()
         self.result = IsolationPolicies()
@@ -174,7 +183,8 @@ class _PolicyBuilder:
                 self._append_policy(
                     f"{ISOLATION_POLICY}-{direction.lower()}-{number}", opened, source=self._namespace, uid=self._uid
                 )
-            spec[direction.lower()] = self._resolver_rules(direction) if selected else self._default_rules(direction)
+            opened_rules = self._resolver_rules(direction) if selected else self._default_rules(direction)
+            spec[direction.lower()] = [*opened_rules, {_PEER_FIELDS[direction]: [self._control_plane_peer]}]
         self._append_policy(ISOLATION_POLICY, spec, source=self._namespace, uid=self._uid)
 
     def _default_rules(self, direction: Direction) -> list[Object]:
@@ -268,7 +278,7 @@ class _PolicyBuilder:
         except ValueError:
             self._skip_rule(policy, f"ipBlock {block['cidr']}: is not a valid address block")
             return None
-        apart = self._context.pod_ranges if direction == "Ingress" else _NODE_ADDRESSES[cidr.version]
+        apart = self._context.pod_ranges if direction == "Ingress" else NODE_ADDRESSES[cidr.version]
         if direction == "Egress":
             self._size_budget.charge_size(lookups=len(self._context.pod_ranges))
         if direction == "Ingress" and not apart:

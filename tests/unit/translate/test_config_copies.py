@@ -83,7 +83,8 @@ def test_isolation_policy_allows_only_the_tenant() -> None:
     own = {"namespaceSelector": {"matchLabels": {"vkgateway.io/tenant": "alpha"}}}
     assert policy["podSelector"] == {}
     assert policy["policyTypes"] == ["Ingress", "Egress"]
-    assert policy["ingress"] == [{"from": [own]}]
+    plane = {"namespaceSelector": {"matchLabels": {"vkgateway.io/control-plane": "alpha"}}}
+    assert policy["ingress"] == [{"from": [own]}, {"from": [plane]}]
     assert {"to": [own]} in policy["egress"]
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.translate.test_egress_rules import opens
-from vkgateway.model.names import TENANT_LABEL, compute_namespace
+from vkgateway.model.names import CONTROL_PLANE_LABEL, TENANT_LABEL, compute_namespace
 from vkgateway.model.objects import Meta
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.network_policies import (
@@ -31,6 +31,7 @@ AROUND = PolicyContext(namespaces=NAMESPACES, pod_ranges=["10.214.0.0/24"], reso
 UNSERVED = replace(AROUND, resolvers=())
 """Context without served names, so that egress rules keep their shape."""
 OWN = {"namespaceSelector": {"matchLabels": {TENANT_LABEL: "alpha"}}}
+PLANE = {"namespaceSelector": {"matchLabels": {CONTROL_PLANE_LABEL: "alpha"}}}
 WEB = {"matchLabels": {"app": "web"}}
 
 
@@ -87,7 +88,7 @@ def test_default_ingress_allows_only_the_tenant() -> None:
     spec = named(made())[ISOLATION_POLICY]
     assert spec["podSelector"] == {}
     assert spec["policyTypes"] == ["Ingress", "Egress"]
-    assert spec["ingress"] == [{"from": [OWN]}]
+    assert spec["ingress"] == [{"from": [OWN]}, {"from": [PLANE]}]
     assert spec["egress"][0] == {"to": [OWN]}
 
 
@@ -95,7 +96,7 @@ def test_deny_all_policy_is_forwarded() -> None:
     found = named(made(policy(ingress=[])))
     assert found.keys() == {"mine", ISOLATION_POLICY}
     assert found["mine"] == {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": []}
-    assert found[ISOLATION_POLICY]["ingress"] == []
+    assert found[ISOLATION_POLICY]["ingress"] == [{"from": [PLANE]}]
     assert found[ISOLATION_POLICY]["egress"][0] == {"to": [OWN]}
 
 
@@ -109,16 +110,17 @@ def test_unselected_pods_stay_open_to_the_tenant() -> None:
     assert found["mine"]["ingress"][0]["from"] == [
         {"podSelector": {"matchExpressions": [{"key": "app", "operator": "In", "values": ["lb"]}]}}
     ]
-    assert found[ISOLATION_POLICY]["ingress"] == []
+    assert found[ISOLATION_POLICY]["ingress"] == [{"from": [PLANE]}]
 
 
-def test_name_server_is_always_reachable() -> None:
+def test_name_server_and_control_plane_are_always_reachable() -> None:
     found = named(made(policy(egress=[])))
     assert found[ISOLATION_POLICY]["egress"] == [
         {
             "to": [{"ipBlock": {"cidr": "10.213.0.2/32"}}],
             "ports": [{"port": 54, "protocol": "UDP"}, {"port": 54, "protocol": "TCP"}],
-        }
+        },
+        {"to": [PLANE]},
     ]
 
 

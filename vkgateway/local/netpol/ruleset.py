@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from vkgateway.local.netpol.cluster_state import ClusterState, Pod, Server, Site
 from vkgateway.local.netpol.peers import PolicyRule, nft_set, selector_matches
-from vkgateway.model.names import TENANT_LABEL
+from vkgateway.model.names import CONTROL_PLANE_LABEL, TENANT_LABEL
 from vkgateway.translate.network_policies import Direction, NetworkPolicyView
 
 TABLE = "vkgateway"
@@ -44,15 +44,18 @@ class _Ruleset:
         for policy in sorted(world.policies, key=lambda policy: policy.metadata.key):
             self._policies_of.setdefault(policy.metadata.namespace, []).append(policy)
         self._tenants: dict[str, list[Pod]] = {}
+        self._control_planes: dict[str, list[Pod]] = {}
         for pod in world.pods:
             if tenant := self._tenant_of(pod):
                 self._tenants.setdefault(tenant, []).append(pod)
+            if tenant := self._namespace_label(pod, CONTROL_PLANE_LABEL):
+                self._control_planes.setdefault(tenant, []).append(pod)
 
     def table_lines(self) -> Iterator[str]:
         """Yield the lines of the table: called chains before their callers."""
         for tenant, pods in sorted(self._tenants.items()):
             yield from _chain_lines(f"egress-tenant-{tenant}", self._egress_rules(tenant, pods))
-            yield from _chain_lines(f"ingress-tenant-{tenant}", self._ingress_rules(pods))
+            yield from _chain_lines(f"ingress-tenant-{tenant}", self._ingress_rules(tenant, pods))
         for direction in ("Egress", "Ingress"):
             chains = self._build_chains(direction)
             for chain in chains:
@@ -102,8 +105,8 @@ class _Ruleset:
         own = nft_set(sorted(pod.address for pod in pods))
         yield f"ip daddr {nft_set(self._site.closed)} ip daddr != {own} {_REJECT}"
 
-    def _ingress_rules(self, pods: Sequence[Pod]) -> Iterator[str]:
-        own = nft_set(sorted(pod.address for pod in pods))
+    def _ingress_rules(self, tenant: str, pods: Sequence[Pod]) -> Iterator[str]:
+        own = nft_set(sorted(pod.address for pod in (*pods, *self._control_planes.get(tenant, ()))))
         yield f"ip saddr {self._site.all_pods} ip saddr != {own} {_REJECT}"
 
     def _build_chains(self, direction: Direction) -> list[_Chain]:
@@ -143,7 +146,10 @@ class _Ruleset:
             yield _REJECT
 
     def _tenant_of(self, pod: Pod) -> str:
-        return self._world.namespaces.get(pod.namespace, {}).get(TENANT_LABEL, "")
+        return self._namespace_label(pod, TENANT_LABEL)
+
+    def _namespace_label(self, pod: Pod, label: str) -> str:
+        return self._world.namespaces.get(pod.namespace, {}).get(label, "")
 
 
 def _server_rules(servers: Sequence[Server]) -> Iterator[str]:

@@ -16,11 +16,12 @@ from tests.unit.sync.network.test_name_service import FORWARDER, FakeNameServers
 from tests.unit.sync.network.test_services import create_service, wait_unchanged
 from tests.unit.sync.world import COMPUTE_NAMESPACE, World, make_node, object_names, start_world
 from vkgateway.kube.resources import NAMESPACES, NETWORK_POLICIES, NODES, Resource
-from vkgateway.model.names import SYSTEM_NAMESPACE, TENANT_LABEL
+from vkgateway.model.names import CONTROL_PLANE_LABEL, SYSTEM_NAMESPACE, TENANT_LABEL
 from vkgateway.translate.network_policies import ISOLATION_POLICY
 
 WEB = {"matchLabels": {"app": "web"}}
 OWN = {"namespaceSelector": {"matchLabels": {TENANT_LABEL: "alpha"}}}
+PLANE = {"namespaceSelector": {"matchLabels": {CONTROL_PLANE_LABEL: "alpha"}}}
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ async def test_policies_exist_before_the_first_pod(world: World) -> None:
     async with world.run_gateway():
         await world.wait_forwarded()
         assert object_names(world.compute_server, NETWORK_POLICIES) == ["deny", ISOLATION_POLICY]
-        assert compute_policy(world)["ingress"] == []
+        assert compute_policy(world)["ingress"] == [{"from": [PLANE]}]
         assert compute_policy(world)["egress"][0] == {"to": [OWN]}
 
 
@@ -56,16 +57,16 @@ async def test_pod_does_not_start_before_policies_are_known(world: World) -> Non
     world.create_pod()
     async with world.run_gateway():
         await world.wait_forwarded()
-        assert compute_policy(world)["ingress"] == []
+        assert compute_policy(world)["ingress"] == [{"from": [PLANE]}]
 
 
 async def test_changes_and_deletions_are_forwarded(world: World) -> None:
     world.create_pod()
     async with world.run_gateway():
         await world.wait_forwarded()
-        assert compute_policy(world)["ingress"] == [{"from": [OWN]}]
+        assert compute_policy(world)["ingress"] == [{"from": [OWN]}, {"from": [PLANE]}]
         create_policy(world, podSelector=WEB)
-        await wait_until(lambda: compute_policy(world)["ingress"] == [])
+        await wait_until(lambda: compute_policy(world)["ingress"] == [{"from": [PLANE]}])
         await wait_until(lambda: compute_policy(world, f"{ISOLATION_POLICY}-ingress-0"))
         changed = {
             "metadata": {"name": "deny"},
@@ -75,7 +76,7 @@ async def test_changes_and_deletions_are_forwarded(world: World) -> None:
         await wait_until(lambda: compute_policy(world, "deny").get("ingress") == [{"from": [OWN]}])
         world.tenant_server.store.delete(NETWORK_POLICIES, "deny", "default")
         await wait_until(lambda: object_names(world.compute_server, NETWORK_POLICIES) == [ISOLATION_POLICY])
-        await wait_until(lambda: compute_policy(world)["ingress"] == [{"from": [OWN]}])
+        await wait_until(lambda: compute_policy(world)["ingress"] == [{"from": [OWN]}, {"from": [PLANE]}])
 
 
 async def test_policies_permit_dns_and_the_api_server(world: World) -> None:
@@ -86,7 +87,7 @@ async def test_policies_permit_dns_and_the_api_server(world: World) -> None:
         await world.wait_settled()
         start = len(world.compute_server.requests)
         create_policy(world, podSelector=WEB)
-        await wait_until(lambda: compute_policy(world)["ingress"] == [])
+        await wait_until(lambda: compute_policy(world)["ingress"] == [{"from": [PLANE]}])
         await world.wait_settled()
     requests = [
         request.split("?")[0] for request in world.compute_server.requests[start:] if "networkpolicies" in request
@@ -142,7 +143,8 @@ async def test_name_server_is_reachable_despite_any_policy(world: World) -> None
     world.create_pod()
 
     def asked() -> list[str]:
-        return [rule["to"][0]["ipBlock"]["cidr"] for rule in compute_policy(world).get("egress") or ()]
+        peers = [rule["to"][0] for rule in compute_policy(world).get("egress") or ()]
+        return [peer["ipBlock"]["cidr"] for peer in peers if "ipBlock" in peer]
 
     async with world.run_gateway():
         await world.wait_forwarded()
@@ -176,7 +178,8 @@ async def test_restart_writes_nothing_and_repairs_changed_policies(world: World)
     world.compute_server.store.update(NETWORK_POLICIES, meddled, name=ISOLATION_POLICY, namespace=COMPUTE_NAMESPACE)
     world.compute_server.store.delete(NETWORK_POLICIES, "deny", COMPUTE_NAMESPACE)
     async with world.run_gateway():
-        await wait_until(lambda: compute_policy(world)["ingress"] == [] and compute_policy(world, "deny"))
+        await wait_until(lambda: compute_policy(world)["ingress"] == [{"from": [PLANE]}])
+        await wait_until(lambda: compute_policy(world, "deny"))
 
 
 async def test_foreign_policy_is_left_alone(world: World) -> None:
@@ -186,7 +189,7 @@ async def test_foreign_policy_is_left_alone(world: World) -> None:
         document = {"metadata": {"name": "theirs"}, "spec": {"podSelector": {}}}
         world.compute_server.store.create(NETWORK_POLICIES, document, COMPUTE_NAMESPACE)
         create_policy(world)
-        await wait_until(lambda: compute_policy(world)["ingress"] == [])
+        await wait_until(lambda: compute_policy(world)["ingress"] == [{"from": [PLANE]}])
         await world.wait_settled()
     assert "theirs" in object_names(world.compute_server, NETWORK_POLICIES)
 
@@ -211,7 +214,7 @@ async def test_refused_policy_blocks_neither_pods_nor_other_policies(world: Worl
     async with world.run_gateway():
         await world.wait_forwarded()
         # Its pods are isolated; the policy permits nothing.
-        assert compute_policy(world)["ingress"] == []
+        assert compute_policy(world)["ingress"] == [{"from": [PLANE]}]
         create_policy(world, "deny")
         await wait_until(lambda: compute_policy(world, "deny"))
         messages = await wait_until(
@@ -256,7 +259,7 @@ async def test_refused_change_deletes_the_previous_version(world: World) -> None
             "the compute cluster refused it: default: not in this cluster; the previous version is "
             "deleted, so the pods that it selects are isolated"
         )
-        assert compute_policy(world)["ingress"] == []
+        assert compute_policy(world)["ingress"] == [{"from": [PLANE]}]
 
 
 async def test_change_without_permission_is_reported_as_not_in_force(world: World) -> None:

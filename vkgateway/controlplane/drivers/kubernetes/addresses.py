@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from vkgateway.controlplane.drivers.base import ServerEndpoint
-from vkgateway.controlplane.drivers.kubernetes.names import CONTROL_PLANE_LABEL
 from vkgateway.kube.client import Client
 from vkgateway.kube.cluster_uid import read_cluster_uid
 from vkgateway.kube.reflector import Reflector
 from vkgateway.kube.resources import ENDPOINT_SLICES
 from vkgateway.model.clusters import ClusterIdentity
 from vkgateway.model.errors import UnavailableError
+from vkgateway.model.names import CONTROL_PLANE_LABEL
 from vkgateway.translate.services import SliceView, decode_slice
 
 

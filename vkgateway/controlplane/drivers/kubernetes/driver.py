@@ -27,7 +27,7 @@ from vkgateway.controlplane.drivers.kubernetes.cluster import (
     service_endpoint,
 )
 from vkgateway.controlplane.drivers.kubernetes.name_servers import PodNameServers
-from vkgateway.controlplane.drivers.kubernetes.names import API_SERVER, CONTROL_PLANE_LABEL, FILES, MOUNT, PORT
+from vkgateway.controlplane.drivers.kubernetes.names import API_SERVER, FILES, MOUNT, PORT
 from vkgateway.controlplane.drivers.kubernetes.parameters import Parameters, parse_parameters
 from vkgateway.controlplane.drivers.kubernetes.pull_secrets import copy_pull_secrets
 from vkgateway.controlplane.plane import ControlPlaneSpec
@@ -39,6 +39,7 @@ from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.kube.resources import NAMESPACES
 from vkgateway.model.clusters import ClusterIdentity
 from vkgateway.model.errors import ConflictError, UnavailableError
+from vkgateway.model.names import CONTROL_PLANE_LABEL
 
 _log = structlog.get_logger(__name__)
 
@@ -72,6 +73,7 @@ def create_driver(context: DriverContext) -> KubernetesDriver:
         authorities=context.authorities,
         addresses=addresses,
         changes=changes,
+        gateway=ServerEndpoint(context.address, context.kubelet_port),
         name_servers=servers,
     )
 
@@ -90,7 +92,8 @@ class Changes:
 class KubernetesDriver:
     """Runs each tenant's control plane as a Deployment in its namespace.
 
-    All state is in the management cluster. Server-side apply with one field manager makes each call repeatable.
+    All state is in the management cluster. Server-side apply with one field manager makes each call repeatable. API
+    servers call the kubelet endpoint at `gateway`.
     """
 
     def __init__(
@@ -101,6 +104,7 @@ class KubernetesDriver:
         authorities: Authorities,
         addresses: ServerAddresses,
         changes: Changes,
+        gateway: ServerEndpoint,
         name_servers: NameServers | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
@@ -109,6 +113,7 @@ class KubernetesDriver:
         self._authorities = authorities
         self._addresses = addresses
         self._changes = changes
+        self._gateway = gateway
         self._name_servers = name_servers
         self._clock = clock
 
@@ -173,7 +178,7 @@ class KubernetesDriver:
         )
         namespace = self._namespace(plane.cluster)
         documents = objects.control_plane_objects(
-            plane, files=files, version=version, parameters=self._parameters, namespace=namespace
+            plane, files=files, version=version, parameters=self._parameters, namespace=namespace, gateway=self._gateway
         )
         await copy_pull_secrets(self._client, self._parameters.image_pull_secrets, tenant=plane.cluster, to=namespace)
         await apply_objects(self._client, documents)

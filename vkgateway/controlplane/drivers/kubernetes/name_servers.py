@@ -11,12 +11,12 @@ from vkgateway.controlplane.drivers.base import ServerEndpoint
 from vkgateway.controlplane.drivers.kubernetes.addresses import ServerAddresses
 from vkgateway.controlplane.drivers.kubernetes.cluster import read_secret
 from vkgateway.controlplane.drivers.kubernetes.names import (
-    CONTROL_PLANE_LABEL,
     FILES,
     MOUNT,
     component_labels,
     pod_selector,
 )
+from vkgateway.controlplane.drivers.kubernetes.network_policies import name_server_policy
 from vkgateway.controlplane.drivers.kubernetes.objects import (
     Document,
     component_metadata,
@@ -33,6 +33,7 @@ from vkgateway.kube.client import Client
 from vkgateway.kube.resources import DEPLOYMENTS, NETWORK_POLICIES, SECRETS, SERVICES, Resource
 from vkgateway.model.clusters import ClusterIdentity
 from vkgateway.model.errors import UnavailableError
+from vkgateway.model.names import CONTROL_PLANE_LABEL
 from vkgateway.model.objects import decode_object
 from vkgateway.translate.egress_rules import NameServerRange
 
@@ -85,7 +86,7 @@ class PodNameServers:
         await apply_objects(
             self._client,
             [
-                _network_policy(tenant, name, namespace=namespace),
+                name_server_policy(tenant, name, namespace=namespace, port=_PORT),
                 secret(name, config, labels=component_labels(tenant, name), namespace=namespace),
                 _service(tenant, name, namespace=namespace),
                 deployment(
@@ -139,21 +140,6 @@ def _service(tenant: str, name: str, *, namespace: str) -> Document:
         "kind": "Service",
         "metadata": component_metadata(tenant, name, namespace=namespace),
         "spec": {"type": "ClusterIP", "selector": pod_selector(tenant, name), "ports": ports},
-    }
-
-
-def _network_policy(tenant: str, name: str, *, namespace: str) -> Document:
-    """Return the policy that admits queries. CoreDNS itself refuses clients outside the ranges of pods."""
-    ports = [{"protocol": protocol, "port": _PORT} for protocol in ("UDP", "TCP")]
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": component_metadata(tenant, name, namespace=namespace),
-        "spec": {
-            "podSelector": {"matchLabels": pod_selector(tenant, name)},
-            "policyTypes": ["Ingress"],
-            "ingress": [{"ports": ports}],
-        },
     }
 
 

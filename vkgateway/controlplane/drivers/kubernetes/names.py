@@ -5,11 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-CONTROL_PLANE_LABEL: Final = "vkgateway.io/control-plane"
-"""On a namespace and its objects: the tenant whose control plane they are.
+from vkgateway.model.names import CONTROL_PLANE_LABEL
 
-It differs from the label of forwarded objects, which selects the tenant's compute pods and their network policies.
-"""
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
 API_SERVER: Final = "api"
 """Name of the Service of a tenant's API server."""

@@ -6,6 +6,7 @@ import base64
 from collections.abc import Mapping
 from typing import Any, Final
 
+from vkgateway.controlplane.drivers.base import ServerEndpoint
 from vkgateway.controlplane.drivers.kubernetes.names import (
     API_SERVER,
     CONTROL_PLANE,
@@ -14,6 +15,7 @@ from vkgateway.controlplane.drivers.kubernetes.names import (
     component_labels,
     pod_selector,
 )
+from vkgateway.controlplane.drivers.kubernetes.network_policies import control_plane_policies
 from vkgateway.controlplane.drivers.kubernetes.parameters import Parameters
 from vkgateway.controlplane.drivers.kubernetes.pods import control_plane_pod
 from vkgateway.controlplane.plane import ControlPlaneSpec
@@ -45,7 +47,13 @@ def api_server_service(tenant: str, *, namespace: str, port: int) -> Document:
 
 
 def control_plane_objects(
-    plane: ControlPlaneSpec, *, files: PlaneFiles, version: str, parameters: Parameters, namespace: str
+    plane: ControlPlaneSpec,
+    *,
+    files: PlaneFiles,
+    version: str,
+    parameters: Parameters,
+    namespace: str,
+    gateway: ServerEndpoint,
 ) -> list[Document]:
     """Return the Secret, the policies and the Deployment of a control plane, in the order of creation.
 
@@ -54,7 +62,14 @@ def control_plane_objects(
     tenant, replicas = plane.cluster, plane.pod.replicas
     return [
         files_secret(tenant, files.contents, namespace=namespace),
-        *_network_policies(tenant, namespace=namespace),
+        *control_plane_policies(
+            tenant,
+            namespace=namespace,
+            etcd=plane.etcd_endpoints,
+            gateway=gateway,
+            clients=parameters.client_ranges,
+            blocked=parameters.blocked_ranges,
+        ),
         *([_disruption_budget(tenant, namespace=namespace)] if replicas > 1 else []),
         deployment(
             tenant,
@@ -118,25 +133,3 @@ def _disruption_budget(tenant: str, *, namespace: str) -> Document:
 def component_metadata(tenant: str, component: str, *, namespace: str, name: str = "") -> Document:
     """Return the metadata of an object of a component; its name is the component's by default."""
     return {"name": name or component, "namespace": namespace, "labels": component_labels(tenant, component)}
-
-
-def _network_policies(tenant: str, *, namespace: str) -> list[Document]:
-    """Return policies that admit requests to API servers and name servers, and nothing else."""
-    return [
-        {
-            "apiVersion": "networking.k8s.io/v1",
-            "kind": "NetworkPolicy",
-            "metadata": component_metadata(tenant, CONTROL_PLANE, name="default-deny", namespace=namespace),
-            "spec": {"podSelector": {}, "policyTypes": ["Ingress"]},
-        },
-        {
-            "apiVersion": "networking.k8s.io/v1",
-            "kind": "NetworkPolicy",
-            "metadata": component_metadata(tenant, CONTROL_PLANE, namespace=namespace),
-            "spec": {
-                "podSelector": {"matchLabels": pod_selector(tenant, CONTROL_PLANE)},
-                "policyTypes": ["Ingress"],
-                "ingress": [{"ports": [{"protocol": "TCP", "port": PORT}]}],
-            },
-        },
-    ]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import msgspec
@@ -12,6 +13,7 @@ from vkgateway.controlplane.components import PROGRAMS
 from vkgateway.controlplane.plane import ComponentName
 from vkgateway.controlplane.pod_settings import Toleration
 from vkgateway.model.errors import InputError
+from vkgateway.translate.egress_rules import PRIVATE_RANGES
 
 _COREDNS_VERSION = "v1.15.0"
 
@@ -39,6 +41,10 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forb
     """Tolerations of control planes and name servers."""
     etcd_endpoints: tuple[str, ...] = ()
     """URLs at which pods reach etcd; by default those of the gateway."""
+    client_ranges: tuple[str, ...] = ()
+    """CIDRs that reach API servers and are no pods, such as those of nodes or of a gateway outside the cluster."""
+    blocked_ranges: tuple[str, ...] = PRIVATE_RANGES
+    """CIDRs that API servers do not reach, except etcd, the gateway and the tenant's pods."""
 
     def component_image(self, name: ComponentName, version: str) -> str:
         """Return the image of a component for a Kubernetes version such as `1.36.3`."""
@@ -66,7 +72,20 @@ def parse_parameters(given: object) -> Parameters:
         known = ", ".join(sorted(field.encode_name for field in msgspec.structs.fields(Parameters)))
         raise InputError(f"controlPlanes.parameters: {error}", hint=f"Parameters of this driver: {known}.") from error
     _check_digests(found.image_digests)
+    _check_ranges("clientRanges", found.client_ranges)
+    _check_ranges("blockedRanges", found.blocked_ranges)
     return found
+
+
+def _check_ranges(name: str, ranges: Sequence[str]) -> None:
+    for cidr in ranges:
+        try:
+            ipaddress.ip_network(cidr)
+        except ValueError as error:
+            raise InputError(
+                f"controlPlanes.parameters.{name}: {cidr!r} is not a range of addresses",
+                hint="Write CIDRs, such as 10.0.0.0/8.",
+            ) from error
 
 
 def _check_digests(digests: Mapping[str, str]) -> None:
