@@ -38,6 +38,11 @@ class Rights:
         """Return the gateway's rights in a management cluster that is also a compute cluster."""
         return cls([*rbac.compute_roles(), *rbac.management_roles()])
 
+    @classmethod
+    def of_driver(cls) -> Self:
+        """Return the gateway's rights in a management cluster that runs control planes as pods."""
+        return cls([*rbac.management_roles(), *rbac.control_plane_roles()])
+
     def allow(self, verb: str, resource: Resource, *, namespace: str, name: str, subresource: str = "") -> bool:
         """Return whether a rule allows a request."""
         _, _, rest = resource.prefix.partition("/")

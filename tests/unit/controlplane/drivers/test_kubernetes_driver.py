@@ -14,6 +14,7 @@ import pytest
 
 from tests.fakes.addresses import Addresses
 from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.rights import Rights
 from tests.support.waiting import wait_until
 from tests.unit.controlplane.planes import AUTHORITIES
 from tests.unit.controlplane.test_provisioner import World, tenant
@@ -80,7 +81,11 @@ class ManagementWorld(World):
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[ManagementWorld]:
-    async with FakeApiServer() as server, FakeApiServer() as management, management.client("management") as client:
+    async with (
+        FakeApiServer() as server,
+        FakeApiServer(rights=Rights.of_driver()) as management,
+        management.client("management") as client,
+    ):
         Addresses(management.store)
         management.store.create(NAMESPACES, {"metadata": {"name": "kube-system"}})
         yield ManagementWorld(server, tmp_path, management=management, client=client)

@@ -12,6 +12,7 @@ import pytest
 
 from tests.fakes.addresses import Addresses
 from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.rights import Rights
 from tests.unit.controlplane.drivers.test_kubernetes_driver import NAMESPACE, ManagementWorld
 from tests.unit.controlplane.test_provisioner import tenant
 from vkgateway.controlplane.drivers.kubernetes.parameters import Parameters, parse_parameters
@@ -24,7 +25,11 @@ REFERENCE = Path(__file__).parents[4] / "docs" / "reference" / "kubernetes-drive
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[ManagementWorld]:
-    async with FakeApiServer() as server, FakeApiServer() as management, management.client("management") as client:
+    async with (
+        FakeApiServer() as server,
+        FakeApiServer(rights=Rights.of_driver()) as management,
+        management.client("management") as client,
+    ):
         Addresses(management.store)
         yield ManagementWorld(server, tmp_path, management=management, client=client)
 
