@@ -36,7 +36,21 @@ def _choose_data_dir(ctx: click.Context, _param: click.Parameter, value: Path | 
 
     The path is resolved, because processes, interfaces and mounts are identified by it.
     """
-    ctx.meta[_ROOT_KEY] = chosen = value or ctx.meta.get(_ROOT_KEY)
+    _remember_given(ctx, _param, value)
+    return chosen_data_dir(ctx)
+
+
+def _remember_given(ctx: click.Context, _param: click.Parameter, value: Path | None) -> None:
+    """Remember the directory from the subcommand's option, or else from the root option."""
+    ctx.meta[_ROOT_KEY] = value or ctx.meta.get(_ROOT_KEY)
+
+
+def chosen_data_dir(ctx: click.Context) -> Path:
+    """Return the resolved data directory from the command line, the environment, or the default.
+
+    Raises RuntimeError if the default is needed and there is no home directory.
+    """
+    chosen = ctx.meta.get(_ROOT_KEY)
     if chosen is None:
         from_environment = os.environ.get(DATA_DIR_VARIABLE, "")
         chosen = Path(from_environment) if from_environment else default_data_dir()
@@ -65,6 +79,17 @@ def data_dir_option(command: F) -> F:
         "--data-dir",
         type=click.Path(path_type=Path, file_okay=False),
         callback=_choose_data_dir,
+        help=DATA_DIR_HELP,
+    )(command)
+
+
+def lazy_data_dir_option(command: F) -> F:
+    """Add `--data-dir` to a command that may not need it; `chosen_data_dir` returns it."""
+    return click.option(
+        "--data-dir",
+        type=click.Path(path_type=Path, file_okay=False),
+        callback=_remember_given,
+        expose_value=False,
         help=DATA_DIR_HELP,
     )(command)
 

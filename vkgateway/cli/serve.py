@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from vkgateway.cli.options import data_dir_given, data_dir_option
+from vkgateway.cli.options import chosen_data_dir, data_dir_given, lazy_data_dir_option
 
 
 @click.command(
@@ -27,9 +27,9 @@ from vkgateway.cli.options import data_dir_given, data_dir_option
     help="YAML file with settings. [default: default settings]",
 )
 @click.option("--print-config", is_flag=True, help="Print the effective settings with descriptions and exit.")
-@data_dir_option
+@lazy_data_dir_option
 @click.pass_context
-def serve(ctx: click.Context, *, file: Path | None, print_config: bool, data_dir: Path) -> None:
+def serve(ctx: click.Context, *, file: Path | None, print_config: bool) -> None:
     """Run the gateway in the foreground until SIGTERM or SIGINT.
 
     Environment variables override the settings file.
@@ -40,7 +40,7 @@ def serve(ctx: click.Context, *, file: Path | None, print_config: bool, data_dir
 
     settings = settingsfile.load_settings(file)
     if data_dir_given(ctx) or not settings.data_dir:
-        settings = msgspec.structs.replace(settings, data_dir=str(data_dir))
+        settings = msgspec.structs.replace(settings, data_dir=str(chosen_data_dir(ctx)))
     if print_config:
         click.echo(settingsfile.render_settings(settings), nl=False)
         return

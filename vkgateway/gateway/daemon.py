@@ -218,9 +218,8 @@ class StartupRetry:
             try:
                 result = await attempt()
             except errors.Forbidden as error:
-                self.pending_reason, at_least = "", None
-                self.problem = f"{error}. {_RBAC_HINT}"
-                log.warning("the gateway cannot start yet", error=self.problem)
+                self._set_problem(f"{error}. {_RBAC_HINT}")
+                at_least = None
             except errors.ApiError as error:
                 if not error.is_transient:
                     raise
@@ -229,14 +228,19 @@ class StartupRetry:
                 if remedy is not None and SPACE_EXCEEDED in error.message:
                     await remedy()
             except UnavailableError as error:
-                self.pending_reason, at_least = "", None
-                self.problem = f"{error}. {error.hint}" if error.hint else str(error)
-                log.warning("the gateway cannot start yet", error=self.problem)
+                self._set_problem(error.advice)
+                at_least = None
             else:
                 self.problem = ""
                 return result
             failures += 1
             await asyncio.sleep(self._backoff.delay_after(failures, at_least=at_least))
+
+    def _set_problem(self, problem: str) -> None:
+        """Report what is missing although the management cluster answers, and log it once."""
+        if problem != self.problem:
+            log.warning("the gateway cannot start yet", error=problem)
+        self.pending_reason, self.problem = "", problem
 
 
 @contextlib.asynccontextmanager

@@ -52,7 +52,7 @@ class DatastoreReadiness:
         try:
             await self._datastore.require_auth(enable=self._enable_auth)
         except VkgatewayError as error:
-            problem = f"{error}. {error.hint}" if error.hint else str(error)
+            problem = error.advice
         except Exception as error:  # the next check may succeed
             log.exception("datastore check failed")
             problem = f"{type(error).__name__}: see the gateway's log"

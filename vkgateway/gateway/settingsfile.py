@@ -14,6 +14,10 @@ from vkgateway.gateway.config import Config, Setting, iterate_settings
 from vkgateway.gateway.settings_validation import invalid_settings
 from vkgateway.model.errors import InputError
 
+_SERVICE_LINK = "the value is 'tcp://"
+_SERVICE_LINK_HINT = (
+    "Kubernetes sets this variable for a Service of the pod's namespace. Set `enableServiceLinks: false` in the pod."
+)
 _HINT = "`vkgateway serve --print-config` prints every key with its default and description."
 
 
@@ -35,7 +39,8 @@ def _convert_settings(data: dict[str, Any], *, strict: bool, source: str) -> Con
     try:
         return msgspec.convert(data, Config, strict=strict)
     except msgspec.ValidationError as error:
-        raise InputError(_error_message(str(error), data, source=source), hint=_HINT) from error
+        message = _error_message(str(error), data, source=source)
+        raise InputError(message, hint=_SERVICE_LINK_HINT if _SERVICE_LINK in message else _HINT) from error
 
 
 def _validate_settings(config: Config, *, file: Path | None, environment: Mapping[str, str]) -> None:

@@ -129,12 +129,16 @@ class TenantRecord:
     def record_error(self, error: Exception) -> None:
         """Record a failure in the condition of the current stage."""
         if self.stage == "deleting":
-            self.update_facts(deleting=Verdict("False", "DeletionStuck", str(error), is_failure=True))
+            self.update_facts(deleting=Verdict("False", "DeletionStuck", _message_text(error), is_failure=True))
         elif self.stage == "accepted":
             # Unknown, because False means that the spec was refused.
-            self.update_facts(accepted=unknown_verdict(_error_reason(error), str(error)))
+            self.update_facts(accepted=unknown_verdict(_error_reason(error), _message_text(error)))
         else:
-            self.update_facts(**{self.stage: false_verdict(_error_reason(error), str(error))})
+            self.update_facts(**{self.stage: false_verdict(_error_reason(error), _message_text(error))})
+
+
+def _message_text(error: Exception) -> str:
+    return error.advice if isinstance(error, VkgatewayError) else str(error)
 
 
 def _error_reason(error: Exception) -> str:

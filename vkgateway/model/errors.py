@@ -16,6 +16,11 @@ class VkgatewayError(Exception):
         super().__init__(message)
         self.hint = hint
 
+    @property
+    def advice(self) -> str:
+        """The message followed by the hint, for conditions and health checks."""
+        return f"{self}. {self.hint}" if self.hint else str(self)
+
 
 class InputError(VkgatewayError):
     """Invalid input of the user: a name, value, file or combination."""

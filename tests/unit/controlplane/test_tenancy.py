@@ -171,9 +171,28 @@ async def test_keys_are_deleted_in_batches(keys: int) -> None:
     ],
 )
 def test_errors_are_distinguished_by_their_message(code: str, details: str, kind: type) -> None:
-    error = errors.error_for(code, details, what="Put at x")
+    error = errors.error_for(code, details, what="Put", target="x:2379")
     assert type(error) is kind
-    assert "Put at x" in str(error)
+    assert "Put" in str(error)
+    assert "at x:2379" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("details", "reason"),
+    [
+        ("last error: UNKNOWN: ipv4:10.0.0.1:2379: Failed to connect to remote host: Connection refused", "refused"),
+        ("errors resolving etcd:2379: [field:hostname lookup error: Domain name not found]", "name does not resolve"),
+        ("Tls handshake failed: CERTIFICATE_VERIFY_FAILED: unable to get local issuer certificate", "did not sign"),
+        ("Custom verification check failed: Hostname Verification Check failed.", "lacks this name"),
+        ("Unwrap failed (TSI_DATA_CORRUPTED)", "rejects the gateway's client certificate"),
+        ("etcdserver: request timed out", "lost its quorum"),
+    ],
+)
+def test_unavailable_etcd_is_explained(details: str, reason: str) -> None:
+    error = errors.error_for("UNAVAILABLE", details, what="Put", target="x:2379")
+    assert type(error) is errors.EtcdUnavailable
+    assert str(error).startswith("etcd at x:2379 is unavailable: ")
+    assert reason in str(error)
 
 
 @pytest.mark.parametrize("endpoint", ["http://127.0.0.1:2379", "127.0.0.1:2379", "https://"])
@@ -187,7 +206,7 @@ async def test_unreachable_etcd_is_unavailable() -> None:
     pair = ca.issue("root", client=True)
     tls = ClientTls(ca=ca.cert_pem, cert=pair.cert_pem, key=pair.key_pem)
     async with EtcdClient(["https://127.0.0.1:1", "https://127.0.0.1:2"], tls=tls, timeout=1) as client:
-        with pytest.raises(errors.EtcdUnavailable, match=r"Range at 127\.0\.0\.1:2"):
+        with pytest.raises(errors.EtcdUnavailable, match=r"etcd at 127\.0\.0\.1:2 is unavailable: .*\(Range\)"):
             await client.keys.count_range(KeyRange.for_prefix("/x"))
 
 

@@ -62,6 +62,13 @@ def test_errors_name_key_of_invalid_variable() -> None:
         settingsfile.load_settings(environment={"VKGATEWAY_KUBELET_PORT": "http"})
 
 
+def test_variable_of_service_link_is_explained() -> None:
+    """Kubernetes sets VKGATEWAY_KUBELET_PORT in pods if their namespace has a Service vkgateway-kubelet."""
+    with pytest.raises(InputError, match=r"^VKGATEWAY_KUBELET_PORT: kubelet\.port: .*tcp://10\.96\.0\.1:443") as caught:
+        settingsfile.load_settings(environment={"VKGATEWAY_KUBELET_PORT": "tcp://10.96.0.1:443"})
+    assert "enableServiceLinks: false" in caught.value.hint
+
+
 def test_errors_name_variable_instead_of_file(tmp_path: Path) -> None:
     file = written(tmp_path, "kubelet: {port: 1}")
     with pytest.raises(InputError, match=r"^VKGATEWAY_KUBELET_PORT: kubelet\.port: .*; the value is 'http'"):

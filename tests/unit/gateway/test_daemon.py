@@ -21,6 +21,7 @@ from vkgateway.gateway.health import HealthServer
 from vkgateway.kube import errors, kubeconfig
 from vkgateway.kube.backoff import Backoff
 from vkgateway.kube.resources import CRDS, NAMESPACES, PRIORITY_CLASSES
+from vkgateway.model.errors import UnavailableError, VkgatewayError
 from vkgateway.model.names import SYSTEM_NAMESPACE
 
 
@@ -66,6 +67,36 @@ async def test_startup_frees_space_in_full_datastore(*, helps: bool) -> None:
     patience = daemon.StartupRetry(Backoff(base=0.0, cap=0.0))
     assert await patience.retry_until_ready(prepare, remedy=lambda: daemon.free_datastore_space(Datastore())) == "done"
     assert tried == ["prepare", "prepare", "look", "prepare", "look", "prepare"]
+
+
+@pytest.mark.parametrize(
+    ("failure", "shown"),
+    [
+        (UnavailableError("Secret a/b holds no key", hint="Restore it."), "Secret a/b holds no key. Restore it."),
+        (errors.Forbidden("PATCH /a: forbidden"), "PATCH /a: forbidden. Grant the permission: see deploy/rbac"),
+    ],
+)
+async def test_startup_reports_what_is_missing_until_it_exists(failure: VkgatewayError, shown: str) -> None:
+    patience = daemon.StartupRetry(Backoff(base=0.0, cap=0.0))
+    problems: list[str] = []
+
+    async def prepare() -> str:
+        problems.append(patience.problem)
+        if len(problems) < 3:
+            raise failure
+        return "done"
+
+    assert await patience.retry_until_ready(prepare) == "done"
+    assert [problem[: len(shown)] for problem in problems] == ["", shown, shown]
+    assert (patience.problem, patience.pending_reason) == ("", "")
+
+
+async def test_startup_does_not_retry_what_cannot_succeed() -> None:
+    async def prepare() -> None:
+        raise errors.Invalid("PATCH /a: invalid")
+
+    with pytest.raises(errors.Invalid):
+        await daemon.StartupRetry(Backoff(base=0.0, cap=0.0)).retry_until_ready(prepare)
 
 
 async def test_gateway_is_live_but_not_ready_without_management_cluster(

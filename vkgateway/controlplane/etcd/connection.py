@@ -80,7 +80,7 @@ class EtcdConnection:
         self, target: str, method: str, request: Any, answer: Any, *, timeout: float | None = None
     ) -> Any:
         """Send a request to one endpoint, and decode the response as `answer`."""
-        what = f"{method.partition('/')[2]} at {target}"
+        what = method.partition("/")[2]
         for attempt in range(1, _STALE_ATTEMPTS + 1):
             call = self._channels[target].unary_unary(
                 f"/etcdserverpb.{method}",
@@ -90,7 +90,7 @@ class EtcdConnection:
             try:
                 return await call(request, timeout=timeout or self._timeout)
             except grpc.aio.AioRpcError as error:
-                failed = error_for(error.code().name, error.details() or "", what=what)
+                failed = error_for(error.code().name, error.details() or "", what=what, target=target)
                 if not isinstance(failed, EtcdStale) or attempt == _STALE_ATTEMPTS:
                     raise failed from error
         raise AssertionError("the last attempt returns or raises")

@@ -77,9 +77,26 @@ _ERRORS_BY_MESSAGE: tuple[tuple[str, type[EtcdError]], ...] = (
 _UNAVAILABLE = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED"})
 
 
-def error_for(code: str, details: str, *, what: str) -> EtcdError:
-    """Return the error for a gRPC status; `what` names the request (`UserAdd at 10.0.0.1:2379`)."""
-    kind = next((kind for words, kind in _ERRORS_BY_MESSAGE if words in details), None)
-    if kind is None:
-        kind = EtcdUnavailable if code in _UNAVAILABLE else EtcdError
-    return kind(f"etcd did not do {what}: {details or code}")
+# Parts of gRPC's descriptions of connections that could not be established, with the reason for people.
+_CONNECTION_PROBLEMS: tuple[tuple[str, str], ...] = (
+    ("CERTIFICATE_VERIFY_FAILED", "the CA in the gateway's settings did not sign etcd's certificate"),
+    ("Hostname Verification Check failed", "etcd's certificate lacks this name or address"),
+    ("TSI_DATA_CORRUPTED", "etcd rejects the gateway's client certificate; another CA signed it, or it has expired"),
+    ("Connection refused", "connection refused"),
+    ("Domain name not found", "the name does not resolve"),
+    ("errors resolving", "the name does not resolve"),
+    ("Handshake read failed", "no answer to the TLS handshake"),
+    ("DEADLINE_EXCEEDED", "no answer in time"),
+    ("Deadline Exceeded", "no answer in time"),
+    ("etcdserver: request timed out", "no answer in time; it may have lost its quorum"),
+    ("etcdserver: no leader", "it has no leader"),
+)
+
+
+def error_for(code: str, details: str, *, what: str, target: str) -> EtcdError:
+    """Return the error for a gRPC status; `what` names the request (`UserAdd`), `target` the endpoint (HOST:PORT)."""
+    if code in _UNAVAILABLE:  # first: gRPC's own texts, such as "Domain name not found", resemble etcd's
+        reason = next((text for words, text in _CONNECTION_PROBLEMS if words in details), details or code)
+        return EtcdUnavailable(f"etcd at {target} is unavailable: {reason} ({what})")
+    kind = next((kind for words, kind in _ERRORS_BY_MESSAGE if words in details), EtcdError)
+    return kind(f"etcd did not do {what} at {target}: {details or code}")
