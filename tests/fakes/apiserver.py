@@ -27,6 +27,7 @@ from aiohttp import web
 
 from tests.fakes import patches
 from tests.fakes.fields import without_fields
+from tests.fakes.managed_fields import after_apply
 from tests.fakes.rights import Rights
 from tests.fakes.store import Change, ObjectStore, Refusal, Selection
 from vkgateway.kube.client import Client
@@ -378,6 +379,7 @@ class FakeApiServer:
         store, patch = self.store, await request.json()
         old = store.find(target.resource, target.name, target.namespace)
         if request.content_type == _APPLY:
+            patch["metadata"]["managedFields"] = after_apply(old, patch, manager=request.query.get("fieldManager", ""))
             if old is None:
                 document = store.create(target.resource, patch, target.namespace)
                 self._define(document)
@@ -401,6 +403,7 @@ class FakeApiServer:
                 name=target.name,
                 namespace=target.namespace,
                 status=target.subresource == "status",
+                applied=request.content_type == _APPLY,
             )
         return web.json_response(changed)
 

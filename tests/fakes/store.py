@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
+from tests.fakes.managed_fields import after_update
 from vkgateway.kube.resources import NAMESPACES, PODS, Resource
 from vkgateway.model.times import render_time
 
@@ -185,9 +186,19 @@ class ObjectStore:
             )
 
     def update(
-        self, resource: Resource, document: Document, *, name: str, namespace: str = "", status: bool = False
+        self,
+        resource: Resource,
+        document: Document,
+        *,
+        name: str,
+        namespace: str = "",
+        status: bool = False,
+        applied: bool = False,
     ) -> Document:
-        """Replace an object, or with `status` its status only. Fields that the server owns stay."""
+        """Replace an object, or with `status` its status only. Fields that the server owns stay.
+
+        An `applied` document has its managed fields; those of others follow from what changed.
+        """
         old = self.get(resource, name, namespace)
         new = copy.deepcopy(document)
         metadata, before = new.setdefault("metadata", {}), old["metadata"]
@@ -208,6 +219,8 @@ class ObjectStore:
         if "deletionGracePeriodSeconds" in before:
             metadata["deletionGracePeriodSeconds"] = before["deletionGracePeriodSeconds"]
         metadata["resourceVersion"] = before["resourceVersion"]
+        if not applied and "managedFields" in before:
+            metadata["managedFields"] = after_update(old, new)
         if new == old:
             return old
         if new.get("spec") != old.get("spec"):

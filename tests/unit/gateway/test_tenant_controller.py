@@ -374,6 +374,34 @@ async def test_failed_certificate_check_is_retried_silently(world: World) -> Non
         assert world.get("alpha")["metadata"]["resourceVersion"] == version
 
 
+async def test_changed_control_plane_is_provisioned_again_without_a_status(world: World) -> None:
+    world.create("alpha", pools=[pool(8)])
+    async with world.gateway() as tenants:
+        await wait_until(lambda: world.phase("alpha") == "Ready")
+        version = world.get("alpha")["metadata"]["resourceVersion"]
+        tenants.repair_control_plane("alpha")
+        tenants.repair_control_plane("unknown")
+        await wait_until(lambda: world.planes.made["alpha"] == 2)
+        await looked_at(world, tenants)
+        await looked_at(world, tenants)
+        assert world.planes.made["alpha"] == 2
+        assert world.get("alpha")["metadata"]["resourceVersion"] == version
+
+
+async def test_failed_repair_is_retried_at_the_next_probe(world: World) -> None:
+    world.create("alpha", pools=[pool(8)])
+    async with world.gateway() as tenants:
+        await wait_until(lambda: world.phase("alpha") == "Ready")
+        world.planes.broken["alpha"] = "the namespace is being deleted"
+        tenants.repair_control_plane("alpha")
+        await looked_at(world, tenants)
+        await looked_at(world, tenants)
+        assert world.planes.made["alpha"] == 1
+        del world.planes.broken["alpha"]
+        await looked_at(world, tenants)
+        await wait_until(lambda: world.planes.made["alpha"] == 2)
+
+
 async def test_lasting_certificate_failure_is_reported(world: World) -> None:
     """For example a removed template: the tenant runs until its certificates expire."""
     clock = AdjustedClock()

@@ -45,7 +45,7 @@ async def test_namespaces_and_definitions_are_applied_first(server: FakeApiServe
 async def test_apply_is_idempotent(server: FakeApiServer, client: Client) -> None:
     await apply_objects(client, [CONFIG_MAP])
     version = server.store.version
-    await apply_objects(client, [CONFIG_MAP], field_manager="other")
+    await apply_objects(client, [CONFIG_MAP])
     assert server.store.version == version
 
 

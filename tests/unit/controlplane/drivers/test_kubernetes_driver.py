@@ -79,8 +79,9 @@ class ManagementWorld(World):
             self.cluster.update(ENDPOINT_SLICES, document, name=name, namespace=NAMESPACE)
 
 
-@pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[ManagementWorld]:
+@contextlib.asynccontextmanager
+async def start_world(folder: Path) -> AsyncIterator[ManagementWorld]:
+    """Start a management cluster, with the rights of the driver only, and the API server of a tenant."""
     async with (
         FakeApiServer() as server,
         FakeApiServer(rights=Rights.of_driver()) as management,
@@ -88,7 +89,13 @@ async def world(tmp_path: Path) -> AsyncIterator[ManagementWorld]:
     ):
         Addresses(management.store)
         management.store.create(NAMESPACES, {"metadata": {"name": "kube-system"}})
-        yield ManagementWorld(server, tmp_path, management=management, client=client)
+        yield ManagementWorld(server, folder, management=management, client=client)
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[ManagementWorld]:
+    async with start_world(tmp_path) as world:
+        yield world
 
 
 async def test_control_plane_is_a_deployment_behind_a_service(world: ManagementWorld) -> None:

@@ -19,34 +19,30 @@ from vkgateway.controlplane.drivers.base import (
 )
 from vkgateway.controlplane.drivers.kubernetes import objects
 from vkgateway.controlplane.drivers.kubernetes.addresses import ServerAddresses
+from vkgateway.controlplane.drivers.kubernetes.applied_objects import AppliedObjects
+from vkgateway.controlplane.drivers.kubernetes.changes import Changes
 from vkgateway.controlplane.drivers.kubernetes.cluster import (
     read_endpoint,
     read_failure,
-    read_namespace,
     read_secret,
-    service_endpoint,
 )
 from vkgateway.controlplane.drivers.kubernetes.name_servers import PodNameServers
 from vkgateway.controlplane.drivers.kubernetes.names import API_SERVER, FILES, MOUNT, PORT
+from vkgateway.controlplane.drivers.kubernetes.namespaces import ControlPlaneNamespaces
 from vkgateway.controlplane.drivers.kubernetes.parameters import Parameters, parse_parameters
-from vkgateway.controlplane.drivers.kubernetes.pull_secrets import copy_pull_secrets
+from vkgateway.controlplane.drivers.kubernetes.pull_secrets import pull_secret_copies
 from vkgateway.controlplane.plane import ControlPlaneSpec
 from vkgateway.controlplane.plane_files import Authorities, PlaneFiles, render_plane_files
 from vkgateway.kube import errors
-from vkgateway.kube.apply import apply_objects
 from vkgateway.kube.client import Client
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
-from vkgateway.kube.resources import NAMESPACES
 from vkgateway.model.clusters import ClusterIdentity
-from vkgateway.model.errors import ConflictError, UnavailableError
-from vkgateway.model.names import CONTROL_PLANE_LABEL
+from vkgateway.model.errors import UnavailableError
 
 _log = structlog.get_logger(__name__)
 
 _ANONYMOUS_PATHS_SINCE: Final = 32
 """First minor release that admits anonymous requests to single paths by default (KEP-4633, beta in 1.32)."""
-_REMOVAL_SECONDS: Final = 60.0
-_POLL_SECONDS: Final = 0.2
 
 
 def create_driver(context: DriverContext) -> KubernetesDriver:
@@ -58,11 +54,13 @@ def create_driver(context: DriverContext) -> KubernetesDriver:
     parameters = parse_parameters(context.settings.get("parameters"))
     changes = Changes()
     addresses = ServerAddresses(context.management, on_change=changes.addresses_changed)
+    applied = AppliedObjects(context.management, on_change=changes.object_changed)
     servers = None
     if context.forwarder:
         servers = PodNameServers(
             context.management,
             addresses,
+            applied,
             parameters=parameters,
             forwarder=context.forwarder,
             sources=context.dns_sources,
@@ -72,21 +70,11 @@ def create_driver(context: DriverContext) -> KubernetesDriver:
         parameters=parameters,
         authorities=context.authorities,
         addresses=addresses,
+        applied=applied,
         changes=changes,
         gateway=ServerEndpoint(context.address, context.kubelet_port),
         name_servers=servers,
     )
-
-
-class Changes:
-    """Passes changes on to the listener, which exists only while the driver runs."""
-
-    listener: DriverListener | None = None
-
-    def addresses_changed(self, tenant: str) -> None:
-        """See `DriverListener`."""
-        if self.listener is not None:
-            self.listener.addresses_changed(tenant)
 
 
 class KubernetesDriver:
@@ -103,6 +91,7 @@ class KubernetesDriver:
         parameters: Parameters,
         authorities: Authorities,
         addresses: ServerAddresses,
+        applied: AppliedObjects,
         changes: Changes,
         gateway: ServerEndpoint,
         name_servers: NameServers | None = None,
@@ -112,6 +101,8 @@ class KubernetesDriver:
         self._parameters = parameters
         self._authorities = authorities
         self._addresses = addresses
+        self._objects = applied
+        self._namespaces = ControlPlaneNamespaces(client, applied, prefix=parameters.namespace_prefix, clock=clock)
         self._changes = changes
         self._gateway = gateway
         self._name_servers = name_servers
@@ -135,17 +126,21 @@ class KubernetesDriver:
     ) -> ServerEndpoint:
         """See `Driver`: the address of the tenant's Service, and the requested port or 6443."""
         port = requested_port or (recorded.port if recorded is not None else PORT)
-        namespace = await self._ensure_namespace(tenant)
+        namespace = await self._namespaces.ensure(tenant)
         service = objects.api_server_service(tenant, namespace=namespace, port=port)
-        (stored,) = await apply_objects(self._client, [service])
-        endpoint = service_endpoint(stored)
+        endpoint = await self.find_endpoint(tenant, recorded_port=port)
+        if endpoint is None and recorded is not None and recorded.address:
+            await self._restore_address(service, recorded.address)
+        await self._objects.apply([service])
+        if endpoint is None or endpoint.port != port:
+            endpoint = await self.find_endpoint(tenant, recorded_port=port)
         if endpoint is None:
             raise UnavailableError(f"Service {namespace}/{API_SERVER} has no address yet")
         return endpoint
 
     async def find_endpoint(self, tenant: str, *, recorded_port: int) -> ServerEndpoint | None:  # noqa: ARG002 - the Service has the port
         """See `Driver`."""
-        return await read_endpoint(self._client, API_SERVER, namespace=self._namespace(tenant))
+        return await read_endpoint(self._client, API_SERVER, namespace=self._namespaces.name_for(tenant))
 
     async def api_server_endpoints(
         self,
@@ -155,7 +150,9 @@ class KubernetesDriver:
         endpoint: ServerEndpoint,  # noqa: ARG002 - the address of the Service, which an EndpointSlice must not contain
     ) -> Collection[ServerEndpoint]:
         """See `Driver`: the addresses of the ready pods."""
-        return await self._addresses.endpoints_for(cluster, namespace=self._namespace(tenant), service=API_SERVER)
+        return await self._addresses.endpoints_for(
+            cluster, namespace=self._namespaces.name_for(tenant), service=API_SERVER
+        )
 
     async def start(self, plane: ControlPlaneSpec, *, credentials: Credentials, version: str) -> frozenset[str]:
         """Apply the files and the Deployment. A change of what a component reads only at start replaces the pod."""
@@ -176,12 +173,13 @@ class KubernetesDriver:
             current=await self._read_files(plane.cluster),
             now=self._clock.now(),
         )
-        namespace = self._namespace(plane.cluster)
+        namespace = self._namespaces.name_for(plane.cluster)
         documents = objects.control_plane_objects(
             plane, files=files, version=version, parameters=self._parameters, namespace=namespace, gateway=self._gateway
         )
-        await copy_pull_secrets(self._client, self._parameters.image_pull_secrets, tenant=plane.cluster, to=namespace)
-        await apply_objects(self._client, documents)
+        names = self._parameters.image_pull_secrets
+        copies = await pull_secret_copies(self._client, names, tenant=plane.cluster, to=namespace)
+        await self._objects.apply([*copies, *documents])
         return files.kubelet_clients()
 
     async def kubelet_clients(self, tenant: str) -> frozenset[str]:
@@ -191,58 +189,35 @@ class KubernetesDriver:
 
     async def failure_reason(self, plane: ControlPlaneSpec) -> str:
         """Report why the pods are rejected, not scheduled, without an image or crashing."""
-        namespace = self._namespace(plane.cluster)
+        namespace = self._namespaces.name_for(plane.cluster)
         reason = await read_failure(self._client, namespace=namespace)
         return f"{namespace}: {reason}" if reason else ""
 
     async def remove(self, tenant: str) -> None:
-        """Delete the tenant's namespace, and wait until it does not exist: then none of its pods writes to etcd.
-
-        Raises:
-            UnavailableError: the namespace still exists after a minute.
-        """
-        name = self._namespace(tenant)
-        started = self._clock.monotonic()
-        while (found := await read_namespace(self._client, name)) is not None:
-            if found.labels.get(CONTROL_PLANE_LABEL) != tenant:
-                _log.warning("namespace belongs to no control plane and is not deleted", namespace=name)
-                return
-            if not found.deletion_timestamp:
-                await self._delete_namespace(name, uid=found.uid)
-            if self._clock.monotonic() - started >= _REMOVAL_SECONDS:
-                raise UnavailableError(f"namespace {name} is still being deleted after {_REMOVAL_SECONDS:.0f} s")
-            await self._clock.sleep(_POLL_SECONDS)
+        """See `ControlPlaneNamespaces.remove`: pods that do not exist cannot write to etcd."""
+        await self._namespaces.remove(tenant)
 
     async def run(self, listener: DriverListener) -> None:
-        """Watch the pods of all control planes."""
+        """Watch the pods of all control planes, and all objects that the driver applies."""
         self._changes.listener = listener
-        await self._addresses.run()
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._addresses.run(), name="control-planes/addresses")
+                group.create_task(self._objects.run(), name="control-planes/objects")
+        finally:
+            self._changes.stop()
 
     async def close(self) -> None:
         """Do nothing: the gateway closes the client."""
 
-    def _namespace(self, tenant: str) -> str:
-        return f"{self._parameters.namespace_prefix}{tenant}"
-
-    async def _ensure_namespace(self, tenant: str) -> str:
-        """Create the tenant's namespace, or check that the existing one is the tenant's, and return its name."""
-        name = self._namespace(tenant)
-        found = await read_namespace(self._client, name)
-        if found is not None and found.deletion_timestamp:
-            raise UnavailableError(f"namespace {name} is being deleted")
-        if found is not None and found.labels.get(CONTROL_PLANE_LABEL) != tenant:
-            raise ConflictError(
-                f"namespace {name} exists and is not the one of tenant {tenant!r}",
-                hint="Delete the namespace, or change controlPlanes.parameters.namespacePrefix.",
-            )
-        await apply_objects(self._client, [objects.namespace(tenant, name=name)])
-        return name
-
-    async def _delete_namespace(self, name: str, *, uid: str) -> None:
+    async def _restore_address(self, service: objects.Document, address: str) -> None:
+        """Create a Service that was deleted at its former address, which certificates and kubeconfigs contain."""
+        addressed = service | {"spec": {**service["spec"], "clusterIP": address}}
         try:
-            await self._client.delete(NAMESPACES, name, uid=uid)
-        except (errors.NotFound, errors.Conflict):
-            return  # it was deleted, perhaps created again: the next read shows it
+            await self._objects.apply([addressed])
+        except errors.Invalid as error:
+            namespace = service["metadata"]["namespace"]
+            _log.warning("the API server gets another address", namespace=namespace, former=address, why=error.message)
 
     async def _read_files(self, tenant: str) -> PlaneFiles:
-        return PlaneFiles(MOUNT, await read_secret(self._client, FILES, namespace=self._namespace(tenant)))
+        return PlaneFiles(MOUNT, await read_secret(self._client, FILES, namespace=self._namespaces.name_for(tenant)))

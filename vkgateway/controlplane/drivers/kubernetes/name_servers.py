@@ -9,6 +9,7 @@ import structlog
 
 from vkgateway.controlplane.drivers.base import ServerEndpoint
 from vkgateway.controlplane.drivers.kubernetes.addresses import ServerAddresses
+from vkgateway.controlplane.drivers.kubernetes.applied_objects import AppliedObjects
 from vkgateway.controlplane.drivers.kubernetes.cluster import read_secret
 from vkgateway.controlplane.drivers.kubernetes.names import (
     FILES,
@@ -28,7 +29,6 @@ from vkgateway.controlplane.drivers.kubernetes.pods import container_security, p
 from vkgateway.controlplane.name_server_config import name_server_environment, render_corefile, render_hosts_file
 from vkgateway.controlplane.plane_files import COREDNS, PlaneFiles
 from vkgateway.kube import errors
-from vkgateway.kube.apply import apply_objects
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import DEPLOYMENTS, NETWORK_POLICIES, SECRETS, SERVICES, Resource
 from vkgateway.model.clusters import ClusterIdentity
@@ -59,6 +59,7 @@ class PodNameServers:
         self,
         client: Client,
         addresses: ServerAddresses,
+        applied: AppliedObjects,
         *,
         parameters: Parameters,
         forwarder: str,
@@ -66,6 +67,7 @@ class PodNameServers:
     ) -> None:
         self._client = client
         self._addresses = addresses
+        self._objects = applied
         self._parameters = parameters
         self._forwarder = forwarder
         self._sources = tuple(sources)
@@ -83,8 +85,7 @@ class PodNameServers:
             raise UnavailableError(f"the name server of tenant {tenant!r} has no certificate yet")
         name = f"{_PREFIX}{cluster.name}"
         config = {"Corefile": self._render_corefile(files).encode(), "hosts": render_hosts_file(addresses).encode()}
-        await apply_objects(
-            self._client,
+        await self._objects.apply(
             [
                 name_server_policy(tenant, name, namespace=namespace, port=_PORT),
                 secret(name, config, labels=component_labels(tenant, name), namespace=namespace),
@@ -108,6 +109,7 @@ class PodNameServers:
         async for page in self._client.list_pages(NETWORK_POLICIES, label_selector=selector):
             for policy in (decode_object(item).metadata for item in page.items):
                 if policy.name.startswith(_PREFIX) and policy.name.removeprefix(_PREFIX) not in clusters:
+                    self._objects.forget(namespace=policy.namespace, name=policy.name)
                     # The policy marks a name server: it is created first and deleted last.
                     for resource in (DEPLOYMENTS, SERVICES, SECRETS, NETWORK_POLICIES):
                         await self._delete(resource, policy.name, namespace=policy.namespace)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from vkgateway.controlplane.drivers.kubernetes.names import CONTROL_PLANE, component_labels
 from vkgateway.kube import errors
-from vkgateway.kube.apply import apply_objects
+from vkgateway.kube.apply import Document
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import SECRETS
 from vkgateway.model.errors import UnavailableError
@@ -24,17 +24,17 @@ class _Credentials(msgspec.Struct):
 _decode_credentials: Final = msgspec.json.Decoder(_Credentials).decode
 
 
-async def copy_pull_secrets(client: Client, names: Sequence[str], *, tenant: str, to: str) -> None:
-    """Copy Secrets with registry credentials to the namespace of a tenant's control plane.
+async def pull_secret_copies(client: Client, names: Sequence[str], *, tenant: str, to: str) -> list[Document]:
+    """Return copies of Secrets with registry credentials for the namespace of a tenant's control plane.
 
     Raises:
         UnavailableError: a Secret does not exist.
     """
     labels = component_labels(tenant, CONTROL_PLANE)
-    await apply_objects(client, [await _copy(client, name, labels=labels, namespace=to) for name in names])
+    return [await _copy(client, name, labels=labels, namespace=to) for name in names]
 
 
-async def _copy(client: Client, name: str, *, labels: dict[str, str], namespace: str) -> dict[str, Any]:
+async def _copy(client: Client, name: str, *, labels: dict[str, str], namespace: str) -> Document:
     try:
         found = _decode_credentials(await client.get(SECRETS, name, namespace=SYSTEM_NAMESPACE))
     except errors.NotFound as error:

@@ -1,0 +1,80 @@
+"""Namespaces of control planes in the management cluster."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import structlog
+
+from vkgateway.controlplane.drivers.kubernetes import objects
+from vkgateway.controlplane.drivers.kubernetes.applied_objects import AppliedObjects
+from vkgateway.controlplane.drivers.kubernetes.cluster import read_namespace
+from vkgateway.kube import errors
+from vkgateway.kube.client import Client
+from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
+from vkgateway.kube.resources import NAMESPACES
+from vkgateway.model.errors import ConflictError, UnavailableError
+from vkgateway.model.names import CONTROL_PLANE_LABEL
+
+_log = structlog.get_logger(__name__)
+
+_REMOVAL_SECONDS: Final = 60.0
+_POLL_SECONDS: Final = 0.2
+
+
+class ControlPlaneNamespaces:
+    """Namespaces of control planes: `prefix`, then the tenant's name. One with another owner is never touched."""
+
+    def __init__(self, client: Client, applied: AppliedObjects, *, prefix: str, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._client = client
+        self._objects = applied
+        self._prefix = prefix
+        self._clock = clock
+
+    def name_for(self, tenant: str) -> str:
+        """Return the name of a tenant's namespace."""
+        return f"{self._prefix}{tenant}"
+
+    async def ensure(self, tenant: str) -> str:
+        """Create a tenant's namespace, or check that the existing one is the tenant's, and return its name.
+
+        Raises:
+            ConflictError: the namespace has another owner.
+            UnavailableError: it is being deleted.
+        """
+        name = self.name_for(tenant)
+        found = await read_namespace(self._client, name)
+        if found is not None and found.deletion_timestamp:
+            raise UnavailableError(f"namespace {name} is being deleted")
+        if found is not None and found.labels.get(CONTROL_PLANE_LABEL) != tenant:
+            raise ConflictError(
+                f"namespace {name} exists and is not the one of tenant {tenant!r}",
+                hint="Delete the namespace, or change controlPlanes.parameters.namespacePrefix.",
+            )
+        await self._objects.apply([objects.namespace(tenant, name=name)])
+        return name
+
+    async def remove(self, tenant: str) -> None:
+        """Delete a tenant's namespace, and wait until it does not exist: then none of its pods writes to etcd.
+
+        Raises:
+            UnavailableError: the namespace still exists after a minute.
+        """
+        name = self.name_for(tenant)
+        started = self._clock.monotonic()
+        while (found := await read_namespace(self._client, name)) is not None:
+            if found.labels.get(CONTROL_PLANE_LABEL) != tenant:
+                _log.warning("namespace belongs to no control plane and is not deleted", namespace=name)
+                return
+            self._objects.forget(namespace=name)
+            if not found.deletion_timestamp:
+                await self._delete(name, uid=found.uid)
+            if self._clock.monotonic() - started >= _REMOVAL_SECONDS:
+                raise UnavailableError(f"namespace {name} is still being deleted after {_REMOVAL_SECONDS:.0f} s")
+            await self._clock.sleep(_POLL_SECONDS)
+
+    async def _delete(self, name: str, *, uid: str) -> None:
+        try:
+            await self._client.delete(NAMESPACES, name, uid=uid)
+        except (errors.NotFound, errors.Conflict):
+            return  # it was deleted, perhaps created again: the next read shows it
