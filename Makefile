@@ -27,7 +27,7 @@ demo: setup ## Start a platform, create two tenants, run kubectl in each
 
 .PHONY: test
 test: ## Run all checks and tests, including end-to-end tests; BESIDE=0: end-to-end tests last
-	@scripts/test.sh $(if $(filter-out 0,$(BESIDE)),all,lint unit property e2e)
+	@scripts/test.sh $(if $(filter-out 0,$(BESIDE)),all,lint unit property chart e2e)
 
 .PHONY: test-unit
 test-unit: ## Run the unit tests: no programs needed, about a minute on two cores
@@ -36,6 +36,10 @@ test-unit: ## Run the unit tests: no programs needed, about a minute on two core
 .PHONY: test-property
 test-property: ## Run the property tests, and check the arbiter's invariants in 1,000 random stories (VKGATEWAY_STORIES=N)
 	@scripts/test.sh property
+
+.PHONY: test-chart
+test-chart: ## Render the chart with many values and check the objects; the first run builds Helm, three minutes
+	@scripts/test.sh chart
 
 .PHONY: test-deep
 test-deep: setup ## Check a million random stories with progress; takes hours

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Runs checks and tests in the given order: `lint`, `docs`, `unit`, `property`, `e2e`, `operators`, `virtual-kubelet`.
-# The first failure ends the script. `all` is lint, unit, property and e2e, with e2e in parallel to the others.
+# Runs checks and tests in the given order: `lint`, `docs`, `unit`, `property`, `chart`, `e2e`, `operators`,
+# `virtual-kubelet`. The first failure ends the script. `all` is lint, unit, property, chart and e2e, with e2e in parallel
+# to the others.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -39,6 +40,9 @@ property() {
     step property "$BIN/python" -m tests.property.deep "${VKGATEWAY_STORIES:-1000}"
 }
 
+# The first run builds Helm.
+chart() { step chart "$BIN/python" -m pytest -q tests/chart; }
+
 programs() { step programs "$BIN/python" scripts/programs.py; }
 
 e2e() {
@@ -64,6 +68,7 @@ all() {
     lint
     unit
     property
+    chart
     LOW=
     echo "── e2e: $E2E" >&2
     tail -n +1 -f --pid="$beside" "$log"
@@ -101,8 +106,8 @@ virtual_kubelet() {
 scripts/setup.sh
 for part in "$@"; do
     case $part in
-        lint | docs | unit | property | e2e | operators | all) "$part" ;;
+        lint | docs | unit | property | chart | e2e | operators | all) "$part" ;;
         virtual-kubelet) virtual_kubelet ;;
-        *) echo "test.sh: unknown part $part; available parts: lint, docs, unit, property, e2e, operators, virtual-kubelet, all" >&2; exit 2 ;;
+        *) echo "test.sh: unknown part $part; available parts: lint, docs, unit, property, chart, e2e, operators, virtual-kubelet, all" >&2; exit 2 ;;
     esac
 done

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import chart_files
 import pytest
 import yaml
 from chart_values import ChartValueError, flatten_values, parse_values, values_schema
+from prometheus_client import REGISTRY
 
+from vkgateway.gateway import metrics as gateway_metrics
+from vkgateway.sync import metrics as sync_metrics
 from vkgateway.version import __version__
 
 
@@ -52,6 +56,22 @@ def test_settings_are_values_under_config() -> None:
     schema = chart_files.settings_schema()
     assert schema["properties"]["logging"]["properties"]["level"]["enum"]
     assert "$ref" not in json.dumps(schema)
+
+
+METRICS = (gateway_metrics, sync_metrics)
+"""Importing these modules registers the metrics."""
+
+
+def test_alerts_are_about_existing_metrics() -> None:
+    text = (chart_files.CHART / "files/alerts.yaml").read_text()
+    exported = {sample.name for family in REGISTRY.collect() for sample in family.samples}
+    exported |= {family.name for family in REGISTRY.collect()}
+    used = set(re.findall(r"\bvkgateway_[a-z_]+", text))
+    assert len(used) > 5
+    stems = {re.sub(r"_(bucket|total)$", "", name) for name in used}
+    assert stems <= exported
+    alerts = [rule for group in yaml.safe_load(text)["groups"] for rule in group["rules"]]
+    assert all(rule["annotations"]["summary"] and rule["labels"]["severity"] for rule in alerts)
 
 
 VALUES = """

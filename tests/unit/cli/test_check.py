@@ -16,6 +16,7 @@ from tests.support.waiting import wait_until
 from tests.unit.cli.test_tenant import Cli, all_true, cli
 from vkgateway.cli.check import TENANT
 from vkgateway.kube.resources import COMPUTE_CLUSTERS, PODS, SECRETS, TENANTS
+from vkgateway.model.names import SYSTEM_NAMESPACE, tenant_secret_name
 
 __all__ = ["cli"]
 
@@ -37,23 +38,27 @@ class Installation:
         self._tenant.store.update(PODS, pod | {"status": status}, name="check", namespace="default", status=True)
 
 
+def installed_tenant(management: FakeApiServer, tenant: FakeApiServer) -> None:
+    """Store the kubeconfig that the gateway makes for the tenant."""
+    document = {
+        "clusters": [{"name": "c", "cluster": {"server": tenant.url}}],
+        "users": [],
+        "contexts": [{"name": "c", "context": {"cluster": "c"}}],
+        "current-context": "c",
+    }
+    secret = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": tenant_secret_name(TENANT), "namespace": SYSTEM_NAMESPACE},
+        "data": {"kubeconfig": base64.b64encode(yaml.safe_dump(document).encode()).decode()},
+    }
+    management.store.create(SECRETS, secret)
+
+
 @pytest.fixture
 async def installation(cli: Cli) -> AsyncIterator[Installation]:
     async with FakeApiServer() as tenant:
-        document = {
-            "clusters": [{"name": "c", "cluster": {"server": tenant.url}}],
-            "users": [],
-            "contexts": [{"name": "c", "context": {"cluster": "c"}}],
-            "current-context": "c",
-        }
-        data = {"kubeconfig": base64.b64encode(yaml.safe_dump(document).encode()).decode()}
-        secret = {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "metadata": {"name": f"tenant-{TENANT}", "namespace": "vkgateway-system"},
-            "data": data,
-        }
-        cli.server.store.create(SECRETS, secret)
+        installed_tenant(cli.server, tenant)
         yield Installation(cli, tenant)
 
 

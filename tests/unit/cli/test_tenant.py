@@ -62,19 +62,24 @@ class Cli:
         act()
 
 
+def create_compute_cluster(server: FakeApiServer) -> None:
+    """Create the compute cluster `local` with one pool, as a gateway reports it."""
+    pools = [{"name": "a100", "nodeSelector": {"pool": "a100"}}]
+    server.store.create(
+        COMPUTE_CLUSTERS,
+        {"apiVersion": API, "kind": "ComputeCluster", "metadata": {"name": "local"}, "spec": {"pools": pools}},
+    )
+    seen = [{"name": "a100", "nodes": 4, "usableNodes": 4, "allocatable": {"nvidia.com/gpu": "32"}}]
+    conditions = [{"type": "Ready", "status": "True"}]
+    status = {"observedGeneration": 1, "version": "v1.36.3", "pools": seen, "conditions": conditions}
+    found = server.store.get(COMPUTE_CLUSTERS, "local")
+    server.store.update(COMPUTE_CLUSTERS, found | {"status": status}, name="local", status=True)
+
+
 @pytest.fixture
 async def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> AsyncIterator[Cli]:
     async with FakeApiServer() as server:
-        pools = [{"name": "a100", "nodeSelector": {"pool": "a100"}}]
-        server.store.create(
-            COMPUTE_CLUSTERS,
-            {"apiVersion": API, "kind": "ComputeCluster", "metadata": {"name": "local"}, "spec": {"pools": pools}},
-        )
-        seen = [{"name": "a100", "nodes": 4, "usableNodes": 4, "allocatable": {"nvidia.com/gpu": "32"}}]
-        conditions = [{"type": "Ready", "status": "True"}]
-        status = {"observedGeneration": 1, "version": "v1.36.3", "pools": seen, "conditions": conditions}
-        found = server.store.get(COMPUTE_CLUSTERS, "local")
-        server.store.update(COMPUTE_CLUSTERS, found | {"status": status}, name="local", status=True)
+        create_compute_cluster(server)
         yield Cli(server, tmp_path, capsys)
 
 
