@@ -1,4 +1,4 @@
-"""Writes the generated files of the chart: copies of definitions and roles, and the schema of the values.
+"""Writes the generated files of the chart: copies of definitions and roles, the schema of the values, and their table.
 
 `make chart` writes them; a unit test fails while a file differs from its source.
 """
@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from chart_values import Value, parse_values, values_schema
+from chart_values import Value, flatten_values, parse_values, values_schema
 
 from vkgateway.gateway.config import Config
 
@@ -39,7 +40,12 @@ def main() -> int:
 def generated_files() -> dict[Path, str]:
     """Return the text of every generated file of the chart."""
     values = parse_values((CHART / "values.yaml").read_text())
-    return {**dict(_copies()), CHART / "values.schema.json": render_schema(values)}
+    readme = CHART / "README.md"
+    return {
+        **dict(_copies()),
+        CHART / "values.schema.json": render_schema(values),
+        readme: render_readme(readme.read_text(), values),
+    }
 
 
 def existing_copies() -> set[Path]:
@@ -51,6 +57,25 @@ def _copies() -> Iterator[tuple[Path, str]]:
     for folder, source in _COPIES.items():
         for file in sorted((CHECKOUT / source).glob("*.yaml")):
             yield CHART / "files" / folder / file.name, file.read_text()
+
+
+def render_readme(text: str, values: list[Value]) -> str:
+    """Return the README with the table of the values."""
+    return re.sub(
+        r"(<!-- generated: values -->\n).*?(<!-- end of generated -->)",
+        lambda match: f"{match[1]}\n{values_table(values)}\n{match[2]}",
+        text,
+        flags=re.DOTALL,
+    )
+
+
+def values_table(values: list[Value]) -> str:
+    """Return a Markdown table of the values."""
+    lines = ["| value | default | meaning |", "|---|---|---|"]
+    for value in flatten_values(values):
+        default = json.dumps(value.default) if value.default is not None else ""
+        lines.append(f"| `{value.key}` | `{default}` | {value.description} |")
+    return "\n".join(lines) + "\n"
 
 
 def render_schema(values: list[Value]) -> str:
