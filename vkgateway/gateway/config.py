@@ -37,6 +37,23 @@ class ManagementCluster(_Section, frozen=True):
     ] = True
 
 
+class LeaderElection(_Section, frozen=True):
+    """The Lease `vkgateway-system/gateway`: its holder writes, and other gateways stand by."""
+
+    lease_seconds: Annotated[
+        int,
+        Meta(
+            ge=2,
+            description="Seconds after the last renewal until a standby takes over. The leader stops writing after "
+            "four fifths of it.",
+        ),
+    ] = 5
+    renew_seconds: Annotated[Seconds, Meta(description="Seconds between renewals of the Lease.")] = 1.5
+    retry_seconds: Annotated[
+        Seconds, Meta(description="Seconds between reads of the Lease by a standby, and after a failed renewal.")
+    ] = 0.5
+
+
 class Kubelet(_Section, frozen=True):
     """The endpoint that tenants' API servers call for logs and exec."""
 
@@ -287,6 +304,7 @@ class Config(_Section, frozen=True):
         ),
     ] = ""
     management_cluster: ManagementCluster = ManagementCluster()
+    leader_election: LeaderElection = LeaderElection()
     kubelet: Kubelet = Kubelet()
     datastore: Datastore = Datastore()
     control_planes: ControlPlanes = ControlPlanes()

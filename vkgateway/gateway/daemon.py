@@ -25,6 +25,7 @@ from vkgateway.gateway.datastore_quota import Datastore
 from vkgateway.gateway.datastore_readiness import DatastoreReadiness
 from vkgateway.gateway.gateway import Gateway
 from vkgateway.gateway.health import HealthServer
+from vkgateway.gateway.leadership import Leadership
 from vkgateway.gateway.management_connection import connect_management
 from vkgateway.gateway.name_servers import retire_periodically
 from vkgateway.gateway.provisioning import build_control_planes
@@ -32,6 +33,7 @@ from vkgateway.kube import errors
 from vkgateway.kube.backoff import Backoff
 from vkgateway.kube.client import Client
 from vkgateway.kube.tls import load_identity
+from vkgateway.kube.write_gate import WriteGate
 from vkgateway.kubelet.identity import server_context
 from vkgateway.model.errors import InputError, UnavailableError, VkgatewayError
 from vkgateway.programs.file_limit import raise_file_limit
@@ -81,15 +83,42 @@ async def _run_gateway(settings: Config, *, files: int) -> None:
         name = stack.enter_context(instance_lock.lock_data_dir(Path(settings.data_dir)))
         startup = StartupRetry()
         health = await stack.enter_async_context(build_health_server(settings, startup))
-        management = await stack.enter_async_context(connect_management(settings, name="the management cluster"))
+        election = await stack.enter_async_context(connect_management(settings, name="the management cluster"))
+        leadership = Leadership(election, identity=name, settings=settings.leader_election)
+        health.add_check("lease", lambda: leadership.problem)
+        health.add_notice("leadership", lambda: leadership.role)
+        management = await stack.enter_async_context(
+            connect_management(settings, name="the management cluster").guard_writes(leadership.gate)
+        )
+        await leadership.acquire(
+            free_space=lambda: _free_space(settings, startup=startup, management=management, gate=leadership.gate)
+        )
+        work = _lead(settings, startup=startup, management=management, health=health, files=files, gate=leadership.gate)
+        await leadership.lead(work)
+
+
+async def _free_space(settings: Config, *, startup: StartupRetry, management: Client, gate: WriteGate) -> None:
+    opened = open_datastore(settings.datastore, management=management, retry=startup.retry_until_ready, gate=gate)
+    async with opened as (_, datastore):
+        await free_datastore_space(datastore)
+
+
+async def _lead(
+    settings: Config,
+    *,
+    startup: StartupRetry,
+    management: Client,
+    health: HealthServer,
+    files: int,
+    gate: WriteGate,
+) -> None:
+    """Do the leader's work until cancelled."""
+    async with contextlib.AsyncExitStack() as stack:
         datastore_authority, datastore = await stack.enter_async_context(
-            open_datastore(settings.datastore, management=management, retry=startup.retry_until_ready)
+            open_datastore(settings.datastore, management=management, retry=startup.retry_until_ready, gate=gate)
         )
         await stack.enter_async_context(watch_datastore(settings, datastore, health))
-        elector = instance_lock.gateway_lease(management, name=name)
         retry = partial(startup.retry_until_ready, remedy=lambda: free_datastore_space(datastore))
-        await retry(lambda: instance_lock.acquire_lease(elector, management=management))
-        await stack.enter_async_context(instance_lock.hold_lease(elector))
         await retry(lambda: prepare_management_cluster(settings.management_cluster, management, health))
         address = await startup.retry_until_ready(lambda: find_gateway_address(settings))
         kubelet_authority = await startup.retry_until_ready(lambda: authority.ensure_authority(management))
@@ -102,6 +131,7 @@ async def _run_gateway(settings: Config, *, files: int) -> None:
             address=address,
             health=health,
             files=files,
+            gate=gate,
         )
 
 
@@ -115,6 +145,7 @@ async def _serve_tenants(
     address: GatewayAddress,
     health: HealthServer,
     files: int,
+    gate: WriteGate,
 ) -> None:
     async with contextlib.AsyncExitStack() as stack:
         planes = build_control_planes(
@@ -124,6 +155,7 @@ async def _serve_tenants(
             datastore_authority=datastore_authority,
             kubelet_authority=kubelet_authority,
             address=address,
+            gate=gate,
         )
         stack.push_async_callback(planes.close)
         tls = await stack.enter_async_context(kubelet_tls(kubelet_authority, address))
@@ -145,6 +177,7 @@ async def _serve_tenants(
             tls=tls,
             address=address,
             files=files,
+            gate=gate,
         )
         planes.exclude_ranges(gateway.compute_controller.clusters.known_networks)
         if planes.name_servers is not None:
@@ -201,7 +234,7 @@ class StartupRetry:
     """
 
     def __init__(self, backoff: Backoff | None = None) -> None:
-        self.pending_reason = "waiting for the management cluster"
+        self.pending_reason = ""
         self.problem = ""
         self._backoff = backoff or Backoff(base=0.2, cap=5.0)
 

@@ -18,6 +18,7 @@ from vkgateway.controlplane.pki import Authority, is_matching_pair
 from vkgateway.gateway.config import Datastore
 from vkgateway.gateway.managed_certificates import ManagedCertificates
 from vkgateway.kube.client import Client
+from vkgateway.kube.write_gate import WriteGate
 from vkgateway.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -34,25 +35,34 @@ class LazyDatastore:
     """
 
     def __init__(
-        self, endpoints: Sequence[str], *, tls: ClientTls, read_tls: Callable[[], ClientTls] | None = None
+        self,
+        endpoints: Sequence[str],
+        *,
+        tls: ClientTls,
+        read_tls: Callable[[], ClientTls] | None = None,
+        gate: WriteGate | None = None,
     ) -> None:
         grpc_targets(endpoints)  # raises InputError at startup if one is invalid
         self._endpoints = endpoints
         self._tls = tls
         self._read_tls = read_tls
+        self._gate = gate
         self._open_lock = asyncio.Lock()
         self._client: EtcdClient | None = None
         self._services: tuple[Tenancy, QuotaController] | None = None
 
     @classmethod
-    def from_settings(cls, settings: Datastore, *, authority: Authority) -> Self:
-        """Return the datastore as configured. Raises InputError if a setting is missing or its file is not usable."""
+    def from_settings(cls, settings: Datastore, *, authority: Authority, gate: WriteGate | None = None) -> Self:
+        """Return the datastore as configured; `gate` permits changes.
+
+        Raises InputError if a setting is missing or its file is not usable.
+        """
 
         def read_tls() -> ClientTls:
             cert, key = read_file(settings.cert, "datastore.cert"), read_file(settings.key, "datastore.key")
             return ClientTls(ca=authority.cert_pem, cert=cert, key=key)
 
-        return cls(settings.endpoints, tls=read_tls(), read_tls=read_tls)
+        return cls(settings.endpoints, tls=read_tls(), read_tls=read_tls, gate=gate)
 
     async def __aenter__(self) -> Self:
         return self
@@ -101,6 +111,7 @@ class LazyDatastore:
             if self._services is None:
                 module = await asyncio.to_thread(importlib.import_module, "vkgateway.controlplane.etcd.client")
                 client: EtcdClient = module.EtcdClient(self._endpoints, tls=self._tls)
+                client.connection.gate = self._gate
                 tenancy = Tenancy(client)
                 self._client, self._services = client, (tenancy, QuotaController(client.maintenance, tenancy))
             elif renewed and self._client is not None:
@@ -130,16 +141,20 @@ class LazyDatastore:
 
 @contextlib.asynccontextmanager
 async def open_datastore(
-    settings: Datastore, *, management: Client, retry: Callable[[Callable[[], Awaitable[object]]], Awaitable[object]]
+    settings: Datastore,
+    *,
+    management: Client,
+    retry: Callable[[Callable[[], Awaitable[object]]], Awaitable[object]],
+    gate: WriteGate | None = None,
 ) -> AsyncIterator[tuple[Authority, LazyDatastore]]:
     """Yield etcd's authority and the datastore; certificates are read from files, or managed and renewed as Secrets.
 
-    `retry` repeats requests to the management cluster while it is unavailable. Raises InputError if a setting is
-    missing or its file is not usable.
+    `retry` repeats requests to the management cluster while it is unavailable. `gate` permits changes. Raises
+    InputError if a setting is missing or its file is not usable.
     """
     if not settings.managed.secret_prefix:
         authority = etcd_authority(settings)
-        async with LazyDatastore.from_settings(settings, authority=authority) as datastore:
+        async with LazyDatastore.from_settings(settings, authority=authority, gate=gate) as datastore:
             yield authority, datastore
         return
     certificates = ManagedCertificates.from_settings(settings, management)
@@ -149,7 +164,7 @@ async def open_datastore(
     renewal = asyncio.create_task(certificates.renew_daily(), name="renew-etcd-certificates")
     try:
         async with LazyDatastore(
-            settings.endpoints, tls=found.tls, read_tls=lambda: certificates.identity.tls
+            settings.endpoints, tls=found.tls, read_tls=lambda: certificates.identity.tls, gate=gate
         ) as datastore:
             yield found.authority, datastore
     finally:

@@ -29,6 +29,7 @@ from vkgateway.gateway.tenant_runtimes import TenantRuntimes
 from vkgateway.kube.client import Client
 from vkgateway.kube.clock import SteadyClock
 from vkgateway.kube.kubeconfig import ClientConfig
+from vkgateway.kube.write_gate import WriteGate
 from vkgateway.kubelet.server import KubeletServer
 from vkgateway.kubelet.stats import StatsProvider
 from vkgateway.kubelet.token_reviewer import TokenReviewer
@@ -49,7 +50,7 @@ class _SyncedStore(Protocol):
 
 
 class Gateway:
-    """Gateway process without settings files and signals; `files` is its open-file limit."""
+    """Gateway process without settings files and signals; `files` is its open-file limit, `gate` permits writes."""
 
     def __init__(
         self,
@@ -62,9 +63,11 @@ class Gateway:
         tls: ssl.SSLContext,
         address: GatewayAddress,
         files: int = 8192,
+        gate: WriteGate | None = None,
     ) -> None:
         self._settings = settings
         self._planes = planes
+        self._gate = gate
         self._enqueue_timer: asyncio.TimerHandle | None = None
         recorder = EventRecorder(management)
         self.engine = WorkerPool(workers=settings.sync.workers)
@@ -145,7 +148,7 @@ class Gateway:
         """Return a client of a compute cluster; without a connection, it is the management cluster itself."""
         client_name = f"compute cluster {name}"
         if connection is None:
-            return connect_management(self._settings, name=client_name)
+            return connect_management(self._settings, name=client_name).guard_writes(self._gate)
         return Client(
             connection.server,
             ssl=connection.ssl_context(),
@@ -153,7 +156,7 @@ class Gateway:
             name=client_name,
             max_connections=self._settings.sync.connections,
             server_hostname=connection.tls_server_name or None,
-        )
+        ).guard_writes(self._gate)
 
     def _all_tenants(self) -> Collection[Tenant] | None:
         reflector = self.tenant_controller.tenants

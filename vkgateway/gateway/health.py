@@ -1,8 +1,8 @@
 """HTTP server of the gateway's health, metrics and arbiter state.
 
-/healthz and /readyz are public. /metrics, /arbiter/state and /arbiter/what-if name all tenants. They are served on a
-Unix socket that only the gateway's user can open, and over TLS to callers that the management cluster authorizes (see
-`authorization`).
+/healthz, /livez and /readyz are public. /metrics, /arbiter/state and /arbiter/what-if name all tenants. They are served
+on a Unix socket that only the gateway's user can open, and over TLS to callers that the management cluster authorizes
+(see `authorization`).
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ Check = Callable[[], str]
 QuestionHandler = Callable[[bytes], tuple[int, bytes]]
 """Returns the HTTP status and the JSON answer to a question."""
 
-PUBLIC: Final = (("healthz",), ("readyz",))
+PUBLIC: Final = (("healthz",), ("livez",), ("readyz",))
 """Paths that reveal nothing about tenants."""
 _PUBLIC_HELP: Final = (
-    "not found; available: /healthz, /readyz; /metrics, /arbiter/state and /arbiter/what-if are served over HTTPS only"
+    "not found; available: /healthz, /livez, /readyz; "
+    "/metrics, /arbiter/state and /arbiter/what-if are served over HTTPS only"
 )
-_ALL_HELP: Final = "not found; available: /healthz, /readyz, /metrics, /arbiter/state, /arbiter/what-if"
+_ALL_HELP: Final = "not found; available: /healthz, /livez, /readyz, /metrics, /arbiter/state, /arbiter/what-if"
 
 
 class HealthServer:
@@ -123,7 +124,7 @@ class HealthServer:
     async def _answer_public(self, request: Request, _: Session, *, known: str = _PUBLIC_HELP) -> Reply:
         if request.method != "GET":
             return Reply.from_text(405, "only GET is supported")
-        if request.path == ("healthz",):
+        if request.path in (("healthz",), ("livez",)):
             return Reply.from_text(200, "ok")
         if request.path == ("readyz",):
             return self._readyz_reply()

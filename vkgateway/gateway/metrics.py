@@ -7,7 +7,7 @@ from collections import Counter as Count
 from collections.abc import Iterable
 from typing import Final, Protocol
 
-from prometheus_client import Gauge, Histogram
+from prometheus_client import Counter, Gauge, Histogram
 
 from vkgateway.sync.arbiter_metrics import count_decisions, observe_cycle, observe_start, observe_state
 
@@ -15,6 +15,9 @@ __all__ = [
     "BLOCKED_TENANTS",
     "COMPUTE_CLUSTERS",
     "DATASTORE",
+    "LEADER",
+    "LEADER_CHANGES",
+    "LEASE_RENEWAL",
     "LOOP_LAG",
     "ONBOARDING",
     "PHASES",
@@ -37,6 +40,13 @@ TENANTS: Final = Gauge("vkgateway_tenants", "Tenants by phase.", ["phase"])
 COMPUTE_CLUSTERS: Final = Gauge("vkgateway_compute_clusters", "Compute clusters by reachability.", ["reachable"])
 QUEUE_DEPTH: Final = Gauge("vkgateway_queue_depth", "Objects that are due for reconciliation, by tenant.", ["tenant"])
 LOOP_LAG: Final = Gauge("vkgateway_event_loop_lag_seconds", "Delay of the event loop at the last measurement.")
+LEADER: Final = Gauge("vkgateway_leader", "Whether this gateway may write: 1 for the leader, 0 for a standby.")
+LEADER_CHANGES: Final = Counter("vkgateway_leader_changes", "How often this gateway became the leader.")
+LEASE_RENEWAL: Final = Histogram(
+    "vkgateway_lease_renewal_seconds",
+    "Seconds of a successful renewal of the leader's Lease.",
+    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5),
+)
 ONBOARDING: Final = Histogram(
     "vkgateway_tenant_ready_seconds",
     "Seconds from the first reconciliation of a tenant until it is Ready for the first time.",

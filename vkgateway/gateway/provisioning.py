@@ -22,6 +22,7 @@ from vkgateway.gateway.datastore import LazyDatastore
 from vkgateway.gateway.interfaces import ApiServerAccess, OnStep
 from vkgateway.gateway.name_servers import ForwardingNameServers
 from vkgateway.kube.client import Client
+from vkgateway.kube.write_gate import WriteGate
 from vkgateway.model.api import Tenant
 from vkgateway.model.clusters import ClusterIdentity
 from vkgateway.sync.network.platform_service import Endpoint
@@ -50,6 +51,7 @@ class ProvisionedControlPlanes:
         driver: Driver,
         templates: Templates,
         connections: int,
+        gate: WriteGate | None = None,
         name_servers: ForwardingNameServers | None = None,
     ) -> None:
         self.name_servers = name_servers
@@ -57,6 +59,7 @@ class ProvisionedControlPlanes:
         self._provisioner = provisioner
         self._templates = templates
         self._connections = connections
+        self._gate = gate
 
     def template_names(self) -> Collection[str]:
         """See `planes.ControlPlanes`."""
@@ -95,7 +98,7 @@ class ProvisionedControlPlanes:
 
     def _api_server_access(self, plane: ControlPlane) -> ApiServerAccess:
         return ApiServerAccess(
-            client=plane.create_client(max_connections=self._connections),
+            client=plane.create_client(max_connections=self._connections).guard_writes(self._gate),
             url=plane.url,
             host=plane.address,
             port=plane.port,
@@ -122,8 +125,9 @@ def build_control_planes(
     datastore_authority: Authority,
     kubelet_authority: Authority,
     address: GatewayAddress,
+    gate: WriteGate | None = None,
 ) -> ProvisionedControlPlanes:
-    """Build the provisioner with the driver that the settings select.
+    """Build the provisioner with the driver that the settings select; `gate` permits changes.
 
     Raises InputError if a setting is missing, or if a file or driver that it names cannot be used.
     """
@@ -137,6 +141,7 @@ def build_control_planes(
             kubelet_port=settings.kubelet.port,
             authorities=Authorities(etcd=datastore_authority, kubelet=kubelet_authority),
             management=management,
+            gate=gate,
             forwarder=forwarder,
             dns_sources=settings.names.sources,
             settings=msgspec.to_builtins(settings.control_planes),
@@ -152,6 +157,7 @@ def build_control_planes(
         endpoint=(address.advertised, address.advertised_port),
         webhooks_ca=kubelet_authority.cert_pem,
         ranges=_service_ranges(settings.services),
+        connect=lambda plane: plane.create_client().guard_writes(gate),
     )
     servers = driver.name_servers
     return ProvisionedControlPlanes(
@@ -159,6 +165,7 @@ def build_control_planes(
         driver=driver,
         templates=templates,
         connections=settings.sync.tenant_connections,
+        gate=gate,
         name_servers=ForwardingNameServers(servers, forwarder=forwarder) if servers is not None else None,
     )
 

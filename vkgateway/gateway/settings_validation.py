@@ -8,10 +8,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from vkgateway.kube.leader_election import LeaseTiming
 from vkgateway.model.errors import InputError
 
 if TYPE_CHECKING:
-    from vkgateway.gateway.config import Config, ControlPlanes, Datastore, Names, Nodes, Observability, Services
+    from vkgateway.gateway.config import (
+        Config,
+        ControlPlanes,
+        Datastore,
+        LeaderElection,
+        Names,
+        Nodes,
+        Observability,
+        Services,
+    )
+
+_LEASE_REQUEST_SECONDS = 0.2
+"""Shortest time limit of a request for the leader's Lease, of which two must fit into the time that it may write."""
 
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,50}[a-z0-9])?")
@@ -29,6 +42,7 @@ class InvalidSetting:
 
 def invalid_settings(config: Config) -> Iterator[InvalidSetting]:
     """Yield all invalid settings."""
+    yield from _check_leader_election(config.leader_election)
     yield from _check_nodes(config.nodes)
     yield from _check_address(config.address, advertised=config.kubelet.advertise_address)
     yield from _check_advertised(config)
@@ -47,6 +61,17 @@ def address_and_port(text: str) -> tuple[str, int]:
     if not 0 < port <= 65535:
         raise ValueError(f"{port} is not a port number")
     return str(ipaddress.ip_address(address.removeprefix("[").removesuffix("]"))), port
+
+
+def _check_leader_election(election: LeaderElection) -> Iterator[InvalidSetting]:
+    timing = LeaseTiming(election.lease_seconds, election.renew_seconds, election.retry_seconds)
+    if timing.request_timeout < _LEASE_REQUEST_SECONDS:
+        spare = timing.write - 2 * _LEASE_REQUEST_SECONDS
+        why = (
+            f"{election.renew_seconds:g} plus retrySeconds ({election.retry_seconds:g}) exceeds {spare:g} s: four "
+            f"fifths of leaseSeconds ({election.lease_seconds}) minus the time for two requests"
+        )
+        yield InvalidSetting("leaderElection.renewSeconds", why, "Use a third of leaseSeconds, and a tenth to retry.")
 
 
 def _check_nodes(nodes: Nodes) -> Iterator[InvalidSetting]:

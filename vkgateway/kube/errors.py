@@ -129,6 +129,13 @@ class Unreachable(ApiError):
     is_transient: ClassVar[bool] = True
 
 
+class NotLeader(ApiError):
+    """The request was not sent, because this process does not lead or cannot prove it. See `write_gate`."""
+
+    exit_code: ClassVar[int] = 4
+    is_transient: ClassVar[bool] = True
+
+
 _BY_STATUS: dict[int, type[ApiError]] = {
     401: Unauthorized,
     403: Forbidden,

@@ -10,14 +10,17 @@ import asyncio
 import contextlib
 import ssl
 from collections import deque
+from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
 from vkgateway.kube.deadlines import Deadlines
 from vkgateway.kube.endpoint import IDLE_SECONDS, Endpoint
 from vkgateway.kube.responses import MalformedResponseError, Response, ResponseParser
 from vkgateway.kube.tls_protocol import TlsProtocol
+from vkgateway.kube.write_gate import Permit
 
 _IDEMPOTENT: Final = frozenset({"GET", "PUT", "DELETE"})
+_ALWAYS: Final = contextlib.nullcontext()
 
 
 class ConnectionClosedError(ConnectionError):
@@ -119,27 +122,30 @@ class ConnectionPool:
         self._is_closed = False
         self._is_draining = False
 
-    async def request(self, method: str, request: bytes, *, timeout: float) -> Response:
+    async def request(self, method: str, request: bytes, *, timeout: float, permit: Permit | None = None) -> Response:
         """Send the bytes of a request and return the response.
 
-        An idempotent request is sent again if the server has closed a reused connection. Raises OSError (TimeoutError
-        and ConnectionError included).
+        An idempotent request is sent again if the server has closed a reused connection. `permit` is checked right
+        before the bytes are written. Raises OSError (TimeoutError and ConnectionError included), NotLeader.
         """
         until = self._loop.time() + timeout
         try:
             await self._acquire_slot(until)
             try:
-                return await self._send_and_receive(method, request, until)
+                return await self._send_and_receive(method, request, until, permit=permit or _ALWAYS)
             finally:
                 self._release_slot()
         except TimeoutError:
             raise TimeoutError(f"no response within {timeout:g} s") from None
 
-    async def _send_and_receive(self, method: str, request: bytes, until: float) -> Response:
+    async def _send_and_receive(
+        self, method: str, request: bytes, until: float, *, permit: AbstractContextManager[None]
+    ) -> Response:
         while True:
             connection = self.take_idle() or await self._open_connection(until)
             try:
-                response = await self._deadlines.wait(connection.send_request(request), until=until)
+                with permit:
+                    response = await self._deadlines.wait(connection.send_request(request), until=until)
             except ConnectionClosedError as error:
                 if connection.was_used and error.is_unused and method in _IDEMPOTENT:
                     continue

@@ -18,6 +18,7 @@ from vkgateway.kube.endpoint import Endpoint
 from vkgateway.kube.requests import JSON, Params, RequestBuilder
 from vkgateway.kube.response_streams import ResponseStream
 from vkgateway.kube.responses import ResponseTooLargeError
+from vkgateway.kube.write_gate import WriteGate
 from vkgateway.model.errors import VkgatewayError
 
 log = structlog.get_logger(__name__)
@@ -73,6 +74,12 @@ class Transport:
         self._connections: Connections | None = None
         self._draining: list[Connections] = []
         self._is_closed = False
+        self._gate: WriteGate | None = None
+
+    def guard_writes(self, gate: WriteGate | None) -> Self:
+        """Send requests that may change objects only while `gate` permits it (None: always). Return this client."""
+        self._gate = gate
+        return self
 
     async def request(
         self,
@@ -87,8 +94,13 @@ class Transport:
     ) -> bytes:
         """Send a request and return the body of the response. `path` is absolute and percent-encoded.
 
+        Raises NotLeader if the client's gate does not permit a write.
+
         With `metadata_only`, the server returns only the metadata of an object, if it supports that.
         """
+        permit = None if self._gate is None else self._gate.permit_for(method, path)
+        if permit is not None:
+            permit.check()  # before a connection is opened in vain
         connections = self._connections or self._open_connections()
         message = self._request_builder.build_request(
             method,
@@ -100,7 +112,7 @@ class Transport:
             token="" if self._token is None else await _fetch_token(self._token, self.name),
         )
         try:
-            response = await connections.request_pool.request(method, message, timeout=timeout)
+            response = await connections.request_pool.request(method, message, timeout=timeout, permit=permit)
         except ResponseTooLargeError as error:
             raise errors.ResponseTooLarge(f"{method} {path} at {self.name}: {error}", status=500) from error
         except (TimeoutError, OSError) as error:

@@ -30,6 +30,8 @@ def gateway_settings(paths: PlatformPaths, *, record: PlatformRecord, cache_dir:
         data_dir=str(paths.data_dir),
         address=record.address,
         management_cluster=config.ManagementCluster(kubeconfig=str(paths.gateway.kubeconfig)),
+        # A restarted gateway acquires its Lease at once, and a busy machine renews it late.
+        leader_election=config.LeaderElection(lease_seconds=15, renew_seconds=5.0, retry_seconds=1.0),
         kubelet=config.Kubelet(port=record.ports["gateway-kubelet"]),
         datastore=config.Datastore(
             endpoints=(etcd.client_url(record.ports["etcd"]),),

@@ -20,6 +20,8 @@ from vkgateway.controlplane.etcd.pb import etcd_pb2 as pb
 from vkgateway.controlplane.etcd.ranges import KeyRange
 from vkgateway.controlplane.etcd.tenancy import Tenancy
 from vkgateway.controlplane.pki import Authority
+from vkgateway.kube.errors import NotLeader
+from vkgateway.kube.write_gate import WriteGate
 from vkgateway.model.errors import InputError
 from vkgateway.model.names import tenant_etcd_prefix
 
@@ -208,6 +210,26 @@ async def test_unreachable_etcd_is_unavailable() -> None:
     async with EtcdClient(["https://127.0.0.1:1", "https://127.0.0.1:2"], tls=tls, timeout=1) as client:
         with pytest.raises(errors.EtcdUnavailable, match=r"etcd at 127\.0\.0\.1:2 is unavailable: .*\(Range\)"):
             await client.keys.count_range(KeyRange.for_prefix("/x"))
+
+
+async def test_changes_need_permission_of_gate() -> None:
+    ca = Authority.create("etcd")
+    pair = ca.issue("root", client=True)
+    tls = ClientTls(ca=ca.cert_pem, cert=pair.cert_pem, key=pair.key_pem)
+    async with EtcdClient(["https://127.0.0.1:1"], tls=tls, timeout=1) as client:
+        gate = client.connection.gate = WriteGate(lambda: 0.0)
+        keys = KeyRange.for_prefix("/x")
+        for refused in (client.keys.put("/x", b""), client.auth.add_user("a"), client.auth.delete_role("a")):
+            with pytest.raises(NotLeader):
+                await refused
+        for read in (client.keys.count_range(keys), client.auth.list_users(), client.auth.is_enabled()):
+            with pytest.raises(errors.EtcdUnavailable):
+                await read
+        with pytest.raises(NotLeader):
+            await client.auth.revoke_range("a", keys=keys)
+        gate.upkeep.extend(1.0)
+        with pytest.raises(errors.EtcdUnavailable):
+            await client.auth.revoke_range("a", keys=keys)
 
 
 async def test_proxy_in_the_environment_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:

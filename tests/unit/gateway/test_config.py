@@ -78,6 +78,10 @@ def test_errors_name_variable_instead_of_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
+        (
+            "leaderElection: {renewSeconds: 4}",
+            "leaderElection.renewSeconds: 4 plus retrySeconds (0.5) exceeds 3.6 s: four fifths of leaseSeconds (5)",
+        ),
         ("nodes: {renewSeconds: 40}", "nodes.renewSeconds: 40 is not less than nodes.leaseSeconds (40):"),
         ("address: gateway.example", "address: 'gateway.example' is not an IP address"),
         ("address: 127.0.0.1", "address: API servers refuse to call virtual nodes at 127.0.0.1"),

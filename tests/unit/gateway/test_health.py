@@ -140,7 +140,7 @@ async def test_state_is_served_as_json(tmp_path: Path) -> None:
     async with asked(server(path), path) as session, session.get("/arbiter/state") as answer:
         assert (answer.status, await answer.text()) == (
             404,
-            "not found; available: /healthz, /readyz, /metrics, /arbiter/state, /arbiter/what-if\n",
+            "not found; available: /healthz, /livez, /readyz, /metrics, /arbiter/state, /arbiter/what-if\n",
         )
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.waiting import wait_until
+from vkgateway.kube.errors import NotLeader
+from vkgateway.kube.write_gate import WriteGate
 from vkgateway.model.errors import InputError, UnavailableError, VkgatewayError
 from vkgateway.programs.supervisor import procfs, running_process, server
 from vkgateway.programs.supervisor.client import (
@@ -336,3 +338,13 @@ async def test_failed_start_of_the_guardian_is_retried(tmp_path: Path, monkeypat
         await asyncio.gather(task, return_exceptions=True)
         for child in started:
             child.wait()
+
+
+async def test_client_starts_and_stops_nothing_without_permission(tmp_path: Path) -> None:
+    client = SupervisorClient(tmp_path / "none.sock")
+    client.gate = WriteGate(lambda: 0.0)
+    for refused in (client.ensure_process(spec("a", "true")), client.remove_process("a"), client.remove_group("a")):
+        with pytest.raises(NotLeader):
+            await refused
+    with pytest.raises(SupervisorUnavailable):
+        await client.list_processes()

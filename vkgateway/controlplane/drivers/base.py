@@ -11,6 +11,7 @@ from vkgateway.controlplane.credentials import Credentials
 from vkgateway.controlplane.plane import ControlPlaneSpec
 from vkgateway.controlplane.plane_files import Authorities
 from vkgateway.kube.client import Client
+from vkgateway.kube.write_gate import WriteGate
 from vkgateway.model.clusters import ClusterIdentity
 from vkgateway.translate.egress_rules import NameServerRange
 
@@ -148,6 +149,8 @@ class DriverContext:
     """Client of the management cluster; the gateway closes it."""
     machine_address: str = ""
     """IP address of this machine at which programs can listen; empty: `address`."""
+    gate: WriteGate | None = None
+    """Permits changes of control planes; `management` checks it itself. None: always."""
     forwarder: str = ""
     """ADDRESS:PORT of the resolver that name servers forward to; empty if tenants have no name servers."""
     dns_sources: tuple[str, ...] = ()

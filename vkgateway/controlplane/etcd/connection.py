@@ -11,6 +11,7 @@ import grpc
 from vkgateway.controlplane.etcd.endpoints import ClientTls, grpc_targets
 from vkgateway.controlplane.etcd.errors import EtcdStale, EtcdUnavailable, error_for
 from vkgateway.controlplane.etcd.pb import etcd_pb2 as pb
+from vkgateway.kube.write_gate import WriteGate
 
 LONGEST_CALL_SECONDS: Final = 300.0
 """Timeout of compaction and defragmentation, which process the whole store."""
@@ -28,8 +29,17 @@ _OPTIONS = (
 )
 
 
+_READS: Final = frozenset({"KV/Range"})
+_READ_ENDINGS: Final = ("List", "Get", "Status")
+_UPKEEP: Final = ("Maintenance/", "KV/Compact", "Auth/RoleGrantPermission", "Auth/RoleRevokePermission")
+"""Calls that keep space in the store, and may be repeated by any process."""
+
+
 class EtcdConnection:
     """Channels to the endpoints of an etcd cluster; each call tries every endpoint once."""
+
+    gate: WriteGate | None = None
+    """Permits calls that change the store; None: always."""
 
     def __init__(self, endpoints: Sequence[str], *, tls: ClientTls, timeout: float) -> None:
         self.targets = grpc_targets(endpoints)
@@ -79,7 +89,10 @@ class EtcdConnection:
     async def call_at(
         self, target: str, method: str, request: Any, answer: Any, *, timeout: float | None = None
     ) -> Any:
-        """Send a request to one endpoint, and decode the response as `answer`."""
+        """Send a request to one endpoint, and decode the response as `answer`.
+
+        Raises EtcdError, and NotLeader if the gate does not permit the call.
+        """
         what = method.partition("/")[2]
         for attempt in range(1, _STALE_ATTEMPTS + 1):
             call = self._channels[target].unary_unary(
@@ -87,6 +100,7 @@ class EtcdConnection:
                 request_serializer=type(request).SerializeToString,
                 response_deserializer=answer.FromString,
             )
+            self._check_permit(method)
             try:
                 return await call(request, timeout=timeout or self._timeout)
             except grpc.aio.AioRpcError as error:
@@ -94,3 +108,8 @@ class EtcdConnection:
                 if not isinstance(failed, EtcdStale) or attempt == _STALE_ATTEMPTS:
                     raise failed from error
         raise AssertionError("the last attempt returns or raises")
+
+    def _check_permit(self, method: str) -> None:
+        if self.gate is None or method in _READS or method.endswith(_READ_ENDINGS):
+            return
+        (self.gate.upkeep if method.startswith(_UPKEEP) else self.gate.writes).check()

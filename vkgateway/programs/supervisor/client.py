@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import msgspec
 
+from vkgateway.kube.write_gate import WriteGate
 from vkgateway.model.errors import UnavailableError, VkgatewayError
 from vkgateway.programs.supervisor import logs, procfs, protocol
 from vkgateway.programs.supervisor.leftovers import stop_leftovers
@@ -45,6 +46,9 @@ class SupervisorClient:
 
     Every method raises SupervisorUnavailable if no supervisor answers, and SupervisorError if it refuses the request.
     """
+
+    gate: WriteGate | None = None
+    """Permits requests that start or stop processes; None: always."""
 
     def __init__(self, socket_path: Path, *, timeout: float = 120.0) -> None:
         self._socket_path = socket_path
@@ -99,6 +103,8 @@ class SupervisorClient:
             os.close(lock)
 
     async def _send_request(self, request: protocol.Request) -> ProcessStates:
+        if self.gate is not None and isinstance(request, protocol.Ensure | protocol.Remove):
+            self.gate.writes.check()
         try:
             async with asyncio.timeout(self._timeout):
                 line = await self._exchange_lines(msgspec.json.encode(request) + b"\n")

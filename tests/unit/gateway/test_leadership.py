@@ -1,0 +1,158 @@
+"""Leadership of a replica: acquisition, loss and release of the Lease around the leader's work."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.rights import Rights
+from vkgateway.gateway import rbac
+from vkgateway.gateway.config import LeaderElection
+from vkgateway.gateway.leadership import LEASE_NAME, Leadership
+from vkgateway.kube.client import Client
+from vkgateway.kube.resources import LEASES, NAMESPACES
+from vkgateway.model.errors import ConflictError
+from vkgateway.model.names import SYSTEM_NAMESPACE
+
+FAST = LeaderElection(lease_seconds=2, renew_seconds=0.05, retry_seconds=0.01)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[FakeApiServer]:
+    """Management cluster with the gateway's permissions."""
+    async with FakeApiServer(rights=Rights.of_management()) as server:
+        server.store.create(NAMESPACES, {"metadata": {"name": SYSTEM_NAMESPACE}})
+        yield server
+
+
+@pytest.fixture
+async def client(server: FakeApiServer) -> AsyncIterator[Client]:
+    async with server.client() as client:
+        yield client
+
+
+async def nothing() -> None:
+    """Free no space."""
+
+
+def holder(server: FakeApiServer) -> str:
+    return str(server.store.get(LEASES, LEASE_NAME, SYSTEM_NAMESPACE)["spec"].get("holderIdentity", ""))
+
+
+async def test_leader_releases_lease_before_its_work_ends(server: FakeApiServer, client: Client) -> None:
+    leader = Leadership(client, identity="host/1", settings=FAST)
+    standby = Leadership(client, identity="host/2", settings=FAST)
+    holders: list[str] = []
+    started = asyncio.Event()
+
+    async def work() -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            holders.append(holder(server))
+
+    await leader.acquire(free_space=nothing)
+    assert leader.role == "leader"
+    leading = asyncio.create_task(leader.lead(work()))
+    await started.wait()
+    waiting = asyncio.create_task(standby.acquire(free_space=nothing))
+    await server.until(lambda: standby.role == "standby of host/1")
+    leading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await leading
+    await waiting
+    assert holders == [""]
+    assert not leader.gate.is_open
+    assert (holder(server), standby.role) == ("host/2", "leader")
+
+
+async def test_work_ends_when_lease_is_lost(server: FakeApiServer, client: Client) -> None:
+    leader = Leadership(client, identity="host/1", settings=FAST)
+    await leader.acquire(free_space=nothing)
+    ended = asyncio.Event()
+
+    async def work() -> None:
+        server.store.delete(LEASES, LEASE_NAME, SYSTEM_NAMESPACE)
+        await Leadership(client, identity="host/2", settings=FAST).acquire(free_space=nothing)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            assert not leader.gate.is_open
+            ended.set()
+
+    with pytest.raises(ConflictError, match="this gateway does not lead anymore: host/2 holds the Lease"):
+        await leader.lead(work())
+    assert ended.is_set()
+    assert holder(server) == "host/2"
+
+
+async def test_failure_of_work_releases_lease(server: FakeApiServer, client: Client) -> None:
+    leader = Leadership(client, identity="host/1", settings=FAST)
+    await leader.acquire(free_space=nothing)
+
+    async def work() -> None:
+        raise RuntimeError("defect")
+
+    with pytest.raises(RuntimeError, match="defect"):
+        await leader.lead(work())
+    assert holder(server) == ""
+
+
+async def test_outage_pauses_writes_but_not_heartbeats(server: FakeApiServer, client: Client) -> None:
+    settings = LeaderElection(lease_seconds=2, renew_seconds=0.1, retry_seconds=0.1)
+    leader = Leadership(client, identity="host/1", settings=settings)
+    await leader.acquire(free_space=nothing)
+
+    async def work() -> None:
+        server.fail("PUT", "/leases", status=503, times=10_000)
+        await wait_until(lambda: not leader.gate.is_open)
+        assert leader.gate.upkeep.is_valid
+        assert leader.role.startswith("leader, paused")
+        assert "503" in leader.problem
+        server.heal()
+        await wait_until(lambda: leader.gate.is_open)
+
+    async with asyncio.timeout(30):
+        await leader.lead(work())
+
+
+async def wait_until(condition: object) -> None:
+    assert callable(condition)
+    while not condition():  # noqa: ASYNC110 - the condition depends on the time
+        await asyncio.sleep(0.02)
+
+
+async def test_first_start_creates_namespace_of_lease(server: FakeApiServer, client: Client) -> None:
+    server.rights = None
+    server.store.delete(NAMESPACES, SYSTEM_NAMESPACE)
+    server.fail("POST", "/leases", status=404)
+    await Leadership(client, identity="host/1", settings=FAST).acquire(free_space=nothing)
+    assert server.store.find(NAMESPACES, SYSTEM_NAMESPACE) is not None
+    assert holder(server) == "host/1"
+
+
+async def test_gateway_without_permission_for_lease_says_so_and_waits(server: FakeApiServer, client: Client) -> None:
+    server.rights = Rights([document for document in rbac.management_roles() if document["kind"] != "Role"])
+    leadership = Leadership(client, identity="host/1", settings=FAST)
+    waiting = asyncio.create_task(leadership.acquire(free_space=nothing))
+    await server.until(lambda: "no permission for the Lease vkgateway-system/gateway" in leadership.problem)
+    assert not leadership.gate.is_open
+    server.rights = Rights.of_management()
+    await waiting
+    assert leadership.gate.is_open
+
+
+async def test_space_is_freed_for_lease(server: FakeApiServer, client: Client) -> None:
+    leadership = Leadership(client, identity="host/1", settings=FAST)
+    server.fail("POST", "/leases", status=500, reason="etcdserver: mvcc: database space exceeded")
+    freed: list[bool] = []
+
+    async def free() -> None:
+        freed.append(leadership.gate.upkeep.is_valid)
+
+    await leadership.acquire(free_space=free)
+    assert freed == [True]

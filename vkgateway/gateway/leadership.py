@@ -1,0 +1,153 @@
+"""Leadership of this replica: one gateway writes, the others stand by."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final
+
+import structlog
+
+from vkgateway.controlplane.etcd.errors import SPACE_EXCEEDED
+from vkgateway.gateway import metrics, prerequisites
+from vkgateway.gateway.config import LeaderElection
+from vkgateway.kube import errors
+from vkgateway.kube.client import Client
+from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
+from vkgateway.kube.leader_election import LeaderElector, LeaseLost, LeaseTiming
+from vkgateway.kube.write_gate import WriteGate
+from vkgateway.model.errors import ConflictError, VkgatewayError
+from vkgateway.model.names import SYSTEM_NAMESPACE
+
+log = structlog.get_logger(__name__)
+
+LEASE_NAME: Final = "gateway"
+_SPACE_SECONDS: Final = 60.0
+"""Time limit to free space in a full datastore."""
+_IDLE_SECONDS: Final = 0.5
+"""How long a leader that stops waits for the responses to its last writes."""
+
+
+class Leadership:
+    """Candidate for the leader's Lease, and its holder. `gate` is open while this replica may write.
+
+    `management` is a separate client of the management cluster, so that no other request delays a renewal.
+    """
+
+    def __init__(
+        self, management: Client, *, identity: str, settings: LeaderElection, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        self.gate: Final = WriteGate()
+        self.problem = "waiting for the management cluster"
+        """Why the state of the Lease is unknown; empty if it is known."""
+        self._management = management
+        self._clock = clock
+        timing = LeaseTiming(settings.lease_seconds, settings.renew_seconds, settings.retry_seconds)
+        self._elector = LeaderElector(
+            management,
+            LEASE_NAME,
+            namespace=SYSTEM_NAMESPACE,
+            identity=identity,
+            timing=timing,
+            gate=self.gate,
+            clock=clock,
+        )
+        metrics.LEADER.set_function(lambda: float(self.gate.is_open))
+
+    @property
+    def role(self) -> str:
+        """The role of this replica, for people."""
+        if self.gate.is_open:
+            return "leader"
+        holder = self._elector.holder
+        if holder == self._elector.identity:
+            return "leader, paused: its Lease was not renewed in time"
+        return f"standby of {holder}" if holder else "standby"
+
+    async def acquire(self, *, free_space: Callable[[], Awaitable[None]]) -> None:
+        """Wait until this replica leads. `free_space` is called if the datastore of the Lease is full."""
+        while True:
+            try:
+                if await self._elector.try_acquire():
+                    break
+                self.problem, delay = "", self._elector.seconds_to_retry()
+            except errors.ApiError as error:
+                self._report(error)
+                delay = self._elector.timing.retry
+                if isinstance(error, errors.NotFound):
+                    await self._create_namespace()
+                if SPACE_EXCEEDED in error.message:  # no other replica can lead, either
+                    self.gate.upkeep.extend(self.gate.now() + _SPACE_SECONDS)
+                    await free_space()
+            await self._clock.sleep(delay)
+        self.problem = ""
+        metrics.LEADER_CHANGES.inc()
+        log.info("this gateway leads", identity=self._elector.identity)
+
+    async def lead(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run `work` while this replica leads. When it is cancelled, release the Lease before `work` ends.
+
+        An unreachable management cluster pauses writes, but does not end `work`.
+
+        Raises:
+            ConflictError: another replica leads now.
+        """
+        working = asyncio.create_task(work, name="leader")
+        renewal = asyncio.create_task(self._keep_renewing(), name="leader-lease")
+        try:
+            await asyncio.wait((working, renewal), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self.gate.close()
+            renewal.cancel()
+            await asyncio.gather(renewal, return_exceptions=True)
+            await self._release()
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
+        if not renewal.cancelled() and (lost := renewal.exception()) is not None:
+            raise lost
+        await working
+
+    async def _keep_renewing(self) -> None:
+        """Renew the Lease. Raises ConflictError if it is lost."""
+        timing = self._elector.timing
+        delay = timing.renew
+        while True:
+            await self._clock.sleep(delay)
+            started, began = self._clock.monotonic(), self.gate.now()
+            try:
+                await self._elector.renew()
+            except LeaseLost as error:
+                raise ConflictError(
+                    f"this gateway does not lead anymore: {error}", hint="It starts again as a standby."
+                ) from error
+            except errors.ApiError as error:
+                self._report(error)
+                self.gate.upkeep.extend(began + timing.write)
+                delay = timing.retry
+                continue
+            self.problem = ""
+            seconds = self._clock.monotonic() - started
+            metrics.LEASE_RENEWAL.observe(seconds)
+            delay = max(0.0, timing.renew - seconds)
+
+    async def _release(self) -> None:
+        await self.gate.writes.wait_idle(timeout=_IDLE_SECONDS)
+        try:
+            await self._elector.release()
+        except (errors.ApiError, LeaseLost) as error:
+            log.warning("lease not released; it expires", error=str(error))
+
+    async def _create_namespace(self) -> None:
+        try:
+            await prerequisites.ensure_namespace(self._management)
+        except VkgatewayError as error:
+            self.problem = str(error)
+
+    def _report(self, error: errors.ApiError) -> None:
+        """Log the first of several equal problems."""
+        problem = str(error)
+        if isinstance(error, errors.Forbidden):
+            problem = f"no permission for the Lease {SYSTEM_NAMESPACE}/{LEASE_NAME}; apply deploy/rbac: {problem}"
+        if problem != self.problem:
+            log.warning("lease not available", lease=LEASE_NAME, error=problem)
+        self.problem = problem

@@ -1,0 +1,111 @@
+"""Write gate: requests that change objects are sent only while this process provably leads.
+
+The gate is checked at the moment of sending, because a process that was frozen runs its pending callbacks before it
+notices that time has passed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final
+
+from vkgateway.kube.errors import NotLeader
+
+_READ_METHODS: Final = frozenset({"GET", "HEAD"})
+_REVIEW_PATHS: Final = ("/apis/authentication.k8s.io/", "/apis/authorization.k8s.io/")
+"""Servers answer reviews of tokens and access, and don't store them."""
+_HEARTBEAT_PATH: Final = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/"
+
+
+def boot_seconds() -> float:
+    """Return seconds since the machine's start, which also pass while the machine is suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Permit:
+    """Permission to send requests until a time of the clock `now`, in seconds.
+
+    As a context manager, it counts a request in progress, and raises NotLeader if the permission has expired.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._until = float("-inf")
+        self._is_closed = False
+        self._in_progress = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether requests may be sent now."""
+        return not self._is_closed and self._now() < self._until
+
+    def extend(self, until: float) -> None:
+        """Permit requests until a time. Without effect after `close`."""
+        self._until = until
+
+    def close(self) -> None:
+        """Permit no request anymore."""
+        self._is_closed = True
+
+    def check(self) -> None:
+        """Raise NotLeader unless requests may be sent now."""
+        if not self.is_valid:
+            raise NotLeader("not sent: this gateway cannot prove that it leads", reason="NotLeader")
+
+    async def wait_idle(self, *, timeout: float) -> bool:
+        """Wait until no request is in progress. Return False after `timeout` seconds."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def __enter__(self) -> None:
+        self.check()
+        self._in_progress += 1
+        self._idle.clear()
+
+    def __exit__(self, *_: object) -> None:
+        self._in_progress -= 1
+        if not self._in_progress:
+            self._idle.set()
+
+
+class WriteGate:
+    """Permissions of a process that may lead. Each renewal of its Lease extends them.
+
+    `upkeep` is for heartbeats of virtual nodes and the space of the datastore. These requests are harmless if two
+    processes send them, and go on while the management cluster is unavailable. They stop, too, if this process was
+    frozen.
+    """
+
+    def __init__(self, now: Callable[[], float] = boot_seconds) -> None:
+        self.now: Final = now
+        self.writes: Final = Permit(now)
+        self.upkeep: Final = Permit(now)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this process may write now."""
+        return self.writes.is_valid
+
+    def extend(self, until: float) -> None:
+        """Permit all requests until a time."""
+        self.writes.extend(until)
+        self.upkeep.extend(until)
+
+    def close(self) -> None:
+        """Permit no request anymore."""
+        self.writes.close()
+        self.upkeep.close()
+
+    def permit_for(self, method: str, path: str) -> Permit | None:
+        """Return the permission that a request to an API server needs; None if it changes no object."""
+        if method in _READ_METHODS or path.startswith(_REVIEW_PATHS):
+            return None
+        return self.upkeep if path.startswith(_HEARTBEAT_PATH) else self.writes
