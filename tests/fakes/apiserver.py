@@ -379,7 +379,8 @@ class FakeApiServer:
         store, patch = self.store, await request.json()
         old = store.find(target.resource, target.name, target.namespace)
         if request.content_type == _APPLY:
-            patch["metadata"]["managedFields"] = after_apply(old, patch, manager=request.query.get("fieldManager", ""))
+            metadata = patch.setdefault("metadata", {})
+            metadata["managedFields"] = after_apply(old, patch, manager=request.query.get("fieldManager", ""))
             if old is None:
                 document = store.create(target.resource, patch, target.namespace)
                 self._define(document)
