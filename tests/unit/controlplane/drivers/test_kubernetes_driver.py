@@ -262,6 +262,29 @@ async def test_name_server_is_a_pod_that_reads_the_tenants_services(world: Manag
     assert world.cluster.find(DEPLOYMENTS, "control-plane", NAMESPACE) is not None
 
 
+async def test_changed_names_are_delivered_to_running_pods_once(world: ManagementWorld) -> None:
+    await world.provisioner().provision(tenant())
+    driver = world.create_driver()
+    servers = driver.name_servers
+    assert servers is not None
+    labels = {"vkgateway.io/control-plane": "alpha", "app.kubernetes.io/component": "names-local"}
+    world.cluster.create(PODS, {"metadata": {"name": "names-1", "labels": labels}, "spec": {}}, NAMESPACE)
+    world.cluster.create(PODS, {"metadata": {"name": "other"}, "spec": {}}, NAMESPACE)
+
+    async def serve(**addresses: str) -> str:
+        with pytest.raises(UnavailableError):
+            await servers.ensure_server("alpha", world.local, addresses)
+        assert "annotations" not in world.cluster.get(PODS, "other", NAMESPACE)["metadata"]
+        return str(world.cluster.get(PODS, "names-1", NAMESPACE)["metadata"]["annotations"]["vkgateway.io/mounted"])
+
+    first = await serve(web="10.0.0.9")
+    assert await serve(web="10.0.0.8") != first
+    assert await serve(web="10.0.0.9") == first
+    before = [one for one in world.requests if "/pods" in one]
+    await serve(web="10.0.0.9")
+    assert [one for one in world.requests if "/pods" in one] == before
+
+
 class Listener:
     """A listener that records the tenants of each report."""
 

@@ -11,6 +11,7 @@ from vkgateway.controlplane.drivers.base import ServerEndpoint
 from vkgateway.controlplane.drivers.kubernetes.addresses import ServerAddresses
 from vkgateway.controlplane.drivers.kubernetes.applied_objects import AppliedObjects
 from vkgateway.controlplane.drivers.kubernetes.cluster import read_secret
+from vkgateway.controlplane.drivers.kubernetes.mounted_files import MountedFiles
 from vkgateway.controlplane.drivers.kubernetes.names import (
     FILES,
     MOUNT,
@@ -68,6 +69,7 @@ class PodNameServers:
         self._client = client
         self._addresses = addresses
         self._objects = applied
+        self._mounted = MountedFiles(client)
         self._parameters = parameters
         self._forwarder = forwarder
         self._sources = tuple(sources)
@@ -98,6 +100,8 @@ class PodNameServers:
                 ),
             ],
         )
+        selector = pod_selector(tenant, name)
+        await self._mounted.deliver(config, namespace=namespace, component=name, labels=selector)
         found = await self._addresses.endpoints_for(cluster, namespace=namespace, service=name)
         if not found:
             raise UnavailableError(f"the name server of tenant {tenant!r} is not ready yet")
@@ -110,6 +114,7 @@ class PodNameServers:
             for policy in (decode_object(item).metadata for item in page.items):
                 if policy.name.startswith(_PREFIX) and policy.name.removeprefix(_PREFIX) not in clusters:
                     self._objects.forget(namespace=policy.namespace, name=policy.name)
+                    self._mounted.forget(namespace=policy.namespace, component=policy.name)
                     # The policy marks a name server: it is created first and deleted last.
                     for resource in (DEPLOYMENTS, SERVICES, SECRETS, NETWORK_POLICIES):
                         await self._delete(resource, policy.name, namespace=policy.namespace)
