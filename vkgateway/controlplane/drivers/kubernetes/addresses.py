@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from vkgateway.controlplane.drivers.base import ServerEndpoint
+from vkgateway.controlplane.drivers.kubernetes.names import API_SERVER
 from vkgateway.kube.client import Client
 from vkgateway.kube.cluster_uid import read_cluster_uid
 from vkgateway.kube.reflector import Reflector
@@ -48,13 +49,14 @@ class ServerAddresses:
         Raises:
             UnavailableError: the addresses are unknown, or pods of that cluster cannot reach them.
         """
+        server = "API server" if service == API_SERVER else "name server"
         if not await self._is_management(cluster):
             raise UnavailableError(
-                f"pods of compute cluster {cluster.name!r} cannot reach Service {namespace}/{service}, which has no "
-                "address outside the management cluster"
+                f"pods of compute cluster {cluster.name!r} cannot reach the tenant's {server}, which has no address "
+                "outside the management cluster"
             )
         if not self._slices.is_complete:
-            raise UnavailableError(f"the pods of Service {namespace}/{service} are not known yet")
+            raise UnavailableError(f"the addresses of the tenant's {server} are not known yet")
         found = {
             endpoint
             for view in self._slices.store.values()
