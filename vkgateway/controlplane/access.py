@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 from vkgateway.controlplane.pki import KeyPair
 from vkgateway.controlplane.plane import ControlPlaneSpec
+from vkgateway.controlplane.publication import Publication
 from vkgateway.controlplane.record_store import ControlPlaneRecord
 from vkgateway.kube.client import Client
 
@@ -29,6 +30,8 @@ class ControlPlane:
     """Range of its Services, if no other tenant of the platform has it; else empty."""
     replicas: int = 1
     """Number of API servers. Their watch caches differ for moments."""
+    publication: Publication = field(default_factory=Publication)
+    """Where clients outside the management cluster connect."""
 
     @classmethod
     def from_record(cls, plane: ControlPlaneSpec, record: ControlPlaneRecord, kubelet_clients: frozenset[str]) -> Self:
@@ -44,6 +47,7 @@ class ControlPlane:
             front_proxy_ca=record.credentials.front_proxy_ca.cert_pem,
             service_range=record.service_range,
             replicas=record.replicas,
+            publication=plane.publication,
         )
 
     def create_client(self, *, max_connections: int = 64) -> Client:

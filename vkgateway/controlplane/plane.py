@@ -9,6 +9,7 @@ from typing import Literal, get_args
 
 from vkgateway.controlplane.etcd.tenancy import COMPUTE_PREFIX, COMPUTE_USER, tenant_user
 from vkgateway.controlplane.pod_settings import ContainerResources, PodSettings
+from vkgateway.controlplane.publication import Publication
 from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION, PodSecurity
 from vkgateway.model.names import is_ip_address, tenant_etcd_prefix
 
@@ -57,7 +58,7 @@ class ControlPlaneSpec:
     kubelets. `controllers_off` are disabled in addition to controllers without a purpose. `pod_security` is the Pod
     Security level of namespaces without such labels. With `has_anonymous_health`, which needs Kubernetes 1.32, probes
     of the API server need no credentials. With `has_client_health`, controller-manager and scheduler answer probes at
-    `CLIENT_PORTS` of all addresses.
+    `CLIENT_PORTS` of all addresses. Clients at addresses in `client_ranges`, which are no pods, may connect.
     """
 
     cluster: str
@@ -82,6 +83,8 @@ class ControlPlaneSpec:
     pod_security: PodSecurity = "privileged"
     tuning: Mapping[ComponentName, Tuning] = field(default_factory=dict)
     pod: PodSettings = field(default_factory=PodSettings)
+    publication: Publication = field(default_factory=Publication)
+    client_ranges: tuple[str, ...] = ()
 
     @property
     def minor_version(self) -> int:
@@ -102,6 +105,11 @@ class ControlPlaneSpec:
         return f"https://{host}:{self.port}"
 
     @property
+    def client_url(self) -> str:
+        """URL of the API server in kubeconfigs for users."""
+        return self.publication.url or self.server_url
+
+    @property
     def token_issuer(self) -> str:
         """Issuer of the cluster's service account tokens."""
         return f"https://kubernetes.default.svc.{self.cluster_domain}"
@@ -111,14 +119,18 @@ class ControlPlaneSpec:
         """DNS names of the API server."""
         service = "kubernetes.default.svc"
         own = ("kubernetes", "kubernetes.default", service, f"{service}.{self.cluster_domain}", "localhost")
-        return own + tuple(name for name in self.subject_alt_names if not is_ip_address(name))
+        return own + tuple(name for name in self._added_names if not is_ip_address(name))
 
     @property
     def server_ips(self) -> tuple[str, ...]:
         """IP addresses of the API server, including the first of the Service range (`kubernetes`)."""
         service = next(ipaddress.ip_network(self.service_cidr).hosts())
         own = (self.address, "127.0.0.1", str(service))
-        return tuple(dict.fromkeys(own + tuple(name for name in self.subject_alt_names if is_ip_address(name))))
+        return tuple(dict.fromkeys(own + tuple(name for name in self._added_names if is_ip_address(name))))
+
+    @property
+    def _added_names(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*self.subject_alt_names, *self.publication.names)))
 
 
 def tenant_plane_spec(
@@ -134,6 +146,8 @@ def tenant_plane_spec(
     pod_security: PodSecurity = "privileged",
     tuning: Mapping[ComponentName, Tuning] | None = None,
     pod: PodSettings | None = None,
+    publication: Publication | None = None,
+    client_ranges: tuple[str, ...] = (),
 ) -> ControlPlaneSpec:
     """Return the spec of a tenant's control plane.
 
@@ -154,6 +168,8 @@ def tenant_plane_spec(
         pod_security=pod_security,
         tuning=tuning or {},
         pod=pod or PodSettings(),
+        publication=publication or Publication(),
+        client_ranges=client_ranges,
     )
     return plane if plane.policies_version else replace(plane, webhooks_at=webhooks_at)
 

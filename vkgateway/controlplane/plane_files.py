@@ -158,7 +158,7 @@ def admin_kubeconfig(plane: ControlPlaneSpec, *, credentials: Credentials) -> di
     admin = credentials.admin
     return kubeconfig.build_document(
         plane.cluster,
-        server=plane.server_url,
+        server=plane.client_url,
         ca=credentials.ca.cert_pem,
         cert=admin.cert_pem,
         key=admin.key_pem,

@@ -25,6 +25,7 @@ from vkgateway.controlplane.kept_objects import (
 )
 from vkgateway.controlplane.plane import ControlPlaneSpec, tenant_plane_spec
 from vkgateway.controlplane.plane_files import admin_kubeconfig
+from vkgateway.controlplane.publication import Publication, client_ranges
 from vkgateway.controlplane.record_store import ControlPlaneRecord, RecordStore
 from vkgateway.controlplane.service_ranges import ServiceRanges
 from vkgateway.controlplane.templates import Template, Templates, TenantFacts
@@ -167,9 +168,18 @@ class Provisioner:
             return None
         # Clients of the API server need nothing that the template sets.
         plane = tenant_plane_spec(
-            name, address=endpoint.address, port=endpoint.port, etcd_endpoints=self._etcd_endpoints
+            name,
+            address=endpoint.address,
+            port=endpoint.port,
+            etcd_endpoints=self._etcd_endpoints,
+            publication=Publication(type=kept.exposure, url=kept.published_url),
         )
         return ControlPlane.from_record(plane, kept, kubelet_clients)
+
+    async def check_publication(self, tenant: Tenant, *, endpoint: ServerEndpoint) -> Publication:
+        """Return where clients outside the management cluster connect now, without other changes."""
+        exposure = tenant.spec.api_server.exposure
+        return await self._driver.publish(tenant.metadata.name, exposure, previous=exposure.type, endpoint=endpoint)
 
     async def restore_kept_objects(self, tenant: Tenant, *, client: Client, endpoint: ServerEndpoint) -> None:
         """Restore the kept objects of a tenant that serves at `endpoint`, if its admins changed them.
@@ -216,7 +226,15 @@ class Provisioner:
             credentials = credentials.renew_admin(now=self._clock.now())
             service_range = kept.service_range if kept else await self._choose_range(name)
             service_cidr = (kept.service_cidr if kept else "") or service_range or template.service_cidr
-            plane = self._plane_spec(tenant, template, endpoint=endpoint, service_cidr=service_cidr)
+            publication = await self._driver.publish(
+                name,
+                tenant.spec.api_server.exposure,
+                previous=kept.exposure if kept else "ClusterIP",
+                endpoint=endpoint,
+            )
+            plane = self._plane_spec(
+                tenant, template, endpoint=endpoint, service_cidr=service_cidr, publication=publication
+            )
             record = ControlPlaneRecord(
                 credentials=credentials,
                 address=endpoint.address,
@@ -226,13 +244,17 @@ class Provisioner:
                 service_range=service_range,
                 service_cidr=service_cidr,
                 replicas=template.pod.replicas,
+                exposure=publication.type,
+                published_url=publication.url,
             )
             if kept == record:
                 return record, plane
             saved = await self._store.save(name, record)
         if (saved.port, saved.service_cidr) != (endpoint.port, service_cidr):  # another replica saved its record first
             endpoint = endpoint._replace(port=saved.port)
-            plane = self._plane_spec(tenant, template, endpoint=endpoint, service_cidr=saved.service_cidr)
+            plane = self._plane_spec(
+                tenant, template, endpoint=endpoint, service_cidr=saved.service_cidr, publication=publication
+            )
         return saved, plane
 
     async def _forget_objects(self, tenant: str, record: ControlPlaneRecord) -> ControlPlaneRecord:
@@ -256,7 +278,13 @@ class Provisioner:
         return found
 
     def _plane_spec(
-        self, tenant: Tenant, template: Template, *, endpoint: ServerEndpoint, service_cidr: str = ""
+        self,
+        tenant: Tenant,
+        template: Template,
+        *,
+        endpoint: ServerEndpoint,
+        service_cidr: str = "",
+        publication: Publication | None = None,
     ) -> ControlPlaneSpec:
         return tenant_plane_spec(
             tenant.metadata.name,
@@ -270,6 +298,8 @@ class Provisioner:
             pod_security=tenant.spec.policy.pod_security,
             tuning=template.tuning,
             pod=template.pod,
+            publication=publication,
+            client_ranges=client_ranges(tenant.spec.api_server.exposure),
         )
 
     def _tenant_facts(self, tenant: Tenant, plane: ControlPlaneSpec) -> TenantFacts:

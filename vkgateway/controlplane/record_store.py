@@ -9,10 +9,13 @@ import ipaddress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import msgspec
+
 from vkgateway.controlplane.credentials import Credentials
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import NAMESPACES, SECRETS
+from vkgateway.model.api import ExposureType
 from vkgateway.model.errors import VkgatewayError
 from vkgateway.model.names import SYSTEM_NAMESPACE, TENANT_LABEL, tenant_secret_name
 from vkgateway.model.objects import SecretView, decode_secret
@@ -26,6 +29,10 @@ CIDR_KEY = "service-cidr"
 """Key of the Service range with which the API server was created, own or from the template."""
 REPLICAS_KEY = "replicas"
 """Key of the number of API servers; absent for tenants older than this key, which have one."""
+EXPOSURE_KEY = "exposure"
+"""Key of the type of exposure."""
+PUBLISHED_KEY = "published-url"
+"""Key of the URL for clients outside the management cluster; empty if there is none."""
 KUBECONFIG_KEY = "kubeconfig"
 """Key of the admin's kubeconfig."""
 _OBJECTS_ANNOTATION = "vkgateway.io/objects"
@@ -43,7 +50,7 @@ class ControlPlaneRecord:
     `objects` is a digest of the template objects that were applied; empty before the first time. `service_range` is the
     range of its Services if no other tenant has it. `service_cidr` is the same, or the template's range when the tenant
     was created. It is empty for tenants older than this field. An API server must keep its range. `replicas` is the
-    number of API servers.
+    number of API servers. `exposure` is how the API server was last exposed, and `published_url` where.
     """
 
     credentials: Credentials
@@ -54,6 +61,8 @@ class ControlPlaneRecord:
     service_range: str = ""
     service_cidr: str = ""
     replicas: int = 1
+    exposure: ExposureType = "ClusterIP"
+    published_url: str = ""
 
 
 class RecordStore(Protocol):
@@ -160,6 +169,8 @@ class SecretStore:
                 service_range=files.get(RANGE_KEY, b"").decode(),
                 service_cidr=files.get(CIDR_KEY, b"").decode(),
                 replicas=int(files.get(REPLICAS_KEY) or 1),
+                exposure=msgspec.convert(files.get(EXPOSURE_KEY, b"ClusterIP").decode(), ExposureType),
+                published_url=files.get(PUBLISHED_KEY, b"").decode(),
             )
         except KeyError as error:
             raise BrokenCredentials(f"Secret {name} lacks the key {error.args[0]!r}", hint=_RESTORE_HINT) from error
@@ -177,6 +188,8 @@ def _build_secret(tenant: str, record: ControlPlaneRecord) -> dict[str, Any]:
         PORT_KEY: str(record.port).encode(),
         KUBECONFIG_KEY: record.kubeconfig.encode(),
         REPLICAS_KEY: str(record.replicas).encode(),
+        EXPOSURE_KEY: record.exposure.encode(),
+        PUBLISHED_KEY: record.published_url.encode(),
     }
     if record.address:
         files[ADDRESS_KEY] = record.address.encode()

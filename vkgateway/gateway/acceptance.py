@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 
 from vkgateway.arbiter.snapshot import Pool, PoolKey, Quota
+from vkgateway.gateway.exposure_acceptance import exposure_problems
 from vkgateway.gateway.guarantee_checks import GuaranteedPod, guarantee_violations, is_within_previous
 from vkgateway.gateway.pools import build_quota
 from vkgateway.model import quantity
@@ -124,6 +125,10 @@ def find_objections(
     objections = [*_check_name(tenant.metadata.name), *_check_template(spec.template, templates=templates)]
     objections += _check_version(spec.kubernetes_version, served=_served_version(tenant, previous))
     objections += _check_certificate_names(spec.api_server.subject_alt_names)
+    objections += [
+        Objection("InvalidExposure", f"spec.apiServer.exposure.{field}", message)
+        for field, message in exposure_problems(spec.api_server.exposure, is_host=_is_host)
+    ]
     objections += _check_duplicates(spec.pools)
     for index, pool in enumerate(spec.pools):
         path = f"spec.pools[{index}]"
@@ -199,9 +204,14 @@ def _check_version(version: str, *, served: str) -> Iterator[Objection]:
 
 def _check_certificate_names(names: Sequence[str]) -> Iterator[Objection]:
     for index, name in enumerate(names):
-        if not ((is_ip_address(name) and "%" not in name) or (len(name) <= OBJECT_NAME_MAX and _HOST.fullmatch(name))):
+        if not _is_host(name):
             message = f"{name!r} is neither a DNS name (such as api.example.com) nor an IP address"
             yield Objection("InvalidName", f"spec.apiServer.subjectAltNames[{index}]", message)
+
+
+def _is_host(name: str) -> bool:
+    is_name = len(name) <= OBJECT_NAME_MAX and _HOST.fullmatch(name) is not None
+    return is_name or (is_ip_address(name) and "%" not in name)
 
 
 def _check_duplicates(pools: Sequence[TenantPool]) -> Iterator[Objection]:

@@ -11,7 +11,13 @@ import structlog
 
 from vkgateway.gateway.interfaces import ApiServerAccess, ControlPlanes, OnStep, TenantRunner
 from vkgateway.gateway.status import Verdict, false_verdict, true_verdict, unknown_verdict
-from vkgateway.gateway.tenant_record import Interrupted, StatusWriter, TenantRecord, api_server_status
+from vkgateway.gateway.tenant_record import (
+    Interrupted,
+    StatusWriter,
+    TenantRecord,
+    api_server_status,
+    published_verdict,
+)
 from vkgateway.kube import errors
 from vkgateway.kube.backoff import add_jitter
 from vkgateway.kube.clock import Clock
@@ -22,6 +28,8 @@ log = structlog.get_logger(__name__)
 
 PROBE_SECONDS = 10.0
 PROBE_TIMEOUT = 5.0
+PUBLISHED_SECONDS = 60.0
+"""Interval between checks whether a published API server still has the same address."""
 MAX_FAILED_PROBES = 3
 """Consecutive failed probes after which the control plane is provisioned again.
 
@@ -85,8 +93,11 @@ class ControlPlaneReconciler:
             access = await self._repeat_provisioning(tenant, record, access)
         elif self._clock.monotonic() >= record.restore_due or record.restored_policy != tenant.spec.policy:
             await self._restore_kept_objects(tenant, record, access)
-        served = api_server_status(access, version=tenant.spec.kubernetes_version)
-        record.update_facts(control_plane=self._serving_verdict(record, access), api_server=served)
+        record.update_facts(
+            control_plane=self._serving_verdict(record, access),
+            api_server=api_server_status(access, version=tenant.spec.kubernetes_version),
+            published=published_verdict(access, previous=record.facts.published),
+        )
         return access
 
     def _serving_verdict(self, record: TenantRecord, access: ApiServerAccess) -> Verdict:
@@ -95,9 +106,9 @@ class ControlPlaneReconciler:
             record.renewal_failing_since is None
             or self._clock.monotonic() - record.renewal_failing_since < RENEWAL_GRACE_SECONDS
         ):
-            return true_verdict("Serving", f"serves at {access.url}")
+            return true_verdict("Serving", f"serves at {access.shown_url}")
         return false_verdict(
-            "NotRenewed", f"serves at {access.url} until its certificates expire: {record.renewal_error}"
+            "NotRenewed", f"serves at {access.shown_url} until its certificates expire: {record.renewal_error}"
         )
 
     async def _probe_access(self, tenant: Tenant, record: TenantRecord) -> ApiServerAccess | None:
@@ -121,6 +132,25 @@ class ControlPlaneReconciler:
             return None
         record.failed_probes = 0
         record.probe_due = self._clock.monotonic() + PROBE_SECONDS * 0.9
+        return await self._check_publication(tenant, record, access)
+
+    async def _check_publication(
+        self, tenant: Tenant, record: TenantRecord, access: ApiServerAccess
+    ) -> ApiServerAccess:
+        """Request a repair, which renews certificates and kubeconfig, if clients must connect to another address."""
+        known = access.publication
+        if known.type == "ClusterIP" or self._clock.monotonic() < record.publication_due:
+            return access
+        record.publication_due = self._clock.monotonic() + (PUBLISHED_SECONDS if known.url else PROBE_SECONDS * 0.9)
+        try:
+            found = await self._control_planes.check_publication(tenant, access)
+        except VkgatewayError as error:
+            log.warning("exposure not checked", tenant=tenant.metadata.name, error=str(error))
+            return access
+        if known.fits(found):
+            record.access = access = replace(access, publication=found)
+        else:
+            record.is_repair_due = True
         return access
 
     async def _resume_access(self, tenant: Tenant, record: TenantRecord) -> ApiServerAccess | None:

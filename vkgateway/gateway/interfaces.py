@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from vkgateway.controlplane.drivers.base import DriverListener
+from vkgateway.controlplane.publication import Publication
 from vkgateway.gateway.status import Verdict
 from vkgateway.kube.client import Client
 from vkgateway.model.api import Tenant, TenantPoolStatus
@@ -30,8 +31,15 @@ class ApiServerAccess:
     """CIDR of the tenant's ClusterIPs, if no other tenant uses it."""
     front_proxy_ca: bytes = b""
     """CA (PEM) of the certificate with which the API server authenticates to aggregated APIs."""
+    publication: Publication = field(default_factory=Publication)
+    """Where clients outside the management cluster connect."""
     kubelet_clients: frozenset[str] = frozenset()
     """Fingerprints of the client certificates that may call the kubelet endpoint; empty: any with the tenant's name."""
+
+    @property
+    def shown_url(self) -> str:
+        """URL for users."""
+        return self.publication.url or self.url
 
     def is_same_server(self, other: ApiServerAccess) -> bool:
         """Return whether both have the same servers and CA, so that the clients are interchangeable."""
@@ -58,6 +66,9 @@ class ControlPlanes(Protocol):
 
     async def run(self, listener: DriverListener) -> None:
         """Report changes of control planes by other clients until cancelled; return at once if none can happen."""
+
+    async def check_publication(self, tenant: Tenant, access: ApiServerAccess) -> Publication:
+        """Return where clients outside the management cluster connect now."""
 
     async def restore_kept_objects(self, tenant: Tenant, access: ApiServerAccess) -> None:
         """Revert changes that the tenant's admins made to the template's kept objects."""

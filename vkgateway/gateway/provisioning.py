@@ -13,6 +13,7 @@ from vkgateway.controlplane.drivers.registry import driver_factory
 from vkgateway.controlplane.pki import Authority
 from vkgateway.controlplane.plane_files import Authorities
 from vkgateway.controlplane.provisioner import Provisioner, Step
+from vkgateway.controlplane.publication import Publication
 from vkgateway.controlplane.record_store import SecretStore
 from vkgateway.controlplane.service_ranges import ServiceRanges
 from vkgateway.controlplane.templates import SHIPPED_FOLDER, Templates
@@ -79,6 +80,10 @@ class ProvisionedControlPlanes:
         plane = await self._provisioner.load_existing(tenant)
         return self._api_server_access(plane) if plane is not None else None
 
+    async def check_publication(self, tenant: Tenant, access: ApiServerAccess) -> Publication:
+        """See `planes.ControlPlanes`."""
+        return await self._provisioner.check_publication(tenant, endpoint=ServerEndpoint(access.host, access.port))
+
     async def restore_kept_objects(self, tenant: Tenant, access: ApiServerAccess) -> None:
         """See `planes.ControlPlanes`."""
         await self._provisioner.restore_kept_objects(
@@ -102,6 +107,7 @@ class ProvisionedControlPlanes:
             url=plane.url,
             host=plane.address,
             port=plane.port,
+            publication=plane.publication,
             ca=plane.ca,
             service_range=plane.service_range,
             front_proxy_ca=plane.front_proxy_ca,

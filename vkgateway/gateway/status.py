@@ -16,6 +16,7 @@ from vkgateway.model.api import (
     DATASTORE_WRITABLE,
     GUARANTEE_KEPT,
     POOLS_APART,
+    PUBLISHED,
     READY,
     VIRTUAL_NODES_READY,
     ApiServerStatus,
@@ -85,6 +86,8 @@ class TenantFacts:
     """Whether the nodes can hold the guarantee; None while unknown."""
     datastore: Verdict | None = None
     """Whether the API server may write; None if it was never blocked."""
+    published: Verdict | None = None
+    """Whether clients outside the management cluster reach the API server; None if they need not."""
     api_server: ApiServerStatus | None = None
     pools: tuple[TenantPoolStatus, ...] = ()
     deleting: Verdict | None = None
@@ -101,7 +104,7 @@ class TenantFacts:
             CONTROL_PLANE_READY: self.control_plane,
             VIRTUAL_NODES_READY: self.virtual_nodes,
         }
-        optional = {GUARANTEE_KEPT: self.guarantee, DATASTORE_WRITABLE: self.datastore}
+        optional = {GUARANTEE_KEPT: self.guarantee, DATASTORE_WRITABLE: self.datastore, PUBLISHED: self.published}
         known = {kind: verdict for kind, verdict in optional.items() if verdict is not None}
         return parts | {READY: self.deleting or _ready_verdict(list(parts.values()))} | known
 

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import structlog
 
@@ -23,6 +24,7 @@ from vkgateway.gateway.status import (
     false_verdict,
     status_patch,
     tenant_status,
+    true_verdict,
     unknown_verdict,
     verdict_from_condition,
 )
@@ -33,6 +35,7 @@ from vkgateway.kube.resources import TENANTS
 from vkgateway.model.api import (
     DATASTORE_WRITABLE,
     GUARANTEE_KEPT,
+    PUBLISHED,
     ApiServerStatus,
     Tenant,
     TenantPolicy,
@@ -74,6 +77,8 @@ class TenantRecord:
     renewal_error: str = ""
     is_repair_due: bool = False
     """Whether another client changed the control plane since it was last provisioned."""
+    publication_due: float = 0.0
+    """When the exposure outside the management cluster is checked next (monotonic seconds)."""
     restore_due: float = 0.0
     """When the kept objects are restored next (monotonic seconds)."""
     restored_policy: TenantPolicy | None = None
@@ -96,6 +101,7 @@ class TenantRecord:
             facts=TenantFacts(
                 guarantee=verdict_from_condition(tenant.status.conditions, GUARANTEE_KEPT),
                 datastore=verdict_from_condition(tenant.status.conditions, DATASTORE_WRITABLE),
+                published=verdict_from_condition(tenant.status.conditions, PUBLISHED),
                 api_server=tenant.status.api_server,
                 pools=tenant.status.pools,
             ),
@@ -234,4 +240,21 @@ class StatusWriter:
 
 def api_server_status(access: ApiServerAccess, *, version: str) -> ApiServerStatus:
     """Return the status of the tenant's API server."""
-    return ApiServerStatus(url=access.url, port=access.port, version=version)
+    port = urlsplit(access.shown_url).port or access.port
+    return ApiServerStatus(url=access.shown_url, port=port, version=version)
+
+
+def published_verdict(access: ApiServerAccess, *, previous: Verdict | None) -> Verdict | None:
+    """Return whether clients outside the management cluster reach the API server; None if they need not.
+
+    An address takes time, so a missing one is no failure.
+    """
+    publication = access.publication
+    if publication.type == "ClusterIP":
+        return None
+    if not publication.is_known:
+        return previous
+    if publication.url:
+        return true_verdict("Published", f"clients connect to {publication.url}")
+    is_failure = publication.reason != "AddressPending"
+    return Verdict("False", publication.reason, publication.message, is_failure=is_failure)

@@ -56,6 +56,7 @@ EVENTS = Resource("api/v1", "events", "Event")
 LIMIT_RANGES = Resource("api/v1", "limitranges", "LimitRange")
 LEASES = Resource("apis/coordination.k8s.io/v1", "leases", "Lease")
 NETWORK_POLICIES = Resource("apis/networking.k8s.io/v1", "networkpolicies", "NetworkPolicy")
+INGRESSES = Resource("apis/networking.k8s.io/v1", "ingresses", "Ingress")
 DISRUPTION_BUDGETS = Resource("apis/policy/v1", "poddisruptionbudgets", "PodDisruptionBudget")
 SERVICE_CIDRS = Resource("apis/networking.k8s.io/v1", "servicecidrs", "ServiceCIDR", namespaced=False)
 PRIORITY_CLASSES = Resource("apis/scheduling.k8s.io/v1", "priorityclasses", "PriorityClass", namespaced=False)
@@ -96,6 +97,7 @@ KNOWN_RESOURCES: dict[tuple[str, str], Resource] = {
         LIMIT_RANGES,
         LEASES,
         NETWORK_POLICIES,
+        INGRESSES,
         DISRUPTION_BUDGETS,
         SERVICE_CIDRS,
         PRIORITY_CLASSES,

@@ -21,6 +21,8 @@ GUARANTEE_KEPT: Final = "GuaranteeKept"
 DATASTORE_WRITABLE: Final = "DatastoreWritable"
 """Neither `GuaranteeKept` nor `DatastoreWritable` is part of Ready: running pods are not affected."""
 CONNECTED: Final = "Connected"
+PUBLISHED: Final = "Published"
+"""Condition of tenants whose API server is exposed outside the management cluster. It is not part of Ready."""
 POOLS_APART: Final = "PoolsApart"
 """Condition of a ComputeCluster, alongside Ready. The gateway reports the condition only while it is False."""
 
@@ -77,11 +79,40 @@ class TenantPreemption(msgspec.Struct, kw_only=True, rename="camel", omit_defaul
     within_tenant: WithinTenant = "LowerPriority"
 
 
+ExposureType = Literal["ClusterIP", "NodePort", "LoadBalancer", "TLSRoute", "Ingress"]
+
+
+class GatewayReference(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, frozen=True):
+    """A Gateway of the Gateway API in the management cluster; without a listener's name, any of its listeners."""
+
+    namespace: str
+    name: str
+    section_name: str = ""
+
+
+class ApiServerExposure(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, frozen=True):
+    """How clients outside the management cluster reach an API server.
+
+    With port 0, the port is 6443 for load balancers, any for node ports, and 443 for routes. Without `source_ranges`,
+    every address may connect.
+    """
+
+    type: ExposureType = "ClusterIP"
+    hostname: str = ""
+    port: int = 0
+    annotations: dict[str, str] = {}
+    load_balancer_class: str = ""
+    ingress_class: str = ""
+    source_ranges: tuple[str, ...] = ()
+    gateway: GatewayReference | None = None
+
+
 class ApiServerAccess(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, frozen=True):
-    """Port and names of the tenant's API server. With port 0, the platform chooses the port."""
+    """Port, names and exposure of the tenant's API server. With port 0, the platform chooses the port."""
 
     port: int = 0
     subject_alt_names: tuple[str, ...] = ()
+    exposure: ApiServerExposure = ApiServerExposure()
 
 
 class TenantSpec(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, frozen=True):

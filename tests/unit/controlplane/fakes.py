@@ -17,7 +17,9 @@ from vkgateway.controlplane.etcd.errors import EtcdDenied, EtcdExists, EtcdNotFo
 from vkgateway.controlplane.etcd.keys import EtcdKeys
 from vkgateway.controlplane.etcd.ranges import KeyRange
 from vkgateway.controlplane.plane import ControlPlaneSpec
+from vkgateway.controlplane.publication import Publication
 from vkgateway.controlplane.record_store import ControlPlaneRecord
+from vkgateway.model.api import ApiServerExposure, ExposureType
 from vkgateway.model.clusters import ClusterIdentity
 from vkgateway.programs.supervisor.spec import ProcessSpec, ProcessState, in_group
 
@@ -232,6 +234,11 @@ class FakeDriver:
             can_bind=lambda _address, _port: True,
         )
         return ServerEndpoint("10.0.0.1", port)
+
+    async def publish(
+        self, tenant: str, exposure: ApiServerExposure, *, previous: ExposureType, endpoint: ServerEndpoint
+    ) -> Publication:
+        return Publication(type=exposure.type)
 
     async def find_endpoint(self, tenant: str, *, recorded_port: int) -> ServerEndpoint | None:
         return ServerEndpoint("10.0.0.1", recorded_port)

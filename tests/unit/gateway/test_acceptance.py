@@ -1,5 +1,7 @@
 """Tests of acceptance rules and of the store of accepted specs."""
 
+from typing import Any
+
 import pytest
 
 from vkgateway.arbiter import snapshot
@@ -7,6 +9,7 @@ from vkgateway.gateway.acceptance import PoolFactsLookup, PoolOffer, find_object
 from vkgateway.gateway.accepted_specs import ACCEPTED_SPEC_ANNOTATION, AcceptedSpecs
 from vkgateway.model.api import (
     ApiServerAccess,
+    ApiServerExposure,
     ApiServerStatus,
     ComputeCluster,
     ComputeClusterSpec,
@@ -308,3 +311,28 @@ def test_resources_of_unmanaged_pods_cannot_be_guaranteed() -> None:
     assert verdict.reason == "GuaranteeBeyondPool"
     assert "the largest guarantee that fits is 7; 9 are used by unmanaged pods" in verdict.message
     assert ledger.decide_acceptance(tenant("a", guarantee(7)), computes=[cluster()], templates=TEMPLATES).is_true
+
+
+@pytest.mark.parametrize(
+    ("exposure", "field", "message"),
+    [
+        ({"type": "NodePort", "hostname": "no name"}, "hostname", "'no name' is neither a DNS name"),
+        ({"type": "Ingress"}, "hostname", "type Ingress needs a DNS name"),
+        ({"type": "Ingress", "hostname": "192.0.2.1"}, "hostname", "type Ingress needs a DNS name"),
+        ({"type": "TLSRoute", "hostname": "a.example.org"}, "gateway", "type TLSRoute needs a Gateway"),
+        ({"hostname": "a.example.org"}, "hostname", "type ClusterIP does not use it"),
+        ({"type": "NodePort", "load_balancer_class": "x"}, "loadBalancerClass", "or set the type to LoadBalancer"),
+        (
+            {"type": "Ingress", "hostname": "a.example.org", "source_ranges": ("192.0.2.0/24",)},
+            "sourceRanges",
+            "or set the type to LoadBalancer or NodePort",
+        ),
+        ({"type": "NodePort", "source_ranges": ("192.0.2.1/24",)}, "sourceRanges[0]", "'192.0.2.1/24' is not a range"),
+    ],
+)
+def test_contradicting_exposure_is_refused(exposure: dict[str, Any], field: str, message: str) -> None:
+    access = ApiServerAccess(exposure=ApiServerExposure(**exposure))
+    asked = Tenant(metadata=Meta(name="alpha"), spec=TenantSpec(api_server=access))
+    (objection,) = find_objections(asked, offers={})
+    assert (objection.reason, objection.field) == ("InvalidExposure", f"spec.apiServer.exposure.{field}")
+    assert message in objection.message

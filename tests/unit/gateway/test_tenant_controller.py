@@ -16,6 +16,7 @@ from tests.fakes.clock import AdjustedClock
 from tests.support.waiting import wait_until
 from tests.unit.gateway.conftest import add_compute_cluster, condition, tenant_document
 from vkgateway.controlplane.drivers.base import DriverListener
+from vkgateway.controlplane.publication import Publication
 from vkgateway.gateway.accepted_specs import ACCEPTED_FOR_ANNOTATION, ACCEPTED_SPEC_ANNOTATION
 from vkgateway.gateway.compute_controller import ComputeController
 from vkgateway.gateway.control_plane_reconciler import (
@@ -59,6 +60,8 @@ class Planes:
         self.held: dict[str, asyncio.Event] = {}
         self.waited: Counter[str] = Counter()
         self.broken: dict[str, str] = {}
+        self.publication = Publication()
+        """What the API servers of all tenants are published as."""
 
     def template_names(self) -> list[str]:
         return ["default"]
@@ -73,8 +76,13 @@ class Planes:
             raise UnavailableError(self.broken[name])
         self.there.add(name)
         self.made[name] += 1
-        client = self.server.client(name)
-        return ApiServerAccess(client=client, url=self.server.url, host="127.0.0.1", port=self.server.port)
+        return ApiServerAccess(
+            client=self.server.client(name),
+            url=self.server.url,
+            host="127.0.0.1",
+            port=self.server.port,
+            publication=self.publication,
+        )
 
     async def load_existing(self, tenant: Tenant) -> ApiServerAccess | None:
         name = tenant.metadata.name
@@ -92,6 +100,9 @@ class Planes:
 
     async def run(self, listener: DriverListener) -> None:
         """Nothing changes by itself."""
+
+    async def check_publication(self, tenant: Tenant, access: ApiServerAccess) -> Publication:
+        return self.publication
 
     async def restore_kept_objects(self, tenant: Tenant, access: ApiServerAccess) -> None:
         self.kept[tenant.metadata.name] += 1
@@ -400,6 +411,22 @@ async def test_failed_repair_is_retried_at_the_next_probe(world: World) -> None:
         del world.planes.broken["alpha"]
         await looked_at(world, tenants)
         await wait_until(lambda: world.planes.made["alpha"] == 2)
+
+
+async def test_api_server_is_published_while_its_tenant_stays_ready(world: World) -> None:
+    clock = AdjustedClock()
+    world.planes.publication = Publication.pending("LoadBalancer", "AddressPending", "no address yet")
+    world.create("alpha", pools=[pool(8)])
+    async with world.gateway(clock=clock) as tenants:
+        await wait_until(lambda: world.phase("alpha") == "Ready")
+        assert condition(world.server, "Published", "alpha")["message"] == "no address yet"
+        assert world.get("alpha")["status"]["apiServer"]["url"] == world.planes.server.url
+        world.planes.publication = Publication.at("LoadBalancer", host="192.0.2.7", port=443)
+        clock.passed += PROBE_SECONDS
+        await looked_at(world, tenants)
+        await wait_until(lambda: condition(world.server, "Published", "alpha").get("status") == "True")
+        assert world.get("alpha")["status"]["apiServer"]["url"] == "https://192.0.2.7:443"
+        assert (world.phase("alpha"), world.planes.made["alpha"]) == ("Ready", 2)
 
 
 async def test_lasting_certificate_failure_is_reported(world: World) -> None:

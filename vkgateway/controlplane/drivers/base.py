@@ -10,8 +10,10 @@ from typing import NamedTuple, Protocol
 from vkgateway.controlplane.credentials import Credentials
 from vkgateway.controlplane.plane import ControlPlaneSpec
 from vkgateway.controlplane.plane_files import Authorities
+from vkgateway.controlplane.publication import Publication
 from vkgateway.kube.client import Client
 from vkgateway.kube.write_gate import WriteGate
+from vkgateway.model.api import ApiServerExposure, ExposureType
 from vkgateway.model.clusters import ClusterIdentity
 from vkgateway.translate.egress_rules import NameServerRange
 
@@ -91,6 +93,18 @@ class Driver(Protocol):
         Raises:
             ConflictError: the requested port is in use.
             UnavailableError: no address or port is available yet.
+        """
+
+    async def publish(
+        self, tenant: str, exposure: ApiServerExposure, *, previous: ExposureType, endpoint: ServerEndpoint
+    ) -> Publication:
+        """Expose the API server that serves at `endpoint`; return where clients connect, or why they cannot yet.
+
+        `previous` is the type of the last call. The gateway calls it again until the API server is published, and every
+        minute after that.
+
+        Raises:
+            InputError: the driver has no such exposure.
         """
 
     async def find_endpoint(self, tenant: str, *, recorded_port: int) -> ServerEndpoint | None:

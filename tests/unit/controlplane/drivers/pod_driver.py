@@ -24,6 +24,8 @@ from vkgateway.controlplane.drivers.base import (
 from vkgateway.controlplane.name_server_config import render_corefile, render_hosts_file
 from vkgateway.controlplane.plane import COMPONENTS, ControlPlaneSpec
 from vkgateway.controlplane.plane_files import COREDNS, Authorities, PlaneFiles, render_plane_files
+from vkgateway.controlplane.publication import Publication
+from vkgateway.model.api import ApiServerExposure, ExposureType
 from vkgateway.model.clusters import ClusterIdentity
 from vkgateway.model.errors import ConflictError, InputError, UnavailableError
 from vkgateway.translate.egress_rules import NameServerRange
@@ -136,6 +138,12 @@ class PodDriver:
         if not address:
             raise UnavailableError(f"the Service of tenant {tenant!r} has no address yet")
         return ServerEndpoint(address, PORT)
+
+    async def publish(
+        self, tenant: str, exposure: ApiServerExposure, *, previous: ExposureType, endpoint: ServerEndpoint
+    ) -> Publication:
+        """Clients inside the cluster connect to the Service."""
+        return Publication()
 
     async def find_endpoint(self, tenant: str, *, recorded_port: int) -> ServerEndpoint | None:
         address = await self._cluster.read_service(tenant, "apiserver")

@@ -13,9 +13,11 @@ import pytest
 from tests.fakes.clock import FakeClock
 from tests.unit.controlplane.fakes import FakePrograms, FakeSupervisor
 from tests.unit.controlplane.planes import ALPHA, AUTHORITIES, NOW, tenant_plane
+from vkgateway.controlplane.drivers.base import ServerEndpoint
 from vkgateway.controlplane.drivers.process.driver import ProcessDriver
 from vkgateway.controlplane.plane import COMPONENTS, ControlPlaneSpec
 from vkgateway.controlplane.pod_settings import PodSettings
+from vkgateway.model.api import ApiServerExposure
 from vkgateway.model.errors import ConflictError, InputError, UnavailableError
 
 
@@ -63,6 +65,14 @@ async def test_a_template_for_several_replicas_is_refused(tmp_path: Path) -> Non
     with pytest.raises(InputError, match="requests 2 replicas, and the driver process runs one"):
         await fixture.start(replace(tenant_plane(), pod=PodSettings(replicas=2)))
     assert not fixture.supervisor.starts
+
+
+async def test_an_exposure_outside_the_machine_is_refused(tmp_path: Path) -> None:
+    driver, endpoint = DriverFixture(tmp_path).driver, ServerEndpoint("10.0.0.1", 20001)
+    found = await driver.publish("alpha", ApiServerExposure(), previous="ClusterIP", endpoint=endpoint)
+    assert not found.url
+    with pytest.raises(InputError, match="the driver process has no exposure NodePort"):
+        await driver.publish("alpha", ApiServerExposure(type="NodePort"), previous="ClusterIP", endpoint=endpoint)
 
 
 async def test_start_fails_if_another_program_uses_the_port(tmp_path: Path) -> None:

@@ -103,6 +103,10 @@ class AppliedObjects:
         for key in [key for key in self._applied if _is_part(key, namespace, name)]:
             del self._applied[key]
 
+    def forget_object(self, kind: str, name: str, *, namespace: str) -> None:
+        """Expect one object to be deleted."""
+        self._applied.pop((kind, namespace, name), None)
+
     async def _apply(self, key: _Key, document: Document, digest: str) -> None:
         self._in_flight.add(key)
         try:

@@ -30,12 +30,15 @@ from vkgateway.controlplane.drivers.kubernetes.name_servers import PodNameServer
 from vkgateway.controlplane.drivers.kubernetes.names import API_SERVER, FILES, MOUNT, PORT
 from vkgateway.controlplane.drivers.kubernetes.namespaces import ControlPlaneNamespaces
 from vkgateway.controlplane.drivers.kubernetes.parameters import Parameters, parse_parameters
+from vkgateway.controlplane.drivers.kubernetes.publisher import Publisher
 from vkgateway.controlplane.drivers.kubernetes.pull_secrets import pull_secret_copies
 from vkgateway.controlplane.plane import ControlPlaneSpec
 from vkgateway.controlplane.plane_files import Authorities, PlaneFiles, render_plane_files
+from vkgateway.controlplane.publication import Publication
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
+from vkgateway.model.api import ApiServerExposure, ExposureType
 from vkgateway.model.clusters import ClusterIdentity
 from vkgateway.model.errors import UnavailableError
 
@@ -105,6 +108,7 @@ class KubernetesDriver:
         self._namespaces = ControlPlaneNamespaces(client, applied, prefix=parameters.namespace_prefix, clock=clock)
         self._changes = changes
         self._gateway = gateway
+        self._publisher = Publisher(client, applied)
         self._name_servers = name_servers
         self._clock = clock
 
@@ -137,6 +141,14 @@ class KubernetesDriver:
         if endpoint is None:
             raise UnavailableError(f"Service {namespace}/{API_SERVER} has no address yet")
         return endpoint
+
+    async def publish(
+        self, tenant: str, exposure: ApiServerExposure, *, previous: ExposureType, endpoint: ServerEndpoint
+    ) -> Publication:
+        """See `Driver` and `Publisher`."""
+        return await self._publisher.publish(
+            tenant, exposure, previous=previous, namespace=self._namespaces.name_for(tenant), port=endpoint.port
+        )
 
     async def find_endpoint(self, tenant: str, *, recorded_port: int) -> ServerEndpoint | None:  # noqa: ARG002 - the Service has the port
         """See `Driver`."""

@@ -67,7 +67,7 @@ def control_plane_objects(
             namespace=namespace,
             etcd=plane.etcd_endpoints,
             gateway=gateway,
-            clients=parameters.client_ranges,
+            clients=(*parameters.client_ranges, *plane.client_ranges),
             blocked=parameters.blocked_ranges,
         ),
         *([_disruption_budget(tenant, namespace=namespace)] if replicas > 1 else []),

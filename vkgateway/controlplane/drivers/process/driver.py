@@ -25,8 +25,9 @@ from vkgateway.controlplane.drivers.process.process_specs import component_proce
 from vkgateway.controlplane.drivers.process.programs import ProgramVersions
 from vkgateway.controlplane.plane import COMPONENTS, ControlPlaneSpec
 from vkgateway.controlplane.plane_files import Authorities
+from vkgateway.controlplane.publication import Publication
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
-from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
+from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION, ApiServerExposure, ExposureType
 from vkgateway.model.clusters import ClusterIdentity
 from vkgateway.model.errors import InputError
 from vkgateway.programs.supervisor.client import SupervisorClient
@@ -127,6 +128,22 @@ class ProcessDriver:
             can_bind=self._can_bind,
         )
         return ServerEndpoint(self._address, port)
+
+    async def publish(
+        self,
+        tenant: str,  # noqa: ARG002 - the API server serves at the machine's address in any case
+        exposure: ApiServerExposure,
+        *,
+        previous: ExposureType,  # noqa: ARG002 - nothing to delete
+        endpoint: ServerEndpoint,  # noqa: ARG002 - as before
+    ) -> Publication:
+        """See `Driver`. Raises InputError for every type but ClusterIP."""
+        if exposure.type != "ClusterIP":
+            raise InputError(
+                f"spec.apiServer.exposure.type: the driver process has no exposure {exposure.type}",
+                hint="API servers serve at the gateway's machine. Remove the exposure, or use the driver kubernetes.",
+            )
+        return Publication()
 
     async def find_endpoint(self, tenant: str, *, recorded_port: int) -> ServerEndpoint | None:  # noqa: ARG002 - all share an address
         """See `Driver`."""

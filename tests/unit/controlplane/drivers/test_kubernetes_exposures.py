@@ -1,0 +1,176 @@
+"""Exposure of API servers in pods: objects, addresses in certificates and kubeconfigs, and what is missing."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.fakes.addresses import Addresses
+from tests.fakes.apiserver import FakeApiServer
+from tests.unit.controlplane.drivers.test_kubernetes_driver import NAMESPACE, ManagementWorld
+from tests.unit.controlplane.test_provisioner import tenant
+from vkgateway.controlplane.drivers.kubernetes.exposures import exposure_object, read_route
+from vkgateway.controlplane.pki import alternative_names
+from vkgateway.kube import kubeconfig
+from vkgateway.kube.resources import EVENTS, INGRESSES, NETWORK_POLICIES, PODS, SECRETS, SERVICES, Resource
+from vkgateway.model.api import ApiServerAccess, ApiServerExposure, GatewayReference, Tenant, TenantSpec
+
+INTERNAL = "https://10.215.0.21:6443"
+EDGE = GatewayReference(namespace="edge", name="shared", section_name="tls")
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[ManagementWorld]:
+    async with FakeApiServer() as server, FakeApiServer() as management, management.client("management") as client:
+        Addresses(management.store)
+        yield ManagementWorld(server, tmp_path, management=management, client=client)
+
+
+def exposed(**exposure: Any) -> Tenant:
+    access = ApiServerAccess(exposure=ApiServerExposure(**exposure))
+    return msgspec.structs.replace(tenant(), spec=TenantSpec(api_server=access))
+
+
+def user_server(world: ManagementWorld) -> str:
+    """Return the URL in the kubeconfig of the tenant's admin."""
+    found: str = kubeconfig.parse(world.store.records["alpha"].kubeconfig)["clusters"][0]["cluster"]["server"]
+    return found
+
+
+def certificate_names(world: ManagementWorld) -> frozenset[str]:
+    return alternative_names(base64.b64decode(world.cluster.get(SECRETS, "files", NAMESPACE)["data"]["apiserver.crt"]))
+
+
+def set_status(world: ManagementWorld, resource: Resource, name: str, status: dict[str, Any]) -> None:
+    found = world.cluster.get(resource, name, NAMESPACE) | {"status": status}
+    world.cluster.update(resource, found, name=name, namespace=NAMESPACE, status=True)
+
+
+def client_peers(world: ManagementWorld) -> list[str]:
+    policy = world.cluster.get(NETWORK_POLICIES, "control-plane", NAMESPACE)["spec"]
+    return [peer["ipBlock"]["cidr"] for peer in policy["ingress"][0]["from"] if "ipBlock" in peer]
+
+
+async def test_load_balancer_is_published_when_it_has_an_address(world: ManagementWorld) -> None:
+    wanted = exposed(type="LoadBalancer", load_balancer_class="lb/internal", annotations={"zone": "a"})
+    made = await world.provisioner().provision(wanted)
+    assert (made.url, user_server(world)) == (INTERNAL, INTERNAL)
+    assert made.publication.reason == "AddressPending"
+    service = world.cluster.get(SERVICES, "api-published", NAMESPACE)
+    assert service["metadata"]["annotations"] == {"zone": "a"}
+    assert (service["spec"]["type"], service["spec"]["loadBalancerClass"]) == ("LoadBalancer", "lb/internal")
+    addresses = [{"ip": "192.0.2.7"}, {"hostname": "lb.example.org"}]
+    set_status(world, SERVICES, "api-published", {"loadBalancer": {"ingress": addresses}})
+    made = await world.provisioner().provision(wanted)
+    assert made.publication.url == user_server(world) == "https://192.0.2.7:6443"
+    assert made.url == INTERNAL
+    assert {"192.0.2.7", "lb.example.org", "10.215.0.21"} <= certificate_names(world)
+    loaded = await world.provisioner().load_existing(wanted)
+    assert loaded is not None
+    assert (loaded.url, loaded.publication.url) == (INTERNAL, "https://192.0.2.7:6443")
+
+
+async def test_warning_of_the_cloud_explains_the_missing_address(world: ManagementWorld) -> None:
+    wanted = exposed(type="LoadBalancer")
+    await world.provisioner().provision(wanted)
+    event = {
+        "metadata": {"name": "one"},
+        "involvedObject": {"kind": "Service", "name": "api-published"},
+        "type": "Warning",
+        "message": "Error syncing load balancer: quota exceeded",
+    }
+    world.cluster.create(EVENTS, event, NAMESPACE)
+    made = await world.provisioner().provision(wanted)
+    assert made.publication.message == (
+        "the load balancer of Service api-published has no address yet: Error syncing load balancer: quota exceeded"
+    )
+
+
+async def test_node_port_is_published_at_a_node_with_a_ready_pod(world: ManagementWorld) -> None:
+    wanted = exposed(type="NodePort", port=30443, source_ranges=("192.0.2.0/24",))
+    made = await world.provisioner().provision(wanted)
+    assert made.publication.reason == "AddressPending"
+    labels = world.cluster.get(SERVICES, "api", NAMESPACE)["spec"]["selector"]
+    pod = world.cluster.create(PODS, {"metadata": {"name": "one", "labels": labels}}, NAMESPACE)
+    status = {"hostIP": "10.0.0.5", "conditions": [{"type": "Ready", "status": "True"}]}
+    world.cluster.update(PODS, pod | {"status": status}, name="one", namespace=NAMESPACE, status=True)
+    made = await world.provisioner().provision(wanted)
+    assert made.publication.url == user_server(world) == "https://10.0.0.5:30443"
+    assert "10.0.0.5" in certificate_names(world)
+    assert world.cluster.get(SERVICES, "api-published", NAMESPACE)["spec"]["externalTrafficPolicy"] == "Local"
+    assert client_peers(world) == ["192.0.2.0/24"]
+
+
+async def test_node_port_with_a_hostname_needs_no_address(world: ManagementWorld) -> None:
+    made = await world.provisioner().provision(exposed(type="NodePort", port=30443, hostname="alpha.example.org"))
+    assert made.publication.url == "https://alpha.example.org:30443"
+    assert "alpha.example.org" in certificate_names(world)
+    assert client_peers(world) == ["0.0.0.0/0", "::/0"]
+
+
+async def test_ingress_passes_tls_through(world: ManagementWorld) -> None:
+    wanted = exposed(type="Ingress", hostname="alpha.example.org", ingress_class="nginx")
+    made = await world.provisioner().provision(wanted)
+    assert made.publication.reason == "AddressPending"
+    assert "alpha.example.org" in certificate_names(world)
+    ingress = world.cluster.get(INGRESSES, "api", NAMESPACE)
+    assert ingress["metadata"]["annotations"]["nginx.ingress.kubernetes.io/ssl-passthrough"] == "true"
+    set_status(world, INGRESSES, "api", {"loadBalancer": {"ingress": [{"ip": "192.0.2.9"}]}})
+    made = await world.provisioner().provision(wanted)
+    assert made.publication.url == user_server(world) == "https://alpha.example.org:443"
+    assert client_peers(world) == []
+
+
+async def test_route_without_the_gateway_api_is_not_published(world: ManagementWorld) -> None:
+    made = await world.provisioner().provision(exposed(type="TLSRoute", hostname="alpha.example.org", gateway=EDGE))
+    assert made.publication.reason == "KindMissing"
+    assert "install the Gateway API" in made.publication.message
+    assert made.url == INTERNAL
+
+
+@pytest.mark.parametrize(
+    ("conditions", "reason", "url"),
+    [
+        ([], "AddressPending", ""),
+        ([{"type": "Accepted", "status": "False", "message": "no listener matches"}], "NotAccepted", ""),
+        ([{"type": "Accepted", "status": "True"}], "", "https://alpha.example.org:443"),
+    ],
+)
+def test_route_is_published_when_its_gateway_accepts_it(
+    conditions: list[dict[str, str]], reason: str, url: str
+) -> None:
+    exposure = ApiServerExposure(type="TLSRoute", hostname="alpha.example.org", gateway=EDGE)
+    route = exposure_object("alpha", exposure, namespace=NAMESPACE, api_version="gateway.networking.k8s.io/v1")
+    assert route["spec"]["parentRefs"] == [{"namespace": "edge", "name": "shared", "sectionName": "tls"}]
+    status = {"parents": [{"conditions": conditions}] if conditions else []}
+    found = read_route(exposure, msgspec.json.encode(route | {"status": status}))
+    assert (found.reason, found.url) == (reason, url)
+    assert "alpha.example.org" in found.names
+
+
+async def test_another_type_deletes_the_object_of_the_former_one(world: ManagementWorld) -> None:
+    await world.provisioner().provision(exposed(type="Ingress", hostname="alpha.example.org"))
+    await world.provisioner().provision(exposed(type="NodePort", port=30443, hostname="alpha.example.org"))
+    assert world.cluster.find(INGRESSES, "api", NAMESPACE) is None
+    assert world.cluster.find(SERVICES, "api-published", NAMESPACE) is not None
+    made = await world.provisioner().provision(tenant())
+    assert world.cluster.find(SERVICES, "api-published", NAMESPACE) is None
+    assert world.cluster.find(SERVICES, "api", NAMESPACE) is not None
+    assert user_server(world) == made.url == INTERNAL
+
+
+async def test_check_reports_a_changed_address_and_changes_nothing_else(world: ManagementWorld) -> None:
+    wanted = exposed(type="LoadBalancer")
+    made = await world.provisioner().provision(wanted)
+    set_status(world, SERVICES, "api-published", {"loadBalancer": {"ingress": [{"ip": "192.0.2.7"}]}})
+    endpoint = await world.create_driver().find_endpoint("alpha", recorded_port=6443)
+    assert endpoint is not None
+    found = await world.provisioner().check_publication(wanted, endpoint=endpoint)
+    assert found.url == "https://192.0.2.7:6443"
+    assert not made.publication.fits(found)
+    assert user_server(world) == INTERNAL

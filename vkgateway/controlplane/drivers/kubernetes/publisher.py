@@ -1,0 +1,144 @@
+"""Exposure of API servers outside the management cluster: objects written, their status read."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from typing import Final
+
+import msgspec
+
+from vkgateway.controlplane.drivers.kubernetes.applied_objects import AppliedObjects
+from vkgateway.controlplane.drivers.kubernetes.exposures import (
+    OBJECT_NAMES,
+    exposure_object,
+    read_ingress,
+    read_route,
+    read_service,
+)
+from vkgateway.controlplane.drivers.kubernetes.names import CONTROL_PLANE, pod_selector
+from vkgateway.controlplane.publication import Publication
+from vkgateway.kube import errors
+from vkgateway.kube.apply import Discovery
+from vkgateway.kube.client import Client
+from vkgateway.kube.resources import EVENTS, INGRESSES, PODS, SERVICES, Resource
+from vkgateway.model.api import ApiServerExposure, ExposureType
+from vkgateway.model.objects import Condition, is_condition_true
+
+_ROUTE_VERSIONS: Final = tuple(f"gateway.networking.k8s.io/{version}" for version in ("v1", "v1alpha3", "v1alpha2"))
+_REFUSALS: Final = (errors.Invalid, errors.Forbidden, errors.BadRequest)
+
+
+class _PodStatus(msgspec.Struct, rename="camel"):
+    host_ip: str = msgspec.field(default="", name="hostIP")
+    conditions: tuple[Condition, ...] = ()
+
+
+class _Pod(msgspec.Struct):
+    status: _PodStatus = msgspec.field(default_factory=_PodStatus)
+
+
+class _Event(msgspec.Struct, rename="camel"):
+    type: str = ""
+    message: str = ""
+    last_timestamp: str | None = None
+
+
+_decode_pod: Final = msgspec.json.Decoder(_Pod).decode
+_decode_event: Final = msgspec.json.Decoder(_Event).decode
+
+
+class Publisher:
+    """Writes the object of an exposure, and reads where it leads. Every call may be repeated."""
+
+    def __init__(self, client: Client, applied: AppliedObjects) -> None:
+        self._client = client
+        self._objects = applied
+
+    async def publish(
+        self, tenant: str, exposure: ApiServerExposure, *, previous: ExposureType, namespace: str, port: int
+    ) -> Publication:
+        """Expose an API server, and delete the object of the previous type of exposure. `port` is that of `api`.
+
+        What the management cluster refuses is the reason why the API server is not published, not an error: the control
+        plane works without.
+        """
+        wanted = OBJECT_NAMES.get(exposure.type)
+        if previous in OBJECT_NAMES and OBJECT_NAMES[previous] != wanted:
+            await self._delete(previous, namespace=namespace)
+        if wanted is None:
+            return Publication()
+        resource = await self._find_resource(exposure.type)
+        if resource is None:
+            return Publication.pending(
+                exposure.type,
+                "KindMissing",
+                "the management cluster has no kind TLSRoute; install the Gateway API, or choose another exposure",
+            )
+        document = exposure_object(tenant, exposure, namespace=namespace, port=port, api_version=resource.api_version)
+        try:
+            await self._objects.apply([document])
+        except _REFUSALS as error:
+            message = f"the management cluster refuses {wanted[0]} {namespace}/{wanted[1]}: {error.message}"
+            return Publication.pending(exposure.type, "Refused", message)
+        stored = await self._client.get(resource, wanted[1], namespace=namespace)
+        return await self._read(exposure, stored, tenant=tenant, namespace=namespace)
+
+    async def _read(self, exposure: ApiServerExposure, stored: bytes, *, tenant: str, namespace: str) -> Publication:
+        if exposure.type == "TLSRoute":
+            return read_route(exposure, stored)
+        if exposure.type == "Ingress":
+            return read_ingress(exposure, stored)
+        nodes = await self._node_addresses(tenant, namespace=namespace) if exposure.type == "NodePort" else []
+        found = read_service(exposure, stored, nodes=nodes)
+        if exposure.type == "LoadBalancer" and not found.url and (warning := await self._last_warning(namespace)):
+            return replace(found, message=f"{found.message}: {warning}")
+        return found
+
+    async def _node_addresses(self, tenant: str, *, namespace: str) -> list[str]:
+        """Return the addresses of the nodes that have a ready pod of the control plane, sorted."""
+        selector = ",".join(f"{key}={value}" for key, value in pod_selector(tenant, CONTROL_PLANE).items())
+        found: set[str] = set()
+        async for page in self._client.list_pages(PODS, namespace=namespace, label_selector=selector):
+            pods = [_decode_pod(item) for item in page.items]
+            found |= {pod.status.host_ip for pod in pods if is_condition_true(pod.status.conditions, "Ready")}
+        return sorted(found - {""})
+
+    async def _last_warning(self, namespace: str) -> str:
+        """Return the last warning about the Service; cloud controllers explain there why it has no address."""
+        kind, name = OBJECT_NAMES["LoadBalancer"]
+        about = f"involvedObject.kind={kind},involvedObject.name={name},type=Warning"
+        events: list[_Event] = []
+        with contextlib.suppress(errors.Forbidden):
+            async for page in self._client.list_pages(EVENTS, namespace=namespace, field_selector=about):
+                events += [_decode_event(item) for item in page.items]
+        warnings = [event for event in events if event.type == "Warning"]
+        return max(warnings, key=lambda event: event.last_timestamp or "").message if warnings else ""
+
+    async def _delete(self, exposed: ExposureType, *, namespace: str) -> None:
+        resource, (kind, name) = await self._find_resource(exposed), OBJECT_NAMES[exposed]
+        if resource is not None:
+            self._objects.forget_object(kind, name, namespace=namespace)
+            with contextlib.suppress(errors.NotFound):
+                await self._client.delete(resource, name, namespace=namespace)
+
+    async def _find_resource(self, exposed: ExposureType) -> Resource | None:
+        """Return the resource of an exposure's object; None if the management cluster has none.
+
+        TLSRoutes are of the newest version that it serves.
+        """
+        if exposed in _RESOURCES:
+            return _RESOURCES[exposed]
+        discovery = Discovery(self._client)
+        for version in _ROUTE_VERSIONS:
+            with contextlib.suppress(errors.NotFound):
+                if found := await discovery.find_resource(version, "TLSRoute"):
+                    return found
+        return None
+
+
+_RESOURCES: Final[dict[ExposureType, Resource]] = {
+    "NodePort": SERVICES,
+    "LoadBalancer": SERVICES,
+    "Ingress": INGRESSES,
+}
