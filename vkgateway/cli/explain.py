@@ -52,7 +52,8 @@ async def explain(
 
     if (tenant is None) == (kubeconfig is None):
         raise click.UsageError("give either --tenant NAME or --kubeconfig FILE")
-    async with tenant_pods.tenant_cluster(kubeconfig, tenant, data_dir) as client:
+    management = gateway.cluster_kubeconfig(data_dir)
+    async with tenant_pods.tenant_cluster(kubeconfig, tenant, data_dir, management=management) as client:
         found_pod = await tenant_pods.get_pod(client, namespace, pod)
         siblings = await tenant_pods.list_pods(client, namespace)
         companions = await tenant_pods.companion_objects(client, [found_pod], among=siblings)

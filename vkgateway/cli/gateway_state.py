@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import click
 
+from vkgateway.cli.options import KUBECONFIG_VARIABLE
 from vkgateway.model.errors import ConflictError, InputError, NotFoundError, UnavailableError, VkgatewayError
 
 if TYPE_CHECKING:
@@ -28,7 +30,10 @@ _STATE_TIMEOUT: Final = 30.0
 _WHAT_IF_TIMEOUT: Final = 180.0
 """Timeout of a what-if question in seconds: the gateway answers questions one at a time."""
 _SETTINGS_FILE: Final = "gateway.yaml"
-_NO_GATEWAY_HINT: Final = "Start an embedded platform with `vkgateway up`, or set --gateway URL."
+_NO_GATEWAY_HINT: Final = (
+    "Start an embedded platform with `vkgateway up`, or set --gateway-kubeconfig FILE for a gateway in a cluster."
+)
+_FORWARD_HINT: Final = "Check the pod with kubectl; the user needs the Role vkgateway-state-reader."
 _VERSION_HINT: Final = "The gateway may have another version. Restart it with `vkgateway up`."
 _REFUSED_STATUS: Final = 422
 _UNIX_SCHEME: Final = "unix://"
@@ -42,6 +47,22 @@ class GatewayEndpoint:
     url: str | None = None
     token_file: Path | None = None
     ca: Path | None = None
+    kubeconfig: Path | None = None
+    """Kubeconfig of the management cluster in which the gateway runs as a pod."""
+
+    def cluster_kubeconfig(self, data_dir: Path) -> Path | None:
+        """Return the kubeconfig through which to reach the gateway; None if a URL or the socket leads to it.
+
+        The environment counts only if the data directory has no settings of a gateway.
+        """
+        if self.url is not None or self.kubeconfig is not None:
+            return None if self.url is not None else self.kubeconfig
+        from_environment = os.environ.get(KUBECONFIG_VARIABLE, "")
+        return Path(from_environment) if from_environment and not has_gateway_settings(data_dir) else None
+
+    def or_cluster(self, kubeconfig: Path | None) -> GatewayEndpoint:
+        """Return the gateway in the cluster of `kubeconfig`, unless the options name another."""
+        return self if self.url or self.kubeconfig else replace(self, kubeconfig=kubeconfig)
 
 
 def gateway_option(command: F) -> F:
@@ -49,12 +70,24 @@ def gateway_option(command: F) -> F:
 
     @functools.wraps(command)
     def wrapped(
-        *args: Any, gateway: str | None, gateway_token_file: Path | None, gateway_ca: Path | None, **options: Any
+        *args: Any,
+        gateway: str | None,
+        gateway_token_file: Path | None,
+        gateway_ca: Path | None,
+        gateway_kubeconfig: Path | None,
+        **options: Any,
     ) -> Any:
-        return command(*args, gateway=GatewayEndpoint(gateway, gateway_token_file, gateway_ca), **options)
+        endpoint = GatewayEndpoint(gateway, gateway_token_file, gateway_ca, gateway_kubeconfig)
+        return command(*args, gateway=endpoint, **options)
 
     readable = click.Path(path_type=Path, dir_okay=False, exists=True)
     for option in (
+        click.option(
+            "--gateway-kubeconfig",
+            type=click.Path(path_type=Path, dir_okay=False),
+            help="Kubeconfig of the management cluster, to reach a gateway that runs there as a pod. "
+            f"[env: {KUBECONFIG_VARIABLE}, if DATA_DIR has no gateway.yaml]",
+        ),
         click.option(
             "--gateway-ca",
             type=readable,
@@ -80,6 +113,11 @@ def gateway_option(command: F) -> F:
     ):
         wrapped = option(wrapped)
     return cast("F", wrapped)
+
+
+def has_gateway_settings(data_dir: Path) -> bool:
+    """Return whether the data directory has the settings of a gateway on this machine."""
+    return (data_dir / _SETTINGS_FILE).exists()
 
 
 def load_gateway_settings(data_dir: Path) -> Config:
@@ -129,8 +167,7 @@ async def _get_answer(
     path: str, query: Mapping[str, str], data_dir: Path, gateway: GatewayEndpoint, *, timeout: float
 ) -> bytes:
     """Return the body of the gateway's answer. Raises InputError, NotFoundError, UnavailableError."""
-    url = gateway.url if gateway.url is not None else f"{_UNIX_SCHEME}{_socket_path(data_dir)}"
-    status, body = await _send_request(url, gateway, path, query, timeout=timeout)
+    url, status, body = await _request_answer(path, query, data_dir, gateway, timeout=timeout)
     if status in (401, 403):
         message = body.decode(errors="replace").strip()
         raise UnavailableError(
@@ -142,6 +179,26 @@ async def _get_answer(
     if status != 200:
         raise UnavailableError(f"the gateway at {url} answers with HTTP status {status}", hint=_VERSION_HINT)
     return body
+
+
+async def _request_answer(
+    path: str, query: Mapping[str, str], data_dir: Path, gateway: GatewayEndpoint, *, timeout: float
+) -> tuple[str, int, bytes]:
+    """Return the gateway's address, and the HTTP status and body of its answer."""
+    from vkgateway.cli.cluster_gateway import forward_gateway
+
+    kubeconfig = gateway.cluster_kubeconfig(data_dir)
+    if kubeconfig is None:
+        url = gateway.url if gateway.url is not None else f"{_UNIX_SCHEME}{_socket_path(data_dir)}"
+        return url, *await _send_request(url, gateway, path, query, timeout=timeout)
+    async with forward_gateway(kubeconfig, data_dir) as forwarded:
+        try:
+            answer = await _send_request(forwarded.url, gateway, path, query, token=forwarded.token, timeout=timeout)
+        except UnavailableError as error:
+            raise UnavailableError(
+                f"the gateway's pod is unreachable: {forwarded.forward.problem or error}", hint=_FORWARD_HINT
+            ) from error
+        return f"the cluster of {kubeconfig}", *answer
 
 
 def _decode_refusal(body: bytes) -> VkgatewayError:
@@ -165,14 +222,17 @@ def _socket_path(data_dir: Path) -> Path:
 
 
 async def _send_request(
-    url: str, gateway: GatewayEndpoint, path: str, query: Mapping[str, str], *, timeout: float
+    url: str, gateway: GatewayEndpoint, path: str, query: Mapping[str, str], *, timeout: float, token: str = ""
 ) -> tuple[int, bytes]:
-    """Return the HTTP status and body of the gateway's answer. Raises InputError, UnavailableError."""
+    """Return the HTTP status and body of the gateway's answer. Raises InputError, UnavailableError.
+
+    `token` is for a forwarded port, whose tunnel the API server secures.
+    """
     import aiohttp
 
     limits = aiohttp.ClientTimeout(total=timeout)
     try:
-        with _open_connector(url, gateway) as (base_url, connector, headers):
+        with _open_connector(url, gateway, token=token) as (base_url, connector, headers):
             async with (
                 aiohttp.ClientSession(connector=connector, timeout=limits, headers=headers) as session,
                 session.get(f"{base_url}/{path}", params=query) as answer,
@@ -186,7 +246,9 @@ async def _send_request(
 
 
 @contextmanager
-def _open_connector(url: str, gateway: GatewayEndpoint) -> Iterator[tuple[str, BaseConnector, dict[str, str]]]:
+def _open_connector(
+    url: str, gateway: GatewayEndpoint, *, token: str = ""
+) -> Iterator[tuple[str, BaseConnector, dict[str, str]]]:
     """Yield base URL, connector and headers for requests to the gateway."""
     import aiohttp
 
@@ -197,8 +259,8 @@ def _open_connector(url: str, gateway: GatewayEndpoint) -> Iterator[tuple[str, B
         with short_socket_path(Path(url.removeprefix(_UNIX_SCHEME))) as path:
             yield "http://gateway", aiohttp.UnixConnector(path), {}
     elif url.startswith(_HTTPS_SCHEME):
-        context = client_context(ca=gateway.ca.read_bytes() if gateway.ca else None)
-        token = gateway.token_file.read_text().strip() if gateway.token_file else ""
+        context = client_context(ca=gateway.ca.read_bytes() if gateway.ca else None, insecure=bool(token))
+        token = token or (gateway.token_file.read_text().strip() if gateway.token_file else "")
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         yield url.rstrip("/"), aiohttp.TCPConnector(ssl=context), headers
     else:

@@ -15,6 +15,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 
+KUBECONFIG_VARIABLE = "VKGATEWAY_KUBECONFIG"
 DATA_DIR_VARIABLE = "VKGATEWAY_DATA_DIR"
 DATA_DIR_HELP = f"Directory of the platform's files. [env: {DATA_DIR_VARIABLE}; default: ~/.local/share/vkgateway]"
 _ROOT_KEY = "vkgateway.data_dir"
@@ -99,7 +100,7 @@ def cluster_options(command: F) -> F:
     with_kubeconfig = click.option(
         "--kubeconfig",
         type=click.Path(path_type=Path, dir_okay=False),
-        envvar="VKGATEWAY_KUBECONFIG",
+        envvar=KUBECONFIG_VARIABLE,
         show_envvar=True,
         help="Kubeconfig of the management cluster. [default: DATA_DIR/compute.kubeconfig]",
     )(command)

@@ -17,8 +17,12 @@ if TYPE_CHECKING:
 
 
 @contextlib.asynccontextmanager
-async def tenant_cluster(kubeconfig: Path | None, tenant: str | None, data_dir: Path) -> AsyncIterator[Client]:
-    """Connect to the tenant of a kubeconfig, or to a tenant of the platform by name.
+async def tenant_cluster(
+    kubeconfig: Path | None, tenant: str | None, data_dir: Path, *, management: Path | None = None
+) -> AsyncIterator[Client]:
+    """Connect to the tenant of a kubeconfig, or to a tenant by name through the management cluster.
+
+    `management` is the kubeconfig of the management cluster; by default that of the platform in `data_dir`.
 
     Raises:
         InputError: neither is given, or the file is not usable.
@@ -27,7 +31,7 @@ async def tenant_cluster(kubeconfig: Path | None, tenant: str | None, data_dir: 
     """
     from vkgateway.kube import errors
 
-    async with await _connect_tenant(kubeconfig, tenant, data_dir) as client:
+    async with await _connect_tenant(kubeconfig, tenant, data_dir, management) as client:
         try:
             yield client
         except errors.Unreachable as error:
@@ -41,7 +45,9 @@ async def tenant_cluster(kubeconfig: Path | None, tenant: str | None, data_dir: 
             raise UnavailableError(message, hint="Select a readable namespace with -n NAMESPACE.") from error
 
 
-async def _connect_tenant(kubeconfig: Path | None, tenant: str | None, data_dir: Path) -> Client:
+async def _connect_tenant(
+    kubeconfig: Path | None, tenant: str | None, data_dir: Path, management_kubeconfig: Path | None
+) -> Client:
     from vkgateway.cli import cluster
     from vkgateway.cli.tenant_kubeconfig import fetch_kubeconfig
     from vkgateway.kube.client import Client
@@ -50,7 +56,7 @@ async def _connect_tenant(kubeconfig: Path | None, tenant: str | None, data_dir:
         return Client.from_kubeconfig(kubeconfig, name="the tenant")
     if not tenant:
         raise InputError("no tenant given", hint="Give --tenant NAME or --kubeconfig FILE.")
-    async with cluster.management_cluster(data_dir, None) as management:
+    async with cluster.management_cluster(data_dir, management_kubeconfig) as management:
         document = await fetch_kubeconfig(management, tenant)
     return tenant_client(document, tenant)
 

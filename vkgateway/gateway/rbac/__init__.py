@@ -23,6 +23,11 @@ def control_plane_roles() -> list[dict[str, Any]]:
     return _read_manifests("control-planes.yaml")
 
 
+def state_reader_roles() -> list[dict[str, Any]]:
+    """Return the manifests for users who read the gateway's state through the management cluster."""
+    return _read_manifests("state-reader.yaml")
+
+
 def _read_manifests(file: str) -> list[dict[str, Any]]:
     text = (resources.files(__name__) / file).read_text()
     return [document for document in yaml.safe_load_all(text) if document]
