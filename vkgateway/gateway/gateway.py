@@ -148,15 +148,20 @@ class Gateway:
         """Return a client of a compute cluster; without a connection, it is the management cluster itself."""
         client_name = f"compute cluster {name}"
         if connection is None:
-            return connect_management(self._settings, name=client_name).guard_writes(self._gate)
-        return Client(
+            return self._as_compute_client(connect_management(self._settings, name=client_name))
+        client = Client(
             connection.server,
             ssl=connection.ssl_context(),
             token=connection.token_source(),
             name=client_name,
             max_connections=self._settings.sync.connections,
             server_hostname=connection.tls_server_name or None,
-        ).guard_writes(self._gate)
+        )
+        return self._as_compute_client(client)
+
+    def _as_compute_client(self, client: Client) -> Client:
+        client.traffic = metrics.TRAFFIC["compute"]
+        return client.guard_writes(self._gate)
 
     def _all_tenants(self) -> Collection[Tenant] | None:
         reflector = self.tenant_controller.tenants
@@ -178,6 +183,7 @@ class Gateway:
         metrics.count_tenants(self.tenant_controller.tenant_phases())
         metrics.count_compute_clusters(link.is_reachable for link in self.compute_controller.clusters.links.values())
         await asyncio.to_thread(self._observer.update_metrics)
+        metrics.count_traffic()
         metrics.measure_queue(self.engine.queue, tenants=self.tenant_controller.tenant_names())
 
 

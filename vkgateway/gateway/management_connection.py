@@ -6,6 +6,7 @@ import socket
 from pathlib import Path
 
 from vkgateway.gateway.config import Config
+from vkgateway.gateway.metrics import TRAFFIC
 from vkgateway.kube.client import Client
 from vkgateway.model.errors import InputError
 
@@ -23,11 +24,16 @@ def connect_management(settings: Config, *, name: str) -> Client:
         file = platform if platform.exists() else None
     if file is None:
         try:
-            return Client.in_cluster(name=name, max_connections=connections)
+            client = Client.in_cluster(name=name, max_connections=connections)
         except InputError as error:
             hint = "Set managementCluster.kubeconfig, or start an embedded platform with `vkgateway up`."
             raise InputError(f"no connection to {name}: {error}", hint=hint) from error
-    return Client.from_kubeconfig(file, context=management.context or None, name=name, max_connections=connections)
+    else:
+        client = Client.from_kubeconfig(
+            file, context=management.context or None, name=name, max_connections=connections
+        )
+    client.traffic = TRAFFIC["management"]
+    return client
 
 
 def primary_address() -> str:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter as Count
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final, Protocol
 
 from prometheus_client import Counter, Gauge, Histogram
 
+from vkgateway.kube.traffic import Traffic
 from vkgateway.sync.arbiter_metrics import count_decisions, observe_cycle, observe_start, observe_state
 
 __all__ = [
+    "API_REQUESTS",
+    "API_WATCHES",
     "BLOCKED_TENANTS",
     "COMPUTE_CLUSTERS",
     "DATASTORE",
@@ -23,9 +26,11 @@ __all__ = [
     "PHASES",
     "QUEUE_DEPTH",
     "TENANTS",
+    "TRAFFIC",
     "count_compute_clusters",
     "count_decisions",
     "count_tenants",
+    "count_traffic",
     "measure_datastore",
     "measure_loop_lag",
     "measure_queue",
@@ -61,6 +66,17 @@ BLOCKED_TENANTS: Final = Gauge(
     "Tenants whose writes to the datastore are blocked because they were filling it.",
 )
 
+API_REQUESTS: Final = Counter(
+    "vkgateway_api_requests",
+    "Requests that the gateway sent to API servers, by kind of cluster and method; watches have the method WATCH.",
+    ["cluster", "method"],
+)
+API_WATCHES: Final = Gauge("vkgateway_api_watches", "Open watches of the gateway, by kind of cluster.", ["cluster"])
+
+TRAFFIC: Final[Mapping[str, Traffic]] = {kind: Traffic() for kind in ("management", "compute", "tenant")}
+"""Counts of the clients of each kind of cluster."""
+_reported_requests: Final[dict[str, Count[str]]] = {kind: Count() for kind in TRAFFIC}
+
 LAG_SECONDS: Final = 1.0
 
 
@@ -94,6 +110,16 @@ def measure_datastore(*, in_use: int, file: int, quota: int, blocked: int) -> No
     for what, size in (("in_use", in_use), ("file", file), ("quota", quota)):
         DATASTORE.labels(what).set(size)
     BLOCKED_TENANTS.set(blocked)
+
+
+def count_traffic() -> None:
+    """Update the metrics of requests and watches from the clients' counts, which are cheaper to increment."""
+    for kind, traffic in TRAFFIC.items():
+        reported = _reported_requests[kind]
+        for method, count in traffic.requests.items():
+            API_REQUESTS.labels(kind, method).inc(count - reported[method])
+        reported.update(traffic.requests - reported)
+        API_WATCHES.labels(kind).set(traffic.open_watches)
 
 
 async def measure_loop_lag() -> None:

@@ -21,6 +21,7 @@ from vkgateway.gateway.addresses import GatewayAddress
 from vkgateway.gateway.config import Config, Services
 from vkgateway.gateway.datastore import LazyDatastore
 from vkgateway.gateway.interfaces import ApiServerAccess, OnStep
+from vkgateway.gateway.metrics import TRAFFIC
 from vkgateway.gateway.name_servers import ForwardingNameServers
 from vkgateway.kube.client import Client
 from vkgateway.kube.write_gate import WriteGate
@@ -102,8 +103,10 @@ class ProvisionedControlPlanes:
         await self._driver.run(listener)
 
     def _api_server_access(self, plane: ControlPlane) -> ApiServerAccess:
+        client = plane.create_client(max_connections=self._connections)
+        client.traffic = TRAFFIC["tenant"]
         return ApiServerAccess(
-            client=plane.create_client(max_connections=self._connections).guard_writes(self._gate),
+            client=client.guard_writes(self._gate),
             url=plane.url,
             host=plane.address,
             port=plane.port,

@@ -18,6 +18,7 @@ from vkgateway.kube.endpoint import Endpoint
 from vkgateway.kube.requests import JSON, Params, RequestBuilder
 from vkgateway.kube.response_streams import ResponseStream
 from vkgateway.kube.responses import ResponseTooLargeError
+from vkgateway.kube.traffic import Traffic
 from vkgateway.kube.write_gate import WriteGate
 from vkgateway.model.errors import VkgatewayError
 
@@ -44,6 +45,8 @@ class Transport:
     `streaming_lists` says whether the server may support streaming lists; reflectors reset it if the server does not.
     `single_server` says that no other server changes these objects, so that its watch cache is never older than earlier
     responses. Then reflectors start with a list from the watch cache.
+
+    `traffic` counts requests. Clients may share one.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class Transport:
         self.name: Final = name or self.server
         self.server_hostname: Final = server_hostname
         self.dialer: Final = HostDialer()
+        self.traffic = Traffic()
         self._token = token
         self._renewal = renewal
         self._renewed_at = float("-inf")
@@ -111,6 +115,7 @@ class Transport:
             metadata_only=metadata_only,
             token="" if self._token is None else await _fetch_token(self._token, self.name),
         )
+        self.traffic.count_request(method)
         try:
             response = await connections.request_pool.request(method, message, timeout=timeout, permit=permit)
         except ResponseTooLargeError as error:
@@ -147,7 +152,8 @@ class Transport:
             self._check_open()
             if stream.response.status >= 300:
                 raise await self._stream_error(path, stream)
-            yield stream
+            with self.traffic.count_watch():
+                yield stream
         finally:
             streams.release_stream(stream)
 

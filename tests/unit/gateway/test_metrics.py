@@ -39,3 +39,20 @@ def test_every_metric_is_documented() -> None:
     for metric in ours:
         shown = metric.name + ("_total" if metric.type == "counter" else "")
         assert f"`{shown}" in page, shown
+
+
+def test_traffic_counts_each_request_once() -> None:
+    traffic = metrics.TRAFFIC["tenant"]
+    before = requests("GET")
+    for _ in range(2):
+        traffic.count_request("GET")
+        metrics.count_traffic()
+        metrics.count_traffic()
+    assert requests("GET") - before == 2
+    with traffic.count_watch():
+        metrics.count_traffic()
+        assert REGISTRY.get_sample_value("vkgateway_api_watches", {"cluster": "tenant"}) == 1
+
+
+def requests(method: str) -> float:
+    return REGISTRY.get_sample_value("vkgateway_api_requests_total", {"cluster": "tenant", "method": method}) or 0.0
