@@ -42,6 +42,7 @@ class PoolNodes:
 
     def __init__(self, nodes: Iterable[NodeView]) -> None:
         self.nodes: Final = tuple(nodes)
+        self._label_values: Final[dict[str, frozenset[str]]] = {}
 
     @cached_property
     def node_names(self) -> frozenset[str]:
@@ -50,7 +51,21 @@ class PoolNodes:
 
     def label_values(self, label: str) -> frozenset[str]:
         """Return the values of a label on the nodes, including an empty one if some node does not carry it."""
-        return frozenset(node.metadata.labels.get(label, "") for node in self.nodes)
+        found = self._label_values.get(label)
+        if found is None:
+            found = frozenset(node.metadata.labels.get(label, "") for node in self.nodes)
+            self._label_values[label] = found
+        return found
+
+    @cached_property
+    def has_several_usable(self) -> bool:
+        """Whether more than one node is usable."""
+        return sum(node.is_usable for node in self.nodes) > 1
+
+    @cached_property
+    def pod_ranges(self) -> tuple[str, ...]:
+        """CIDRs of the nodes' pods, sorted."""
+        return tuple(sorted({cidr for node in self.nodes for cidr in node.spec.pod_cidrs}))
 
     @cached_property
     def total_allocatable(self) -> dict[str, str]:
@@ -84,8 +99,11 @@ class PoolNodes:
 
         A scheduler plug-in of the compute cluster implements such a resource.
         """
-        offered = {name for node in self.nodes for name in node.status.allocatable}
-        return {name: PASSTHROUGH_AMOUNT for name in names if name not in offered}
+        return {name: PASSTHROUGH_AMOUNT for name in names if name not in self._offered_names}
+
+    @cached_property
+    def _offered_names(self) -> frozenset[str]:
+        return frozenset(name for node in self.nodes for name in node.status.allocatable)
 
     @cached_property
     def common_labels(self) -> dict[str, str]:

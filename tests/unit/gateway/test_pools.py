@@ -96,3 +96,10 @@ def test_shared_nodes_are_named() -> None:
     pools = {"all": PoolNodes(nodes), "a100": PoolNodes(nodes[:4]), "h100": PoolNodes(nodes[4:])}
     assert shared_nodes(pools) == "pools all and a100 share a, b, c and 1 more; pools all and h100 share e"
     assert shared_nodes({name: pools[name] for name in ("a100", "h100")}) == ""
+
+
+def test_aggregates_are_computed_once() -> None:
+    nodes = PoolNodes([node("a", {GPU: "8"}), node("b", {GPU: "8"}, ready=False)])
+    assert nodes.label_values("zone") is nodes.label_values("zone")
+    assert nodes.pod_ranges is nodes.pod_ranges
+    assert not nodes.has_several_usable

@@ -129,7 +129,9 @@ class SizePolicy:
         if not binding.link.nodes.is_complete:
             return None
         found = binding.link.nodes.nodes_behind(binding.pool)
-        several = sum(each.is_usable for each in found.nodes) > 1
         return PoolNodeSizes(
-            virtual_node=node, usable_sizes=found.usable_sizes, all_sizes=found.largest_sizes, has_several=several
+            virtual_node=node,
+            usable_sizes=found.usable_sizes,
+            all_sizes=found.largest_sizes,
+            has_several=found.has_several_usable,
         )

@@ -161,7 +161,7 @@ class NetworkPolicyReconciler:
     def _build_fence(self, link: ComputeLink, namespace: str, uid: str) -> IsolationPolicies:
         policy_context = PolicyContext(
             namespaces=self._scope.cache.namespace_labels(),
-            pod_ranges=sorted({cidr for node in link.nodes.store.values() for cidr in node.spec.pod_cidrs}),
+            pod_ranges=link.nodes.pool_nodes({}).pod_ranges,
             resolvers=self._resolvers.resolver_endpoints(link),
             name_servers=self._resolvers.listening_range,
         )
