@@ -22,7 +22,7 @@ from vkgateway.model.names import SYSTEM_NAMESPACE
 Document = dict[str, Any]
 _DIGESTS = {
     "computeclusters.vkgateway.io": (1, "2038705e6f208a7c"),
-    "tenants.vkgateway.io": (1, "06c6b6d00b33237d"),
+    "tenants.vkgateway.io": (2, "daead5866d5efccf"),
 }
 
 
