@@ -16,6 +16,7 @@ from vkgateway.gateway import rbac
 from vkgateway.gateway.config import Config
 from vkgateway.gateway.definitions import VERSION_ANNOTATION, load_definitions
 from vkgateway.gateway.settingsfile import load_settings
+from vkgateway.kubelet.node_stats_reader import CADVISOR, PROBES, RESOURCE, SUMMARY
 from vkgateway.model.names import CONTROL_PLANE_LABEL, SYSTEM_NAMESPACE, TENANT_LABEL
 
 EXTERNAL = (
@@ -269,3 +270,18 @@ def test_volumes_of_etcd(helm: Helm) -> None:
     assert claims("--set=etcd.persistence.storageClass=fast")[0]["spec"]["storageClassName"] == "fast"
     assert claims("--set=etcd.persistence.storageClass=-")[0]["spec"]["storageClassName"] == ""
     assert claims("--set=etcd.persistence.enabled=false") == []
+
+
+def test_writes_of_the_service_account_are_confined_by_labels(helm: Helm) -> None:
+    objects = helm.render()
+    spec = objects.get("ValidatingAdmissionPolicy", "vkgateway-writes")["spec"]
+    (condition,) = spec["matchConditions"]
+    assert "system:serviceaccount:vkgateway-system:vkgateway" in condition["expression"]
+    labels, paths = (one["expression"] for one in spec["validations"])
+    assert f'"{TENANT_LABEL}" in' in labels
+    assert f'"{CONTROL_PLANE_LABEL}" in' in labels
+    for query in (SUMMARY, RESOURCE, CADVISOR, PROBES):
+        assert f'"/{query.path}"' in paths
+    binding = objects.get("ValidatingAdmissionPolicyBinding", "vkgateway-writes")["spec"]
+    assert binding == {"policyName": "vkgateway-writes", "validationActions": ["Deny"]}
+    assert not helm.render("--set=rbac.confineWrites=false").kinds("ValidatingAdmissionPolicy")
