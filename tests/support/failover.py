@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import sys
 import time
@@ -20,8 +21,11 @@ from tests.support.waiting import wait_until
 from tests.support.wire import Wire, Write
 from vkgateway.controlplane.pki import Authority
 from vkgateway.gateway import config, settingsfile
+from vkgateway.gateway.certificate_authority import ensure_authority
 from vkgateway.kube import kubeconfig
 from vkgateway.kube.resources import COMPUTE_CLUSTERS, LEASES, NAMESPACES, NODES, PODS, TENANTS
+from vkgateway.kube.tls import client_context
+from vkgateway.kubelet.identity import CN_PREFIX
 from vkgateway.model.names import SYSTEM_NAMESPACE
 
 TENANT = "alpha"
@@ -80,6 +84,16 @@ class Replica:
         except aiohttp.ClientError:
             return ""
 
+    async def ask_kubelet(self, path: str, authority: Authority) -> tuple[int, str]:
+        """Ask the kubelet endpoint as the tenant's API server, and return status and text."""
+        found = re.search(r"kubelet endpoint listens +address=(\S+) port=(\d+)", self.log)
+        assert found, self.log
+        pair = authority.issue(f"{CN_PREFIX}{TENANT}", client=True)
+        tls = client_context(ca=authority.cert_pem, cert=pair.cert_pem, key=pair.key_pem)
+        url = f"https://{found[1]}:{found[2]}{path}"
+        async with aiohttp.ClientSession() as session, session.get(url, ssl=tls) as answer:
+            return answer.status, await answer.text()
+
     def drop_packets(self) -> None:
         for wire in (self.management, self.tenant):
             wire.drop()
@@ -129,6 +143,16 @@ class World:
         name, started = self.create_pod(), time.monotonic()
         await wait_until(lambda: name in self.forwarded(), interval=0.01)
         return time.monotonic() - started
+
+    def bind_compute_pods(self) -> None:
+        """Bind all compute pods to the node."""
+        for pod in self.management.store.all(PODS):
+            self.management.store.bind(pod["metadata"]["name"], pod["metadata"]["namespace"], "node-1")
+
+    async def kubelet_authority(self) -> Authority:
+        """Return the authority of the kubelet endpoint."""
+        async with self.management.client() as client:
+            return await ensure_authority(client)
 
     def forwarded(self) -> list[str]:
         """Return the names of the tenant pods that have a compute pod, one for each."""

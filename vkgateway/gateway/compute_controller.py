@@ -76,6 +76,7 @@ class ComputeController:
         self._connect = connect
         self._on_change = on_change
         self._clock = clock
+        self._is_leading = True
         self.total_guarantee: GuaranteeLookup = lambda _cluster, _pool: {}
         self.tenants_of: TenantsLookup = lambda _cluster: []
         self._queue = WorkQueue("compute-cluster", self._reconcile, on_error=self._handle_error)
@@ -92,12 +93,17 @@ class ComputeController:
         """Requeue all compute clusters, whose statuses report the tenants' guarantees."""
         self._queue.enqueue_all()
 
-    async def run(self) -> None:
-        """Run until cancelled, then close all connections."""
+    async def run(self, leading: asyncio.Event | None = None) -> None:
+        """Run until cancelled, then close all connections. Before `leading` is set, only connect."""
+        self._is_leading = leading is None or leading.is_set()
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.clusters.reflector.run(), name="compute-clusters/watch")
                 group.create_task(self._queue.run(), name="compute-clusters/workers")
+                if leading is not None and not self._is_leading:
+                    await leading.wait()
+                    self._is_leading = True
+                    self._queue.enqueue_all()
         finally:
             for name in list(self.clusters.connected):
                 await self._disconnect(name)
@@ -116,6 +122,9 @@ class ComputeController:
             self.clusters.forget_status(name)
             self._on_change()
             return DONE
+        if not self._is_leading:
+            await self._ensure_connected(compute)
+            return RESYNC_SECONDS
         if compute.metadata.deletion_timestamp is not None:
             return await self._finalize_cluster(compute)
         if FINALIZER not in compute.metadata.finalizers:
@@ -129,7 +138,7 @@ class ComputeController:
 
     async def _handle_error(self, name: str, error: Exception) -> None:
         compute = self.clusters.find_cluster(name)
-        if compute is None or compute.metadata.deletion_timestamp is not None:
+        if compute is None or compute.metadata.deletion_timestamp is not None or not self._is_leading:
             return
         connected = self.clusters.connected.get(name)
         known = isinstance(error, VkgatewayError)

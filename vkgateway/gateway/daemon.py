@@ -8,7 +8,6 @@ import gc
 import signal
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -45,6 +44,8 @@ T = TypeVar("T")
 _GC_THRESHOLD = 10_000
 """Allocations before the youngest generation is collected; Python's default is 700 or 2,000."""
 _RBAC_HINT = "Grant the permission: see deploy/rbac, or upgrade the chart. The gateway retries."
+_LEADER_RETRY_SECONDS = 1.0
+"""Interval in which a standby checks whether the leader has created what it misses."""
 RENEW_SECONDS = 24 * 3600.0
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -90,11 +91,12 @@ async def _run_gateway(settings: Config, *, files: int) -> None:
         management = await stack.enter_async_context(
             connect_management(settings, name="the management cluster").guard_writes(leadership.gate)
         )
-        await leadership.acquire(
-            free_space=lambda: _free_space(settings, startup=startup, management=management, gate=leadership.gate)
+        startup.leading = leadership.leading
+        work = _serve(settings, startup=startup, management=management, health=health, files=files, lead=leadership)
+        await leadership.run(
+            work,
+            free_space=lambda: _free_space(settings, startup=startup, management=management, gate=leadership.gate),
         )
-        work = _lead(settings, startup=startup, management=management, health=health, files=files, gate=leadership.gate)
-        await leadership.lead(work)
 
 
 async def _free_space(settings: Config, *, startup: StartupRetry, management: Client, gate: WriteGate) -> None:
@@ -103,23 +105,31 @@ async def _free_space(settings: Config, *, startup: StartupRetry, management: Cl
         await free_datastore_space(datastore)
 
 
-async def _lead(
+async def _serve(
     settings: Config,
     *,
     startup: StartupRetry,
     management: Client,
     health: HealthServer,
     files: int,
-    gate: WriteGate,
+    lead: Leadership,
 ) -> None:
-    """Do the leader's work until cancelled."""
+    """Stand by, then lead, until cancelled. What a standby misses, it waits for: a leader creates it."""
+    await lead.role_known.wait()
     async with contextlib.AsyncExitStack() as stack:
         datastore_authority, datastore = await stack.enter_async_context(
-            open_datastore(settings.datastore, management=management, retry=startup.retry_until_ready, gate=gate)
+            open_datastore(settings.datastore, management=management, retry=startup.retry_until_ready, gate=lead.gate)
         )
         await stack.enter_async_context(watch_datastore(settings, datastore, health))
-        retry = partial(startup.retry_until_ready, remedy=lambda: free_datastore_space(datastore))
-        await retry(lambda: prepare_management_cluster(settings.management_cluster, management, health))
+
+        async def prepare() -> None:
+            await startup.retry_until_ready(
+                lambda: prepare_management_cluster(settings.management_cluster, management, health),
+                remedy=lambda: free_datastore_space(datastore),
+            )
+
+        if lead.leading.is_set():
+            await prepare()
         address = await startup.retry_until_ready(lambda: find_gateway_address(settings))
         kubelet_authority = await startup.retry_until_ready(lambda: authority.ensure_authority(management))
         await _serve_tenants(
@@ -131,7 +141,8 @@ async def _lead(
             address=address,
             health=health,
             files=files,
-            gate=gate,
+            lead=lead,
+            prepare=prepare,
         )
 
 
@@ -145,7 +156,8 @@ async def _serve_tenants(
     address: GatewayAddress,
     health: HealthServer,
     files: int,
-    gate: WriteGate,
+    lead: Leadership,
+    prepare: Callable[[], Awaitable[None]],
 ) -> None:
     async with contextlib.AsyncExitStack() as stack:
         planes = build_control_planes(
@@ -155,7 +167,7 @@ async def _serve_tenants(
             datastore_authority=datastore_authority,
             kubelet_authority=kubelet_authority,
             address=address,
-            gate=gate,
+            gate=lead.gate,
         )
         stack.push_async_callback(planes.close)
         tls = await stack.enter_async_context(kubelet_tls(kubelet_authority, address))
@@ -177,14 +189,14 @@ async def _serve_tenants(
             tls=tls,
             address=address,
             files=files,
-            gate=gate,
+            gate=lead.gate,
         )
         planes.exclude_ranges(gateway.compute_controller.clusters.known_networks)
         if planes.name_servers is not None:
-            await stack.enter_async_context(
-                retire_periodically(planes.name_servers, gateway.compute_controller.clusters.cluster_names)
-            )
-        await gateway.run(health)
+            cluster_names = gateway.compute_controller.clusters.cluster_names
+            retire = retire_periodically(planes.name_servers, cluster_names, leading=lead.leading)
+            await stack.enter_async_context(retire)
+        await gateway.run(health, leading=lead.leading, prepare=prepare)
 
 
 def build_health_server(settings: Config, startup: StartupRetry) -> HealthServer:
@@ -236,6 +248,8 @@ class StartupRetry:
     def __init__(self, backoff: Backoff | None = None) -> None:
         self.pending_reason = ""
         self.problem = ""
+        self.leading = asyncio.Event()
+        """Set when this gateway leads. Until then, it waits for what it must not create."""
         self._backoff = backoff or Backoff(base=0.2, cap=5.0)
 
     async def retry_until_ready(
@@ -253,6 +267,10 @@ class StartupRetry:
             except errors.Forbidden as error:
                 self._set_problem(f"{error}. {_RBAC_HINT}")
                 at_least = None
+            except errors.NotLeader:
+                self._set_problem("waits for the leading gateway to create what is missing")
+                await self._wait_for_leadership()
+                continue
             except errors.ApiError as error:
                 if not error.is_transient:
                     raise
@@ -264,10 +282,18 @@ class StartupRetry:
                 self._set_problem(error.advice)
                 at_least = None
             else:
-                self.problem = ""
+                self.pending_reason = self.problem = ""
                 return result
             failures += 1
             await asyncio.sleep(self._backoff.delay_after(failures, at_least=at_least))
+
+    async def _wait_for_leadership(self) -> None:
+        """Wait until this gateway leads, and at least a moment: then it can prove it again."""
+        await asyncio.sleep(_LEADER_RETRY_SECONDS / 10)
+        if not self.leading.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LEADER_RETRY_SECONDS):
+                    await self.leading.wait()
 
     def _set_problem(self, problem: str) -> None:
         """Report what is missing although the management cluster answers, and log it once."""

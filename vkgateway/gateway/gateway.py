@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from typing import Protocol
 
@@ -24,6 +24,7 @@ from vkgateway.gateway.heap import trim_loop
 from vkgateway.gateway.interfaces import ControlPlanes
 from vkgateway.gateway.management_connection import connect_management
 from vkgateway.gateway.running_tenants import RunningTenants
+from vkgateway.gateway.standby_tenants import StandbyTenants
 from vkgateway.gateway.tenant_controller import TenantController
 from vkgateway.gateway.tenant_runtimes import TenantRuntimes
 from vkgateway.kube.client import Client
@@ -107,6 +108,8 @@ class Gateway:
             concurrency=settings.control_planes.concurrency,
         )
         self._control_plane_changes = ControlPlaneChanges(running, self.tenant_controller)
+        self._standby_tenants = StandbyTenants(planes, self.tenant_runtimes, running, self.tenant_controller.tenants)
+        self.tenant_controller.on_tenant = self._standby_tenants.handle_tenant
         self._connect_tenant_controller(platform)
 
     def _connect_tenant_controller(self, platform: ArbiterPlatform) -> None:
@@ -116,33 +119,45 @@ class Gateway:
         self.compute_controller.total_guarantee = self.tenant_controller.accepted_specs.total_guarantee
         self.compute_controller.tenants_of = self.tenant_controller.accepted_specs.tenants_of
 
-    async def run(self, health: HealthServer) -> None:
-        """Run until cancelled, with `health` reporting; tenants' pods and control planes outlive the gateway."""
+    async def run(
+        self, health: HealthServer, *, leading: asyncio.Event, prepare: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Run until cancelled, with `health` reporting; tenants' pods and control planes outlive the gateway.
+
+        The gateway stands by until `leading` is set, and awaits `prepare` before it leads.
+        """
         health.set_handlers(
             checks={
                 "tenants": partial(_readiness_problem, self.tenant_controller.tenants),
                 "compute-clusters": partial(_readiness_problem, self.compute_controller.clusters.reflector),
             },
             refresh=self._update_metrics,
-            state=self._observer.encode_state,
-            what_if=self._observer.answer_what_if,
         )
         async with self.kubelet:
             try:
                 async with asyncio.TaskGroup() as group:
-                    group.create_task(self.engine.run(), name="engine")
-                    group.create_task(self.compute_controller.run(), name="compute-clusters")
-                    group.create_task(self.tenant_controller.run(), name="tenants")
-                    group.create_task(self._planes.run(self._control_plane_changes), name="control-planes")
-                    group.create_task(self.arbiter.run(), name="arbiter")
+                    group.create_task(self.compute_controller.run(leading), name="compute-clusters")
+                    group.create_task(self.tenant_controller.run(leading), name="tenants")
                     group.create_task(metrics.measure_loop_lag(), name="event-loop-lag")
                     group.create_task(trim_loop(), name="heap")
-                    group.create_task(self._observer.run(), name="usage")
-                    group.create_task(self._datastore_monitor.run(), name="datastore")
+                    if not leading.is_set():
+                        group.create_task(self._standby_tenants.run(leading), name="standby-tenants")
+                        await leading.wait()
+                        await prepare()
+                    self._start_leader(group, health)
             finally:
                 if self._enqueue_timer is not None:
                     self._enqueue_timer.cancel()
                 await self.tenant_controller.close()
+
+    def _start_leader(self, group: asyncio.TaskGroup, health: HealthServer) -> None:
+        """Start what only the leader runs."""
+        health.set_arbiter(state=self._observer.encode_state, what_if=self._observer.answer_what_if)
+        group.create_task(self.engine.run(), name="engine")
+        group.create_task(self._planes.run(self._control_plane_changes), name="control-planes")
+        group.create_task(self.arbiter.run(), name="arbiter")
+        group.create_task(self._observer.run(), name="usage")
+        group.create_task(self._datastore_monitor.run(), name="datastore")
 
     def _connect_compute(self, name: str, connection: ClientConfig | None) -> Client:
         """Return a client of a compute cluster; without a connection, it is the management cluster itself."""
@@ -175,6 +190,7 @@ class Gateway:
     def _enqueue_tenants(self) -> None:
         self._enqueue_timer = None
         self.tenant_controller.enqueue_all()
+        self._standby_tenants.enqueue_all()
 
     def _tenant_changed(self, tenant: str) -> None:
         self.tenant_controller.enqueue(tenant)

@@ -33,12 +33,16 @@ _PUBLIC_HELP: Final = (
 _ALL_HELP: Final = "not found; available: /healthz, /livez, /readyz, /metrics, /arbiter/state, /arbiter/what-if"
 
 
+_ARBITER_PATHS: Final = (("arbiter", "state"), ("arbiter", "what-if"))
+_NO_ARBITER: Final = "only the leading gateway knows the arbiter's state; /readyz says which gateway leads"
+
+
 class HealthServer:
     """HTTP server of the gateway; the named `checks` decide /readyz, `refresh` is called before metrics are read.
 
     `address` and `port` serve the public paths, `socket` serves all paths. `state` returns pools, tenants and gangs as
     JSON; `what_if` answers a question about them. Both may take long and run in separate threads, `what_if` one at a
-    time. Without them, their paths return 404.
+    time. Without them, their paths return 503.
     """
 
     def __init__(
@@ -73,12 +77,13 @@ class HealthServer:
         *,
         checks: Mapping[str, Check],
         refresh: Callable[[], Awaitable[None] | None],
-        state: Callable[[], bytes],
-        what_if: QuestionHandler,
     ) -> None:
         """Replace the handlers: the server starts before the parts of the gateway that answer requests."""
         self._checks = checks
         self._refresh = refresh
+
+    def set_arbiter(self, *, state: Callable[[], bytes], what_if: QuestionHandler) -> None:
+        """Serve the arbiter's paths, because this gateway leads now."""
         self._state = state
         self._what_if = what_if
 
@@ -119,6 +124,8 @@ class HealthServer:
             async with self._question_lock:
                 status, body = await asyncio.to_thread(self._what_if, question.encode())
             return Reply(status, body, "application/json")
+        if request.path in _ARBITER_PATHS and request.method == "GET":
+            return Reply.from_text(503, _NO_ARBITER)
         return await self._answer_public(request, session, known=_ALL_HELP)
 
     async def _answer_public(self, request: Request, _: Session, *, known: str = _PUBLIC_HELP) -> Reply:

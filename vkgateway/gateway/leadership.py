@@ -40,6 +40,10 @@ class Leadership:
         self.gate: Final = WriteGate()
         self.problem = "waiting for the management cluster"
         """Why the state of the Lease is unknown; empty if it is known."""
+        self.role_known: Final = asyncio.Event()
+        """Set once this replica leads or has seen another leader."""
+        self.leading: Final = asyncio.Event()
+        """Set once this replica leads. It never stands by again: the process ends when it loses the Lease."""
         self._management = management
         self._clock = clock
         timing = LeaseTiming(settings.lease_seconds, settings.renew_seconds, settings.retry_seconds)
@@ -64,13 +68,48 @@ class Leadership:
             return "leader, paused: its Lease was not renewed in time"
         return f"standby of {holder}" if holder else "standby"
 
-    async def acquire(self, *, free_space: Callable[[], Awaitable[None]]) -> None:
-        """Wait until this replica leads. `free_space` is called if the datastore of the Lease is full."""
+    async def run(self, work: Coroutine[Any, Any, None], *, free_space: Callable[[], Awaitable[None]]) -> None:
+        """Run `work`, and set `leading` when this replica leads. When cancelled, release the Lease before `work` ends.
+
+        An unreachable management cluster pauses writes, but ends nothing. `free_space` is called if the datastore of
+        the Lease is full.
+
+        Raises:
+            ConflictError: another replica leads after this one did.
+        """
+        working = asyncio.create_task(work, name="replica")
+        election = asyncio.create_task(self._elect(free_space), name="leader-election")
+        try:
+            await asyncio.wait((working, election), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self.gate.close()
+            election.cancel()
+            await asyncio.gather(election, return_exceptions=True)
+            await self._release()
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
+        if not election.cancelled() and (lost := election.exception()) is not None:
+            raise lost
+        await working
+
+    async def _elect(self, free_space: Callable[[], Awaitable[None]]) -> None:
+        """Acquire the Lease and renew it. Raises ConflictError if it is lost."""
+        await self._acquire(free_space)
+        metrics.LEADER_CHANGES.inc()
+        log.info("this gateway leads", identity=self._elector.identity)
+        self.leading.set()
+        self.role_known.set()
+        await self._keep_renewing()
+
+    async def _acquire(self, free_space: Callable[[], Awaitable[None]]) -> None:
         while True:
             try:
-                if await self._elector.try_acquire():
-                    break
-                self.problem, delay = "", self._elector.seconds_to_retry()
+                is_acquired = await self._elector.try_acquire()
+                self.problem = ""
+                if is_acquired:
+                    return
+                self.role_known.set()
+                delay = self._elector.seconds_to_retry()
             except errors.ApiError as error:
                 self._report(error)
                 delay = self._elector.timing.retry
@@ -80,32 +119,6 @@ class Leadership:
                     self.gate.upkeep.extend(self.gate.now() + _SPACE_SECONDS)
                     await free_space()
             await self._clock.sleep(delay)
-        self.problem = ""
-        metrics.LEADER_CHANGES.inc()
-        log.info("this gateway leads", identity=self._elector.identity)
-
-    async def lead(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run `work` while this replica leads. When it is cancelled, release the Lease before `work` ends.
-
-        An unreachable management cluster pauses writes, but does not end `work`.
-
-        Raises:
-            ConflictError: another replica leads now.
-        """
-        working = asyncio.create_task(work, name="leader")
-        renewal = asyncio.create_task(self._keep_renewing(), name="leader-lease")
-        try:
-            await asyncio.wait((working, renewal), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            self.gate.close()
-            renewal.cancel()
-            await asyncio.gather(renewal, return_exceptions=True)
-            await self._release()
-            working.cancel()
-            await asyncio.gather(working, return_exceptions=True)
-        if not renewal.cancelled() and (lost := renewal.exception()) is not None:
-            raise lost
-        await working
 
     async def _keep_renewing(self) -> None:
         """Renew the Lease. Raises ConflictError if it is lost."""

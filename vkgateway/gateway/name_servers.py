@@ -53,14 +53,20 @@ class ForwardingNameServers:
 
 @contextlib.asynccontextmanager
 async def retire_periodically(
-    names: ForwardingNameServers, known: Callable[[], Collection[str] | None], *, seconds: float = _CHECK_SECONDS
+    names: ForwardingNameServers,
+    known: Callable[[], Collection[str] | None],
+    *,
+    seconds: float = _CHECK_SECONDS,
+    leading: asyncio.Event | None = None,
 ) -> AsyncIterator[None]:
-    """Stop the name servers of deleted compute clusters periodically within the block.
+    """Stop the name servers of deleted compute clusters periodically within the block, once `leading` is set.
 
     `known` returns the names of all compute clusters, connected or not; None while unknown.
     """
 
     async def retire() -> None:
+        if leading is not None:
+            await leading.wait()
         while True:
             await asyncio.sleep(seconds)
             if (clusters := known()) is None:

@@ -10,14 +10,21 @@ from vkgateway.kubelet.target import PlacedPod, PodTarget
 from vkgateway.model.errors import NotFoundError
 
 if TYPE_CHECKING:
+    from vkgateway.gateway.standby_tenants import StandbyTenant
     from vkgateway.gateway.tenant_runtime import TenantRuntime
 
 
 class RunningTenants:
-    """Runtimes by tenant. Lookups of a tenant without a runtime raise NotFoundError."""
+    """Runtimes by tenant, and views of tenants while this replica stands by.
+
+    Lookups of a tenant with neither raise NotFoundError. A new leader uses a view until the runtime has listed the
+    pods.
+    """
 
     def __init__(self) -> None:
         self._runtimes: dict[str, TenantRuntime] = {}
+        self.standbys: dict[str, StandbyTenant] = {}
+        """Views by tenant; `StandbyTenants` maintains them."""
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._runtimes)
@@ -30,32 +37,38 @@ class RunningTenants:
         """Return the runtime of a tenant; None if it does not run."""
         return self._runtimes.get(tenant)
 
+    def is_served(self, tenant: str) -> bool:
+        """Return whether the runtime of a tenant answers requests: it has listed the pods."""
+        runtime = self._runtimes.get(tenant)
+        return runtime is not None and runtime.pods.is_complete
+
     def pop(self, tenant: str) -> TenantRuntime | None:
         """Remove and return the runtime of a tenant; None if it does not run."""
         return self._runtimes.pop(tenant, None)
 
     async def list_pods(self, tenant: str, node: str, phase: str) -> list[bytes]:
         """Return a tenant's pods on its virtual nodes; see `kubelet.target.Pods`."""
-        return await self._require_runtime(tenant).pods.list_pods(node, phase)
+        return await self._require_tenant(tenant).pods.list_pods(node, phase)
 
     def find_pod(self, tenant: str, namespace: str, pod: str) -> PodTarget:
         """Return the target for requests to a tenant pod."""
-        return self._require_runtime(tenant).pods.find_pod(namespace, pod)
+        return self._require_tenant(tenant).pods.find_pod(namespace, pod)
 
     def placed_on_node(self, tenant: str, node: str) -> tuple[str, list[PlacedPod]]:
         """Return where a virtual node's pods run; see `kubelet.target.Placements`."""
-        return self._require_runtime(tenant).pods.placed_on_node(node)
+        return self._require_tenant(tenant).pods.placed_on_node(node)
 
     def node_labels(self, tenant: str) -> Mapping[str, Mapping[str, str]]:
         """Return the labels of a tenant's virtual nodes; see `kubelet.target.VirtualNodes`."""
-        return self._require_runtime(tenant).node_labels()
+        return self._require_tenant(tenant).node_labels()
 
     def client_of(self, tenant: str) -> Client:
         """Return the client of a tenant's API server."""
-        return self._require_runtime(tenant).client
+        return self._require_tenant(tenant).client
 
-    def _require_runtime(self, tenant: str) -> TenantRuntime:
-        runtime = self._runtimes.get(tenant)
-        if runtime is None:
+    def _require_tenant(self, tenant: str) -> TenantRuntime | StandbyTenant:
+        view = None if self.is_served(tenant) else self.standbys.get(tenant)
+        found = view or self._runtimes.get(tenant)
+        if found is None:
             raise NotFoundError(f"tenant {tenant} is not running now")
-        return runtime
+        return found

@@ -72,6 +72,8 @@ class TenantController:
         self._reconciler = ControlPlaneReconciler(
             planes, status_writer=self._status_writer, runtimes=runtimes, concurrency=concurrency, clock=clock
         )
+        self.on_tenant: Callable[[Tenant | None, Tenant | None], None] = lambda _old, _new: None
+        """Called with the old and new state of a Tenant that was added, changed or deleted."""
         self._records: dict[str, TenantRecord] = {}
         self.accepted_specs = AcceptedSpecs(computes.clusters.pool_facts, computes.clusters.guaranteed_pods)
         self._finalizer = TenantFinalizer(
@@ -110,10 +112,15 @@ class TenantController:
         """Return the phases of the reconciled tenants."""
         return [record.status.phase for record in self._records.values()]
 
-    async def run(self) -> None:
-        """Run until cancelled; starts no reconciliation before all tenants and compute clusters are known."""
+    async def run(self, leading: asyncio.Event | None = None) -> None:
+        """Run until cancelled. Before `leading` is set, only watch the tenants.
+
+        No reconciliation starts before all tenants and compute clusters are known.
+        """
         async with asyncio.TaskGroup() as group:
             group.create_task(self.tenants.run(), name="tenants/watch")
+            if leading is not None:
+                await leading.wait()
             await self.tenants.wait_until_complete()
             await self._computes.clusters.reflector.wait_until_complete()
             self.accepted_specs.load(self.tenants.store.values())
@@ -126,6 +133,7 @@ class TenantController:
         await asyncio.gather(*(self._finalizer.stop_runtime(name, record) for name, record in records.items()))
 
     def _tenant_changed(self, old: Tenant | None, new: Tenant | None) -> None:
+        self.on_tenant(old, new)
         tenant = new or old
         if tenant is None or (old is not None and new is not None and _is_unchanged(old, new)):
             return

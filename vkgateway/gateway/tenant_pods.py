@@ -37,6 +37,11 @@ class TenantPods:
         self._cache = cache
         self._list_lock = asyncio.Lock()
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether the tenant's pods are known."""
+        return self._cache.is_complete
+
     def is_occupied(self, node: str) -> bool:
         """Return whether a virtual node has, or may have, pods that have not terminated."""
         return not self._cache.is_complete or any(

@@ -42,7 +42,7 @@ log = structlog.get_logger(__name__)
 _FIRST_SWEEP_SECONDS = 5.0
 """Minimum delay of the first sweep in seconds; jitter up to twice this value."""
 _SWEEP_SECONDS = 30.0
-_VIRTUAL_NODE_SELECTOR = f"type={VIRTUAL_NODE_TYPE},{COMPUTE_CLUSTER_LABEL}"
+VIRTUAL_NODE_SELECTOR = f"type={VIRTUAL_NODE_TYPE},{COMPUTE_CLUSTER_LABEL}"
 _BACKOFF = Backoff(base=0.5, cap=30.0)
 
 
@@ -246,7 +246,7 @@ class TenantRuntime:
         failures = 0
         while True:
             try:
-                page = await self.client.list_all(NODES, label_selector=_VIRTUAL_NODE_SELECTOR)
+                page = await self.client.list_all(NODES, label_selector=VIRTUAL_NODE_SELECTOR)
                 names = [decode_object(item).metadata.name for item in page.items]
                 for name in names:
                     # Checked each time: pools and connections may appear while another node is deleted.

@@ -110,7 +110,7 @@ class TenantRuntimes:
                 )
             running = self._start_runtime(name, access, wiring)
         else:
-            self._admit_tenant(name, access)
+            self.admit_tenant(name, access)
             await running.update_wiring(wiring)
         return running.virtual_nodes_state()
 
@@ -157,11 +157,20 @@ class TenantRuntimes:
             on_change=lambda: self._on_change(name),
         )
         self._running.add(running)
-        self._admit_tenant(name, access)
+        self.admit_tenant(name, access)
         running.start()
         return running
 
-    def _admit_tenant(self, name: str, access: ApiServerAccess) -> None:
+    def find_sources(self, tenant: Tenant, access: ApiServerAccess) -> Mapping[str, NodeSource]:
+        """Return the sources of the virtual nodes of a tenant that does not run here."""
+        return self._build_wiring(tenant, access, known={}).sources
+
+    def revoke_tenant(self, name: str) -> None:
+        """Close the kubelet endpoint for a tenant that does not run here."""
+        if self._running.get(name) is None and self._admitted.pop(name, None) is not None:
+            self._kubelet.revoke_tenant(name)
+
+    def admit_tenant(self, name: str, access: ApiServerAccess) -> None:
         """Allow the tenant's API server to call the kubelet endpoint with its current certificates."""
         if self._admitted.get(name) != access.kubelet_clients:
             self._admitted[name] = access.kubelet_clients

@@ -7,12 +7,14 @@ import signal
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.support.failover import Replica, World, failover_world
+from tests.support.failover import NODE, Replica, World, failover_world
 from tests.support.waiting import wait_until
+from vkgateway.controlplane.pki import Authority
 from vkgateway.gateway.config import LeaderElection
 
 # About half of the default times. Here, a busy machine may exceed the bounds; `bench failover` measures them.
@@ -103,3 +105,26 @@ async def test_leader_continues_after_outage_of_management_cluster(world: World)
     leader.restore_packets()
     await world.forward_pod()
     assert "leadership ok: leader" in await leader.readyz()
+
+
+async def test_every_replica_answers_kubelet_endpoint_without_writing(world: World) -> None:
+    leader, standby = await world.start_both()
+    world.bind_compute_pods()
+    authority = await world.kubelet_authority()
+    logs = "/containerLogs/default/pod-1/a"
+    for replica in (leader, standby):
+        await wait_until(partial(_is_served, replica, logs, authority))
+        status, pods = await replica.ask_kubelet(f"/nodes/{NODE}/pods", authority)
+        assert status == 200
+        assert "pod-1" in pods
+        status, text = await replica.ask_kubelet("/containerLogs/default/other/a", authority)
+        assert (status, text) == (400, "pod default/other does not exist on a virtual node\n")
+    assert standby.writes == []
+    leader.signal(signal.SIGKILL)
+    await world.forward_pod()
+    assert await _is_served(standby, logs, authority)
+
+
+async def _is_served(replica: Replica, path: str, authority: Authority) -> bool:
+    status, _ = await replica.ask_kubelet(path, authority)
+    return status == 200

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import contextlib
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any
 
 import pytest
 
@@ -42,72 +44,81 @@ def holder(server: FakeApiServer) -> str:
     return str(server.store.get(LEASES, LEASE_NAME, SYSTEM_NAMESPACE)["spec"].get("holderIdentity", ""))
 
 
+async def serve() -> None:
+    """Work until cancelled."""
+    await asyncio.Event().wait()
+
+
+@contextlib.asynccontextmanager
+async def running(leadership: Leadership, work: Coroutine[Any, Any, None]) -> AsyncIterator[asyncio.Task[None]]:
+    task = asyncio.create_task(leadership.run(work, free_space=nothing))
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
 async def test_leader_releases_lease_before_its_work_ends(server: FakeApiServer, client: Client) -> None:
     leader = Leadership(client, identity="host/1", settings=FAST)
     standby = Leadership(client, identity="host/2", settings=FAST)
     holders: list[str] = []
-    started = asyncio.Event()
 
     async def work() -> None:
-        started.set()
         try:
-            await asyncio.Event().wait()
+            await serve()
         finally:
             holders.append(holder(server))
 
-    await leader.acquire(free_space=nothing)
-    assert leader.role == "leader"
-    leading = asyncio.create_task(leader.lead(work()))
-    await started.wait()
-    waiting = asyncio.create_task(standby.acquire(free_space=nothing))
-    await server.until(lambda: standby.role == "standby of host/1")
-    leading.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await leading
-    await waiting
-    assert holders == [""]
-    assert not leader.gate.is_open
-    assert (holder(server), standby.role) == ("host/2", "leader")
+    async with running(leader, work()) as leading:
+        await leader.leading.wait()
+        assert leader.role == "leader"
+        async with running(standby, serve()):
+            await server.until(lambda: standby.role == "standby of host/1")
+            leading.cancel()
+            await standby.leading.wait()
+            assert holders == [""]
+            assert not leader.gate.is_open
+            assert (holder(server), standby.role) == ("host/2", "leader")
 
 
 async def test_work_ends_when_lease_is_lost(server: FakeApiServer, client: Client) -> None:
-    leader = Leadership(client, identity="host/1", settings=FAST)
-    await leader.acquire(free_space=nothing)
-    ended = asyncio.Event()
+    leader, successor = (Leadership(client, identity=name, settings=FAST) for name in ("host/1", "host/2"))
+    states: list[bool] = []
 
     async def work() -> None:
+        await leader.leading.wait()
         server.store.delete(LEASES, LEASE_NAME, SYSTEM_NAMESPACE)
-        await Leadership(client, identity="host/2", settings=FAST).acquire(free_space=nothing)
-        try:
-            await asyncio.Event().wait()
-        finally:
-            assert not leader.gate.is_open
-            ended.set()
+        async with running(successor, serve()):
+            await successor.leading.wait()
+            try:
+                await serve()
+            finally:
+                states.append(leader.gate.is_open)
 
     with pytest.raises(ConflictError, match="this gateway does not lead anymore: host/2 holds the Lease"):
-        await leader.lead(work())
-    assert ended.is_set()
-    assert holder(server) == "host/2"
+        await leader.run(work(), free_space=nothing)
+    assert states == [False]
 
 
 async def test_failure_of_work_releases_lease(server: FakeApiServer, client: Client) -> None:
     leader = Leadership(client, identity="host/1", settings=FAST)
-    await leader.acquire(free_space=nothing)
 
     async def work() -> None:
+        await leader.leading.wait()
         raise RuntimeError("defect")
 
     with pytest.raises(RuntimeError, match="defect"):
-        await leader.lead(work())
+        await leader.run(work(), free_space=nothing)
     assert holder(server) == ""
 
 
 async def test_outage_pauses_writes_but_not_heartbeats(server: FakeApiServer, client: Client) -> None:
     settings = LeaderElection(lease_seconds=2, renew_seconds=0.1, retry_seconds=0.1)
     leader = Leadership(client, identity="host/1", settings=settings)
-    await leader.acquire(free_space=nothing)
 
     async def work() -> None:
+        await leader.leading.wait()
         server.fail("PUT", "/leases", status=503, times=10_000)
         await wait_until(lambda: not leader.gate.is_open)
         assert leader.gate.upkeep.is_valid
@@ -117,33 +128,28 @@ async def test_outage_pauses_writes_but_not_heartbeats(server: FakeApiServer, cl
         await wait_until(lambda: leader.gate.is_open)
 
     async with asyncio.timeout(30):
-        await leader.lead(work())
-
-
-async def wait_until(condition: object) -> None:
-    assert callable(condition)
-    while not condition():  # noqa: ASYNC110 - the condition depends on the time
-        await asyncio.sleep(0.02)
+        await leader.run(work(), free_space=nothing)
 
 
 async def test_first_start_creates_namespace_of_lease(server: FakeApiServer, client: Client) -> None:
     server.rights = None
     server.store.delete(NAMESPACES, SYSTEM_NAMESPACE)
     server.fail("POST", "/leases", status=404)
-    await Leadership(client, identity="host/1", settings=FAST).acquire(free_space=nothing)
-    assert server.store.find(NAMESPACES, SYSTEM_NAMESPACE) is not None
-    assert holder(server) == "host/1"
+    leader = Leadership(client, identity="host/1", settings=FAST)
+    async with running(leader, serve()):
+        await leader.leading.wait()
+        assert server.store.find(NAMESPACES, SYSTEM_NAMESPACE) is not None
+        assert holder(server) == "host/1"
 
 
 async def test_gateway_without_permission_for_lease_says_so_and_waits(server: FakeApiServer, client: Client) -> None:
     server.rights = Rights([document for document in rbac.management_roles() if document["kind"] != "Role"])
     leadership = Leadership(client, identity="host/1", settings=FAST)
-    waiting = asyncio.create_task(leadership.acquire(free_space=nothing))
-    await server.until(lambda: "no permission for the Lease vkgateway-system/gateway" in leadership.problem)
-    assert not leadership.gate.is_open
-    server.rights = Rights.of_management()
-    await waiting
-    assert leadership.gate.is_open
+    async with running(leadership, serve()):
+        await server.until(lambda: "no permission for the Lease vkgateway-system/gateway" in leadership.problem)
+        assert not leadership.leading.is_set()
+        server.rights = Rights.of_management()
+        await leadership.leading.wait()
 
 
 async def test_space_is_freed_for_lease(server: FakeApiServer, client: Client) -> None:
@@ -154,5 +160,11 @@ async def test_space_is_freed_for_lease(server: FakeApiServer, client: Client) -
     async def free() -> None:
         freed.append(leadership.gate.upkeep.is_valid)
 
-    await leadership.acquire(free_space=free)
+    await leadership.run(leadership.leading.wait(), free_space=free)  # type: ignore[arg-type] # returns True
     assert freed == [True]
+
+
+async def wait_until(condition: object) -> None:
+    assert callable(condition)
+    while not condition():  # noqa: ASYNC110 - the condition depends on the time
+        await asyncio.sleep(0.02)
