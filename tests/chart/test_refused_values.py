@@ -25,6 +25,8 @@ from tests.chart.conftest import Helm, RefusedValuesError
         ("config.kubelet.port=ten", "/config/kubelet/port"),
         ("etcd.persistence.size=large", "/etcd/persistence/size"),
         ("datastore.endpoints={http://etcd:2379}", "/datastore/endpoints/0"),
+        ("templates.small.objects/a=b", "missing property 'template.yaml'"),
+        ("templates.small.readme=b", "'readme'"),
         ("etcd.enabled=false", "datastore.endpoints is empty. Set"),
         ("etcd.enabled=false,datastore.endpoints={https://a:2379}", "datastore.existingSecret is not set. Set"),
         ("datastore.existingSecret=etcd", "Set etcd.enabled to false"),

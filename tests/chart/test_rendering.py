@@ -12,6 +12,7 @@ import yaml
 from tests.chart.conftest import ALL_APIS, CHART, Document, Helm, Objects
 from vkgateway.controlplane.drivers.kubernetes.names import CONTROL_PLANE, component_labels
 from vkgateway.controlplane.drivers.kubernetes.parameters import Parameters, parse_parameters
+from vkgateway.controlplane.templates import SHIPPED_FOLDER
 from vkgateway.gateway import rbac
 from vkgateway.gateway.config import Config
 from vkgateway.gateway.definitions import VERSION_ANNOTATION, load_definitions
@@ -258,6 +259,23 @@ def test_cert_manager_issues_what_the_gateway_would(helm: Helm) -> None:
     assert issued["vkgateway-etcd-client"]["commonName"] == "root"
     assert "client auth" in issued["vkgateway-etcd-server"]["usages"]
     assert len(issued["vkgateway-etcd-server"]["dnsNames"]) == 5
+
+
+def test_tenant_templates_are_files_of_the_gateway(helm: Helm, tmp_path: Path) -> None:
+    shipped = SHIPPED_FOLDER / "default"
+    files = {str(file.relative_to(shipped)): file.read_text() for file in shipped.rglob("*") if file.is_file()}
+    given = tmp_path / "values.yaml"
+    given.write_text(yaml.safe_dump({"templates": {"default": files}}))
+    objects = helm.render(f"--values={given}")
+    folder = settings(objects, tmp_path).control_planes.templates_dir
+    pod = objects.get("Deployment")["spec"]["template"]["spec"]
+    assert {"name": "templates", "mountPath": folder, "readOnly": True} in pod["containers"][0]["volumeMounts"]
+    volume = next(one for one in pod["volumes"] if one["name"] == "templates")["configMap"]
+    stored = objects.get("ConfigMap", volume["name"])["data"]
+    assert {item["path"]: stored[item["key"]] for item in volume["items"]} == {
+        f"default/{path}": text for path, text in files.items()
+    }
+    assert len(files) > 1
 
 
 def test_volumes_of_etcd(helm: Helm) -> None:

@@ -68,6 +68,9 @@ capabilities:
   "observability" (dict "address" "0.0.0.0" "port" 9631 "secureAddress" "0.0.0.0" "securePort" 9632)
 -}}
 {{- $_ := set $computed "datastore" (fromYaml (include "vkgateway.datastoreSettings" .)) -}}
+{{- if .Values.templates -}}
+{{- $_ := set $computed.controlPlanes "templatesDir" "/etc/vkgateway-templates" -}}
+{{- end -}}
 {{- with .Values.imagePullSecrets -}}
 {{- $names := list -}}
 {{- range . -}}{{- $names = append $names .name -}}{{- end -}}
