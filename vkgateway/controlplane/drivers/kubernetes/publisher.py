@@ -26,6 +26,8 @@ from vkgateway.model.api import ApiServerExposure, ExposureType
 from vkgateway.model.objects import Condition, is_condition_true
 
 _ROUTE_VERSIONS: Final = tuple(f"gateway.networking.k8s.io/{version}" for version in ("v1", "v1alpha3", "v1alpha2"))
+_FIXED: Final = "may not change once set"
+"""Part of the API server's message on a load balancer class that changes."""
 _REFUSALS: Final = (errors.Invalid, errors.Forbidden, errors.BadRequest)
 
 
@@ -79,7 +81,9 @@ class Publisher:
         try:
             await self._objects.apply([document])
         except _REFUSALS as error:
-            message = f"the management cluster refuses {wanted[0]} {namespace}/{wanted[1]}: {error.message}"
+            message = f"the management cluster refuses {wanted[0]} {namespace}/{wanted[1]}: {error.server_message}"
+            if _FIXED in error.server_message:
+                message += "; set the type to ClusterIP first"
             return Publication.pending(exposure.type, "Refused", message)
         stored = await self._client.get(resource, wanted[1], namespace=namespace)
         return await self._read(exposure, stored, tenant=tenant, namespace=namespace)
