@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -29,15 +30,12 @@ from vkgateway.model.api import Tenant
 from vkgateway.model.clusters import ClusterIdentity
 from vkgateway.sync.network.platform_service import Endpoint
 
-STEP_MESSAGES: Mapping[Step, str] = {
+_STEP_MESSAGES: Final[dict[Step, str]] = {
     Step.TEMPLATE: "reading the template",
     Step.CREDENTIALS: "creating certificates",
-    Step.PROGRAMS: "downloading or building the components of the Kubernetes version",
     Step.DATASTORE: "preparing the tenant's key space in the datastore",
-    Step.PROCESSES: "starting the control plane",
     Step.OBJECTS: "creating the template's objects",
     Step.SERVING: "waiting for the API server",
-    Step.STOPPING: "stopping the control plane",
     Step.ERASING: "deleting the tenant's data",
     Step.FORGETTING: "deleting the tenant's credentials",
 }
@@ -58,6 +56,7 @@ class ProvisionedControlPlanes:
     ) -> None:
         self.name_servers = name_servers
         self._driver = driver
+        self._messages = _STEP_MESSAGES | _driver_messages(driver)
         self._provisioner = provisioner
         self._templates = templates
         self._connections = connections
@@ -73,7 +72,7 @@ class ProvisionedControlPlanes:
 
     async def ensure(self, tenant: Tenant, *, on_step: OnStep) -> ApiServerAccess:
         """See `planes.ControlPlanes`."""
-        plane = await self._provisioner.provision(tenant, on_step=lambda step: on_step(step.value, STEP_MESSAGES[step]))
+        plane = await self._provisioner.provision(tenant, on_step=self._with_message(on_step))
         return self._api_server_access(plane)
 
     async def load_existing(self, tenant: Tenant) -> ApiServerAccess | None:
@@ -119,7 +118,10 @@ class ProvisionedControlPlanes:
 
     async def remove(self, name: str, *, on_step: OnStep) -> None:
         """See `planes.ControlPlanes`."""
-        await self._provisioner.deprovision(name, on_step=lambda step: on_step(step.value, STEP_MESSAGES[step]))
+        await self._provisioner.deprovision(name, on_step=self._with_message(on_step))
+
+    def _with_message(self, on_step: OnStep) -> Callable[[Step], Awaitable[None]]:
+        return lambda step: on_step(step.value, self._messages[step])
 
     async def close(self) -> None:
         """Release the driver's connections."""
@@ -177,6 +179,11 @@ def build_control_planes(
         gate=gate,
         name_servers=ForwardingNameServers(servers, forwarder=forwarder) if servers is not None else None,
     )
+
+
+def _driver_messages(driver: Driver) -> dict[Step, str]:
+    found = driver.step_messages
+    return {Step.PROGRAMS: found.preparing, Step.PROCESSES: found.starting, Step.STOPPING: found.stopping}
 
 
 def _service_ranges(settings: Services) -> ServiceRanges | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vkgateway.controlplane.credentials import Credentials
-from vkgateway.controlplane.drivers.base import AssignedPorts, DriverListener, NameServers, ServerEndpoint
+from vkgateway.controlplane.drivers.base import AssignedPorts, DriverListener, NameServers, ServerEndpoint, StepMessages
 from vkgateway.controlplane.drivers.process.ports import choose_port
 from vkgateway.controlplane.etcd.auth import EtcdAuth
 from vkgateway.controlplane.etcd.client import EtcdClient
@@ -216,6 +216,8 @@ class FakeDriver:
     starts: int = 0
     failure: str = ""
     name_servers: NameServers | None = None
+
+    step_messages = StepMessages("preparing", "starting", "stopping")
 
     async def prepare(self, version: str) -> None:
         """Nothing is missing."""

@@ -65,6 +65,14 @@ class DriverListener(Protocol):
         """Report that another client changed or deleted a part of a control plane, which must be started again."""
 
 
+class StepMessages(NamedTuple):
+    """What a driver does in its steps, as users read it in the status of a Tenant."""
+
+    preparing: str
+    starting: str
+    stopping: str
+
+
 class Driver(Protocol):
     """Runs the control planes of tenants. Every call may be repeated and changes nothing the second time.
 
@@ -76,6 +84,10 @@ class Driver(Protocol):
     @property
     def name_servers(self) -> NameServers | None:
         """Name servers of tenants; None if the settings name no forwarder, or the driver runs none."""
+
+    @property
+    def step_messages(self) -> StepMessages:
+        """Sentences for `prepare`, `start` and `remove`."""
 
     async def prepare(self, version: str) -> None:
         """Fetch what a Kubernetes version needs; the first call may take minutes."""

@@ -20,6 +20,7 @@ from vkgateway.controlplane.drivers.base import (
     DriverListener,
     NameServers,
     ServerEndpoint,
+    StepMessages,
 )
 from vkgateway.controlplane.name_server_config import render_corefile, render_hosts_file
 from vkgateway.controlplane.plane import COMPONENTS, ControlPlaneSpec
@@ -125,6 +126,8 @@ class PodDriver:
     @property
     def name_servers(self) -> NameServers | None:
         return self._name_servers
+
+    step_messages = StepMessages("preparing", "starting", "stopping")
 
     async def prepare(self, version: str) -> None:
         """The nodes pull images when pods start."""

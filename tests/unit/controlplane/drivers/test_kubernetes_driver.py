@@ -192,53 +192,6 @@ async def test_deprovision_deletes_the_namespace(world: ManagementWorld) -> None
     assert world.cluster.find(DEPLOYMENTS, "control-plane", NAMESPACE) is None
 
 
-@pytest.mark.parametrize(
-    ("status", "reason"),
-    [
-        (
-            {"conditions": [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}]},
-            "pod server-0 is not scheduled: 0/3 nodes are available",
-        ),
-        (
-            {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image x"}},
-            "apiserver cannot start: ImagePullBackOff: Back-off pulling image x",
-        ),
-        (
-            {
-                "waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"},
-                "terminated": {"exitCode": 1, "reason": "Error", "message": "starting\nError: invalid flag\n"},
-            },
-            "apiserver does not stay up: exit code 1 (Error): Error: invalid flag",
-        ),
-        ({"waiting": {"reason": "ContainerCreating"}}, ""),
-        ({}, ""),
-    ],
-    ids=["unscheduled", "image", "crash", "starting", "running"],
-)
-async def test_failure_names_the_cause(world: ManagementWorld, status: dict[str, Any], reason: str) -> None:
-    await world.provisioner().provision(tenant())
-    waiting, terminated = status.pop("waiting", None), status.pop("terminated", None)
-    container = {"name": "apiserver", "restartCount": 1, "state": {}, "lastState": {}}
-    if waiting:
-        container["state"] = {"waiting": waiting}
-    if terminated:
-        container["lastState"] = {"terminated": terminated}
-    pod = world.cluster.create(PODS, {"metadata": {"name": "server-0"}}, NAMESPACE)
-    pod = pod | {"status": {"containerStatuses": [container], **status}}
-    world.cluster.update(PODS, pod, name="server-0", namespace=NAMESPACE, status=True)
-    expected = f"{NAMESPACE}: {reason}" if reason else ""
-    assert await world.create_driver().failure_reason(PLANE) == expected
-
-
-async def test_rejected_pods_are_a_failure(world: ManagementWorld) -> None:
-    await world.provisioner().provision(tenant())
-    condition = {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota: compute"}
-    found = world.cluster.get(DEPLOYMENTS, "control-plane", NAMESPACE) | {"status": {"conditions": [condition]}}
-    world.cluster.update(DEPLOYMENTS, found, name="control-plane", namespace=NAMESPACE, status=True)
-    reason = await world.create_driver().failure_reason(PLANE)
-    assert reason == f"{NAMESPACE}: its pods are rejected: exceeded quota: compute"
-
-
 async def test_unknown_parameter_is_an_error_that_lists_the_known_ones(world: ManagementWorld) -> None:
     world.parameters["registri"] = "registry.example.org"
     with pytest.raises(InputError, match=r"controlPlanes\.parameters: .*registri") as caught:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 from collections.abc import Mapping
 from typing import Final
 
@@ -10,10 +11,10 @@ import msgspec
 
 from vkgateway.controlplane.drivers.base import ServerEndpoint
 from vkgateway.controlplane.drivers.kubernetes import failures
-from vkgateway.controlplane.drivers.kubernetes.names import CONTROL_PLANE
+from vkgateway.controlplane.drivers.kubernetes.names import COMPONENT_LABEL, CONTROL_PLANE
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
-from vkgateway.kube.resources import DEPLOYMENTS, NAMESPACES, PODS, SECRETS, SERVICES
+from vkgateway.kube.resources import DEPLOYMENTS, EVENTS, NAMESPACES, PODS, SECRETS, SERVICES, Resource
 from vkgateway.model.objects import Condition, Meta, decode_namespace, decode_secret
 from vkgateway.translate.services import decode_service
 
@@ -27,6 +28,7 @@ class _Deployment(msgspec.Struct):
 
 
 _decode_deployment: Final = msgspec.json.Decoder(_Deployment).decode
+_decode_event: Final = msgspec.json.Decoder(failures.Event).decode
 _decode_pod: Final = msgspec.json.Decoder(failures.Pod).decode
 
 
@@ -68,6 +70,20 @@ async def read_failure(client: Client, *, namespace: str) -> str:
     except errors.NotFound:
         return ""
     pods: list[failures.Pod] = []
-    async for page in client.list_pages(PODS, namespace=namespace):
+    selector = f"{COMPONENT_LABEL}={CONTROL_PLANE}"
+    async for page in client.list_pages(PODS, namespace=namespace, label_selector=selector):
         pods += [_decode_pod(item) for item in page.items]
-    return failures.deployment_failure(deployment.status.conditions) or failures.pod_failure(pods)
+    found = failures.deployment_failure(deployment.status.conditions) or failures.pod_failure(pods)
+    for pod in failures.starting_pods(pods) if not found else ():
+        found = found or failures.repeated_warning(pod, await read_warnings(client, PODS, pod.metadata))
+    return found
+
+
+async def read_warnings(client: Client, resource: Resource, about: Meta) -> list[failures.Event]:
+    """Return the warnings about an object; none if the gateway must not read events."""
+    selector = f"involvedObject.kind={resource.kind},involvedObject.name={about.name},type=Warning"
+    warnings: list[failures.Event] = []
+    with contextlib.suppress(errors.Forbidden):
+        async for page in client.list_pages(EVENTS, namespace=about.namespace, field_selector=selector):
+            warnings += [_decode_event(item) for item in page.items]
+    return warnings

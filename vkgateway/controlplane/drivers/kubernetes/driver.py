@@ -16,6 +16,7 @@ from vkgateway.controlplane.drivers.base import (
     DriverListener,
     NameServers,
     ServerEndpoint,
+    StepMessages,
 )
 from vkgateway.controlplane.drivers.kubernetes import objects
 from vkgateway.controlplane.drivers.kubernetes.addresses import ServerAddresses
@@ -116,6 +117,12 @@ class KubernetesDriver:
     def name_servers(self) -> NameServers | None:
         """See `Driver`."""
         return self._name_servers
+
+    step_messages = StepMessages(
+        preparing="checking the Kubernetes version",
+        starting="creating the objects of the control plane; nodes pull images that they lack",
+        stopping="deleting the namespace of the control plane",
+    )
 
     async def prepare(self, version: str) -> None:
         """Do nothing: the nodes pull images when pods start."""

@@ -10,6 +10,8 @@ from vkgateway.model.objects import Condition, Meta, find_condition
 
 _STARTING = frozenset({"", "ContainerCreating", "PodInitializing"})
 """Reasons of a waiting container that say only that its start takes time."""
+_REPEATED = 3
+"""Count from which a warning is no transient one, such as about a Secret that the kubelet does not know yet."""
 _ALLOWED_RESTARTS = 3
 """A client of the API server may exit this often while that is still starting."""
 
@@ -45,6 +47,14 @@ class ContainerStatus(msgspec.Struct, rename="camel"):
     last_state: ContainerState = msgspec.field(default_factory=ContainerState)
 
 
+class Event(msgspec.Struct, rename="camel"):
+    """A warning about a pod; events with the same message count up."""
+
+    message: str = ""
+    count: int = 1
+    last_timestamp: str | None = None
+
+
 class PodStatus(msgspec.Struct, rename="camel"):
     """The fields of a pod's status that tell a failure."""
 
@@ -73,6 +83,28 @@ def pod_failure(pods: Iterable[Pod]) -> str:
     return ""
 
 
+def starting_pods(pods: Iterable[Pod]) -> list[Pod]:
+    """Return the pods that are on a node and wait for something outside of their containers, such as a volume."""
+    return [
+        pod
+        for pod in pods
+        if not pod.metadata.deletion_timestamp
+        and any(
+            container.state.waiting is not None and container.state.waiting.reason in _STARTING
+            for container in pod.status.container_statuses
+        )
+    ]
+
+
+def repeated_warning(pod: Pod, events: Iterable[Event]) -> str:
+    """Return the last of the warnings about a starting pod that came again and again; empty if there is none."""
+    repeated = [event for event in events if event.count >= _REPEATED]
+    if not repeated:
+        return ""
+    latest = max(repeated, key=lambda event: event.last_timestamp or "")
+    return f"pod {pod.metadata.name} does not start: {_last_line(latest.message)}"
+
+
 def _scheduling_failure(pod: Pod) -> str:
     scheduled = find_condition(pod.status.conditions, "PodScheduled")
     if scheduled is None or scheduled.status != "False" or scheduled.reason == "SchedulingGated":
@@ -88,11 +120,14 @@ def _start_failure(pod: Pod) -> str:
             return f"{container.name} cannot start: {waiting.reason}: {_last_line(waiting.message)}"
         is_crashing = waiting is not None and waiting.reason == "CrashLoopBackOff"
         if ended is not None and is_crashing and _counts_as_failure(container):
-            return (
-                f"{container.name} does not stay up: exit code {ended.exit_code} ({ended.reason}):"
-                f" {_last_line(ended.message)}"
-            )
+            return _crash_sentence(container.name, ended)
     return ""
+
+
+def _crash_sentence(name: str, ended: Terminated) -> str:
+    if ended.reason == "OOMKilled":
+        return f"{name} does not stay up: it exceeds its memory limit; raise resources.limits.memory of the template"
+    return f"{name} does not stay up: exit code {ended.exit_code} ({ended.reason}): {_last_line(ended.message)}"
 
 
 def _counts_as_failure(container: ContainerStatus) -> bool:

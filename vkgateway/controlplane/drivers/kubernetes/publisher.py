@@ -9,8 +9,10 @@ from typing import Final
 import msgspec
 
 from vkgateway.controlplane.drivers.kubernetes.applied_objects import AppliedObjects
+from vkgateway.controlplane.drivers.kubernetes.cluster import read_warnings
 from vkgateway.controlplane.drivers.kubernetes.exposures import (
     OBJECT_NAMES,
+    PUBLISHED_SERVICE,
     exposure_object,
     read_ingress,
     read_route,
@@ -21,9 +23,9 @@ from vkgateway.controlplane.publication import Publication
 from vkgateway.kube import errors
 from vkgateway.kube.apply import Discovery
 from vkgateway.kube.client import Client
-from vkgateway.kube.resources import EVENTS, INGRESSES, PODS, SERVICES, Resource
+from vkgateway.kube.resources import INGRESSES, PODS, SERVICES, Resource
 from vkgateway.model.api import ApiServerExposure, ExposureType
-from vkgateway.model.objects import Condition, is_condition_true
+from vkgateway.model.objects import Condition, Meta, is_condition_true
 
 _ROUTE_VERSIONS: Final = tuple(f"gateway.networking.k8s.io/{version}" for version in ("v1", "v1alpha3", "v1alpha2"))
 _FIXED: Final = "may not change once set"
@@ -40,14 +42,7 @@ class _Pod(msgspec.Struct):
     status: _PodStatus = msgspec.field(default_factory=_PodStatus)
 
 
-class _Event(msgspec.Struct, rename="camel"):
-    type: str = ""
-    message: str = ""
-    last_timestamp: str | None = None
-
-
 _decode_pod: Final = msgspec.json.Decoder(_Pod).decode
-_decode_event: Final = msgspec.json.Decoder(_Event).decode
 
 
 class Publisher:
@@ -110,13 +105,8 @@ class Publisher:
 
     async def _last_warning(self, namespace: str) -> str:
         """Return the last warning about the Service; cloud controllers explain there why it has no address."""
-        kind, name = OBJECT_NAMES["LoadBalancer"]
-        about = f"involvedObject.kind={kind},involvedObject.name={name},type=Warning"
-        events: list[_Event] = []
-        with contextlib.suppress(errors.Forbidden):
-            async for page in self._client.list_pages(EVENTS, namespace=namespace, field_selector=about):
-                events += [_decode_event(item) for item in page.items]
-        warnings = [event for event in events if event.type == "Warning"]
+        about = Meta(name=PUBLISHED_SERVICE, namespace=namespace)
+        warnings = await read_warnings(self._client, SERVICES, about)
         return max(warnings, key=lambda event: event.last_timestamp or "").message if warnings else ""
 
     async def _delete(self, exposed: ExposureType, *, namespace: str) -> None:

@@ -16,6 +16,7 @@ from vkgateway.controlplane.drivers.base import (
     DriverListener,
     NameServers,
     ServerEndpoint,
+    StepMessages,
 )
 from vkgateway.controlplane.drivers.process.interfaces import ProgramResolver, Supervisor
 from vkgateway.controlplane.drivers.process.name_servers import ProcessNameServers
@@ -109,6 +110,12 @@ class ProcessDriver:
         self._directories = PlaneDirectories(data_dir / "tenants", authorities=authorities, clock=clock)
         self.name_servers = name_servers
         self._can_bind = can_bind
+
+    step_messages = StepMessages(
+        preparing="downloading or building the components of the Kubernetes version",
+        starting="starting the processes of the control plane",
+        stopping="stopping the processes of the control plane",
+    )
 
     async def prepare(self, version: str) -> None:
         """Find or build the programs of that version."""
