@@ -5,12 +5,19 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import structlog
 
 from vkgateway.gateway.config import Config
 from vkgateway.gateway.management_connection import primary_address
+from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.model.errors import InputError, UnavailableError
 
+log = structlog.get_logger(__name__)
+
+CHECK_SECONDS = 60.0
 _HINT = "Set kubelet.advertiseAddress to an address at which API servers reach the gateway, such as a Service's."
 
 
@@ -79,8 +86,48 @@ async def find_gateway_address(settings: Config) -> GatewayAddress:
     )
 
 
+class AddressMonitor:
+    """Check, every minute, that the advertised name still resolves to the advertised address.
+
+    The address is in nodes and in the certificate, so a changed one needs a restart of the gateway.
+    """
+
+    def __init__(self, address: GatewayAddress, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._address = address
+        self._clock = clock
+        self._problem = ""
+
+    def problem(self) -> str:
+        """Return the sentence for /readyz; empty while the address is correct."""
+        return self._problem
+
+    async def run(self) -> None:
+        """Check until cancelled; returns at once if an IP address is advertised, not a name."""
+        while self._address.advertised_name:
+            await self._clock.sleep(CHECK_SECONDS)
+            try:
+                found = await _resolve_all(self._address.advertised_name)
+            except UnavailableError as error:  # no DNS server, for example: the address is probably still correct
+                log.warning("advertised name not checked", error=str(error))
+                continue
+            self._problem = "" if self._address.advertised in found else self._change_text(found)
+            if self._problem:
+                log.error("the gateway's address has changed", error=self._problem)
+
+    def _change_text(self, found: Sequence[str]) -> str:
+        return (
+            f"{self._address.advertised_name} resolves to {', '.join(found)}, but nodes have the address "
+            f"{self._address.advertised}. Restart the gateway: kubectl rollout restart"
+        )
+
+
 async def _resolve_name(name: str) -> str:
     """Return the first IP address of a DNS name."""
+    return (await _resolve_all(name))[0]
+
+
+async def _resolve_all(name: str) -> list[str]:
+    """Return the IP addresses of a DNS name, without duplicates."""
     try:
         found = await asyncio.get_running_loop().getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except OSError as error:
@@ -88,4 +135,4 @@ async def _resolve_name(name: str) -> str:
             f"kubelet.advertiseAddress: {name!r} does not resolve: {error.strerror or error}",
             hint="Check that the Service exists; the gateway retries.",
         ) from error
-    return str(found[0][4][0])
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))

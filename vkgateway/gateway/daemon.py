@@ -7,9 +7,9 @@ import contextlib
 import gc
 import signal
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
@@ -17,7 +17,7 @@ from vkgateway.controlplane.etcd.errors import SPACE_EXCEEDED
 from vkgateway.controlplane.pki import Authority, KeyPair
 from vkgateway.gateway import authorization, definitions, heap, instance_lock, logs, prerequisites
 from vkgateway.gateway import certificate_authority as authority
-from vkgateway.gateway.addresses import GatewayAddress, find_gateway_address, is_unspecified
+from vkgateway.gateway.addresses import AddressMonitor, GatewayAddress, find_gateway_address, is_unspecified
 from vkgateway.gateway.config import Config, ManagementCluster, Observability, gateway_socket
 from vkgateway.gateway.datastore import LazyDatastore, open_datastore
 from vkgateway.gateway.datastore_quota import Datastore
@@ -170,6 +170,7 @@ async def _serve_tenants(
             gate=lead.gate,
         )
         stack.push_async_callback(planes.close)
+        await stack.enter_async_context(watch_address(address, health))
         tls = await stack.enter_async_context(kubelet_tls(kubelet_authority, address))
         await stack.enter_async_context(
             serve_metrics(
@@ -307,7 +308,23 @@ async def watch_datastore(settings: Config, datastore: LazyDatastore, health: He
     """Check the datastore periodically within the block, and report it on /readyz."""
     readiness = DatastoreReadiness(datastore, enable_auth=settings.datastore.enable_auth)
     health.add_check("datastore", readiness.problem)
-    task = asyncio.create_task(readiness.run(), name="datastore-readiness")
+    async with _background_task(readiness.run(), name="datastore-readiness"):
+        yield
+
+
+@contextlib.asynccontextmanager
+async def watch_address(address: GatewayAddress, health: HealthServer) -> AsyncIterator[None]:
+    """Check the advertised name periodically within the block, and report a changed address on /readyz."""
+    monitor = AddressMonitor(address)
+    if address.advertised_name:
+        health.add_check("address", monitor.problem)
+    async with _background_task(monitor.run(), name="advertised-address"):
+        yield
+
+
+@contextlib.asynccontextmanager
+async def _background_task(work: Coroutine[Any, Any, None], *, name: str) -> AsyncIterator[None]:
+    task = asyncio.create_task(work, name=name)
     try:
         yield
     finally:

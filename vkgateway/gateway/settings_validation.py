@@ -44,7 +44,7 @@ def invalid_settings(config: Config) -> Iterator[InvalidSetting]:
     """Yield all invalid settings."""
     yield from _check_leader_election(config.leader_election)
     yield from _check_nodes(config.nodes)
-    yield from _check_address(config.address, advertised=config.kubelet.advertise_address)
+    yield from _check_address(config)
     yield from _check_advertised(config)
     yield from _check_datastore(config.datastore)
     yield from _check_managed(config.datastore)
@@ -83,8 +83,9 @@ def _check_nodes(nodes: Nodes) -> Iterator[InvalidSetting]:
         yield InvalidSetting("nodes.renewSeconds", why, "Use a quarter of nodes.leaseSeconds.")
 
 
-def _check_address(address: str, *, advertised: str) -> Iterator[InvalidSetting]:
+def _check_address(config: Config) -> Iterator[InvalidSetting]:
     hint = "Set an address of this machine, or leave it empty."
+    address, advertised = config.address, config.kubelet.advertise_address
     if not address:
         return
     try:
@@ -97,6 +98,8 @@ def _check_address(address: str, *, advertised: str) -> Iterator[InvalidSetting]
     elif found.is_unspecified and not advertised:
         why = f"API servers refuse to call virtual nodes at {address}, and kubelet.advertiseAddress is empty"
         yield InvalidSetting("address", why, "Set kubelet.advertiseAddress to the address or name of a Service.")
+    elif found.is_unspecified and config.control_planes.driver == "process":
+        yield InvalidSetting("address", f"API servers of the driver process cannot serve at {address}", hint)
 
 
 def _check_advertised(config: Config) -> Iterator[InvalidSetting]:

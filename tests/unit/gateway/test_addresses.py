@@ -8,18 +8,19 @@ from typing import Any
 
 import pytest
 
+from tests.fakes.clock import FakeClock
 from vkgateway.controlplane.pki import Authority, alternative_names
 from vkgateway.gateway import addresses, daemon
-from vkgateway.gateway.addresses import GatewayAddress, find_gateway_address
+from vkgateway.gateway.addresses import AddressMonitor, GatewayAddress, find_gateway_address
 from vkgateway.gateway.config import Config, Kubelet
 from vkgateway.model.errors import InputError, UnavailableError
 
 
-def _resolve_to(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+def _resolve_to(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
     async def getaddrinfo(_host: str, _port: Any, **_: Any) -> list[Any]:
-        if not address:
+        if not addresses:
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0))]
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0)) for address in addresses]
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
 
@@ -50,7 +51,7 @@ async def test_certificate_has_listen_and_advertised_address() -> None:
 
 
 async def test_name_that_does_not_resolve_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
-    _resolve_to(monkeypatch, "")
+    _resolve_to(monkeypatch)
     with pytest.raises(UnavailableError, match=r"advertiseAddress: 'kubelet\.example' does not resolve"):
         await find_gateway_address(Config(address="::", kubelet=Kubelet(advertise_address="kubelet.example")))
 
@@ -59,3 +60,38 @@ async def test_loopback_is_never_advertised(monkeypatch: pytest.MonkeyPatch) -> 
     _resolve_to(monkeypatch, "127.0.0.1")
     with pytest.raises(InputError, match=r"kubelet\.example, which resolves to 127\.0\.0\.1"):
         await find_gateway_address(Config(address="::", kubelet=Kubelet(advertise_address="kubelet.example")))
+
+
+async def _problem_after_check(address: GatewayAddress) -> str:
+    clock = FakeClock()
+    monitor = AddressMonitor(address, clock=clock)
+    work = asyncio.create_task(monitor.run())
+    async with asyncio.timeout(5):
+        while len(clock.sleeps) < 2 and not work.done():  # noqa: ASYNC110 - the fake clock has no event
+            await asyncio.sleep(0)
+    work.cancel()
+    await asyncio.gather(work, return_exceptions=True)
+    return monitor.problem()
+
+
+@pytest.mark.parametrize(
+    ("resolved", "problem"),
+    [
+        (("10.96.0.20",), ""),
+        (("10.96.0.30", "10.96.0.20"), ""),
+        ((), ""),
+        (("10.96.0.30",), "kubelet.svc resolves to 10.96.0.30, but nodes have the address 10.96.0.20. Restart"),
+    ],
+)
+async def test_changed_address_is_reported(
+    monkeypatch: pytest.MonkeyPatch, resolved: tuple[str, ...], problem: str
+) -> None:
+    _resolve_to(monkeypatch, *resolved)
+    address = GatewayAddress(listen="0.0.0.0", advertised="10.96.0.20", advertised_name="kubelet.svc")
+    found = await _problem_after_check(address)
+    assert found.startswith(problem)
+    assert bool(found) == bool(problem)
+
+
+async def test_advertised_ip_address_is_not_checked() -> None:
+    assert await _problem_after_check(GatewayAddress(listen="10.0.0.1", advertised="10.0.0.1")) == ""

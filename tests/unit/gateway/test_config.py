@@ -90,6 +90,10 @@ def test_errors_name_variable_instead_of_file(tmp_path: Path) -> None:
             "address: 0.0.0.0",
             "address: API servers refuse to call virtual nodes at 0.0.0.0, and kubelet.advertiseAddress",
         ),
+        (
+            "{address: '::', kubelet: {advertiseAddress: a.example}}",
+            "address: API servers of the driver process cannot",
+        ),
         ("kubelet: {advertiseAddress: '0.0.0.0'}", "kubelet.advertiseAddress: API servers refuse to call"),
         ("kubelet: {advertiseAddress: 'https://a'}", "kubelet.advertiseAddress: 'https://a' is neither an IP address"),
         (
@@ -124,8 +128,9 @@ def test_invalid_settings_are_refused(tmp_path: Path, text: str, complaint: str)
         "services: {range: '', tenantPrefix: 1}",
         "services: {range: 'fd00:1::/48', tenantPrefix: 112}",
         "address: 'fd00::1'",
-        "{address: 0.0.0.0, kubelet: {advertiseAddress: vkgateway-kubelet.vkgateway-system.svc}}",
-        "{address: '::', kubelet: {advertiseAddress: 'fd00::1', advertisePort: 10250}}",
+        "{address: 0.0.0.0, kubelet: {advertiseAddress: a.b.svc}, controlPlanes: {driver: kubernetes}}",
+        "{address: '::', kubelet: {advertiseAddress: 'fd00::1'}, controlPlanes: {driver: kubernetes}}",
+        "{address: 10.0.0.1, kubelet: {advertiseAddress: 192.0.2.1, advertisePort: 10250}}",
         "datastore: {managed: {secretPrefix: vkgateway-etcd, serverNames: ['*.etcd.vkgateway-system.svc', 10.0.0.1]}}",
     ],
 )
