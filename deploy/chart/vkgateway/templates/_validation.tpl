@@ -29,14 +29,53 @@
 {{- if and (or .Values.metrics.serviceMonitor.enabled .Values.metrics.prometheusRule.enabled) (not (.Capabilities.APIVersions.Has "monitoring.coreos.com/v1")) -}}
 {{- fail "metrics.serviceMonitor or metrics.prometheusRule is enabled, but the cluster does not serve monitoring.coreos.com/v1. Install the Prometheus operator, or disable both." -}}
 {{- end -}}
+{{- if .Values.crds.install -}}
+{{- include "vkgateway.checkDefinitions" . -}}
+{{- end -}}
 {{- if .Values.etcd.enabled -}}
+{{- include "vkgateway.checkEtcd" . -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Refuse to replace definitions by older ones: objects with new fields would lose them. */}}
+{{- define "vkgateway.checkDefinitions" -}}
+{{- $annotation := "vkgateway.io/definition-version" -}}
+{{- range $path, $_ := .Files.Glob "files/crds/*.yaml" -}}
+{{- $own := $.Files.Get $path | fromYaml -}}
+{{- $found := lookup "apiextensions.k8s.io/v1" "CustomResourceDefinition" "" $own.metadata.name -}}
+{{- $version := dig "metadata" "annotations" $annotation "0" $own | int -}}
+{{- $installed := dig "metadata" "annotations" $annotation "0" $found | int -}}
+{{- if gt $installed $version -}}
+{{- fail (printf "The chart is older than the definition %s in the cluster: its version is %d, and the chart has version %d. Use the chart of the newer release, or set crds.install to false." $own.metadata.name $installed $version) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Refuse changes of the chart's etcd that a StatefulSet cannot make, and volumes that no class provides. */}}
+{{- define "vkgateway.checkEtcd" -}}
+{{- $etcd := .Values.etcd -}}
 {{- $found := lookup "apps/v1" "StatefulSet" .Release.Namespace "vkgateway-etcd" -}}
-{{- if and $found (ne (int $found.spec.replicas) (int .Values.etcd.members)) -}}
-{{- fail (printf "etcd.members cannot change from %d to %d: the members of an etcd cluster are added one by one with `etcdctl member add`. Set etcd.members to %d." (int $found.spec.replicas) (int .Values.etcd.members) (int $found.spec.replicas)) -}}
+{{- if $found -}}
+{{- if ne (int $found.spec.replicas) (int $etcd.members) -}}
+{{- fail (printf "etcd.members cannot change from %d to %d: the members of an etcd cluster are added one by one with `etcdctl member add`. Set etcd.members to %d." (int $found.spec.replicas) (int $etcd.members) (int $found.spec.replicas)) -}}
 {{- end -}}
-{{- if and .Values.etcd.persistence.enabled (not .Values.etcd.persistence.storageClass) (not $found) -}}
+{{- $claims := $found.spec.volumeClaimTemplates | default list -}}
+{{- if ne $etcd.persistence.enabled (gt (len $claims) 0) -}}
+{{- fail (printf "etcd.persistence.enabled cannot change to %t: etcd would start without the tenants' objects. Set it to %t." $etcd.persistence.enabled (not $etcd.persistence.enabled)) -}}
+{{- end -}}
+{{- range $claims -}}
+{{- $size := .spec.resources.requests.storage -}}
+{{- if ne $size $etcd.persistence.size -}}
+{{- fail (printf "etcd.persistence.size cannot change from %s to %s. Set it to %s. To grow a volume, change the claim: kubectl patch pvc data-vkgateway-etcd-0 --namespace vkgateway-system --patch '{\"spec\": {\"resources\": {\"requests\": {\"storage\": %q}}}}'" $size $etcd.persistence.size $size $etcd.persistence.size) -}}
+{{- end -}}
+{{- $class := .spec.storageClassName | default "" -}}
+{{- $wanted := eq $etcd.persistence.storageClass "-" | ternary "" $etcd.persistence.storageClass -}}
+{{- if and $wanted (ne $class $wanted) -}}
+{{- fail (printf "etcd.persistence.storageClass cannot change from %q to %q. Set it to %q." $class $wanted $class) -}}
+{{- end -}}
+{{- end -}}
+{{- else if and $etcd.persistence.enabled (not $etcd.persistence.storageClass) -}}
 {{- include "vkgateway.checkDefaultStorageClass" . -}}
-{{- end -}}
 {{- end -}}
 {{- end -}}
 
