@@ -175,6 +175,20 @@ async def test_deleted_namespace_returns_with_its_address(same: SameDriver) -> N
         assert len(same.writes()) == sent
 
 
+async def test_namespace_without_its_label_is_still_the_tenants(same: SameDriver) -> None:
+    cluster = same.world.cluster
+    async with running(same.driver) as listener:
+        await same.provisioner.provision(tenant())
+        await settle(listener)
+        cluster.update(NAMESPACES, {"metadata": {"labels": {}}}, name=NAMESPACE)
+        await wait_until(lambda: listener.changed == ["alpha"])
+        await same.provisioner.provision(tenant())
+        assert cluster.get(NAMESPACES, NAMESPACE)["metadata"]["labels"]["vkgateway.io/control-plane"] == "alpha"
+        cluster.update(NAMESPACES, {"metadata": {"labels": {}}}, name=NAMESPACE)
+        await same.provisioner.deprovision("alpha")
+        assert cluster.find(NAMESPACES, NAMESPACE) is None
+
+
 async def test_taken_address_is_replaced(same: SameDriver) -> None:
     cluster = same.world.cluster
     made = await same.provisioner.provision(tenant())

@@ -60,11 +60,11 @@ class _Applied:
 class AppliedObjects:
     """Applies documents with the label `vkgateway.io/control-plane`, and reports when another client changes them.
 
-    `on_change` is called with tenant and component of an object that was changed or deleted. While `run` does not run,
-    every document is applied and nothing is reported.
+    `on_change` is called with tenant, component and key of an object that was changed or deleted. While `run` does not
+    run, every document is applied and nothing is reported.
     """
 
-    def __init__(self, client: Client, *, on_change: Callable[[str, str], None]) -> None:
+    def __init__(self, client: Client, *, on_change: Callable[[str, str, str], None]) -> None:
         self._client = client
         self._on_change = on_change
         self._applied: dict[_Key, _Applied] = {}
@@ -163,7 +163,7 @@ class AppliedObjects:
             client=view.other_client,
         )
         labels = self._applied[key].labels
-        self._on_change(labels.get(CONTROL_PLANE_LABEL, ""), labels.get(COMPONENT_LABEL, ""))
+        self._on_change(labels.get(CONTROL_PLANE_LABEL, ""), labels.get(COMPONENT_LABEL, ""), "/".join(key))
 
 
 def _is_part(key: _Key, namespace: str, name: str) -> bool:

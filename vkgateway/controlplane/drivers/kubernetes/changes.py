@@ -19,12 +19,12 @@ class Changes:
         if self.listener is not None:
             self.listener.addresses_changed(tenant)
 
-    def object_changed(self, tenant: str, component: str) -> None:
-        """Report that another client changed or deleted an object of a control plane or of a name server."""
+    def object_changed(self, tenant: str, component: str, subject: str) -> None:
+        """Report that another client changed or deleted an object `subject` of a control plane or of a name server."""
         if self.listener is None:
             return
         repair = self._repair_control_plane if component == CONTROL_PLANE else self.addresses_changed
-        self._repairs.request((tenant, component), lambda: repair(tenant))
+        self._repairs.request(subject, lambda: repair(tenant))
 
     def stop(self) -> None:
         """Pass nothing on from now on."""

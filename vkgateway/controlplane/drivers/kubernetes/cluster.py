@@ -11,11 +11,12 @@ import msgspec
 
 from vkgateway.controlplane.drivers.base import ServerEndpoint
 from vkgateway.controlplane.drivers.kubernetes import failures
+from vkgateway.controlplane.drivers.kubernetes.managed_fields import ManagedObject, decode_managed
 from vkgateway.controlplane.drivers.kubernetes.names import COMPONENT_LABEL, CONTROL_PLANE
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import DEPLOYMENTS, EVENTS, NAMESPACES, PODS, SECRETS, SERVICES, Resource
-from vkgateway.model.objects import Condition, Meta, decode_namespace, decode_secret
+from vkgateway.model.objects import Condition, Meta, decode_secret
 from vkgateway.translate.services import decode_service
 
 
@@ -32,10 +33,10 @@ _decode_event: Final = msgspec.json.Decoder(failures.Event).decode
 _decode_pod: Final = msgspec.json.Decoder(failures.Pod).decode
 
 
-async def read_namespace(client: Client, name: str) -> Meta | None:
-    """Return the metadata of a namespace; None if it does not exist."""
+async def read_namespace(client: Client, name: str) -> ManagedObject | None:
+    """Return a namespace; None if it does not exist."""
     try:
-        return decode_namespace(await client.get(NAMESPACES, name)).metadata
+        return decode_managed(await client.get(NAMESPACES, name))
     except errors.NotFound:
         return None
 

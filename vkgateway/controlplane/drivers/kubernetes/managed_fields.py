@@ -37,6 +37,8 @@ class ManagedObject(msgspec.Struct, frozen=True):
 
     metadata: Meta
     fields: str
+    is_managed: bool = True
+    """Whether the gateway has applied the object, and still manages a field of it."""
     other_client: str = ""
 
     @property
@@ -56,4 +58,4 @@ def decode_managed(body: bytes) -> ManagedObject:
     others = [entry for entry in entries if entry not in own and not entry.subresource]
     fields = msgspec.json.encode([entry.fields_v1 for entry in own], order="deterministic")
     latest = max(others, key=lambda entry: entry.time, default=_Entry())
-    return ManagedObject(metadata, hashlib.sha256(fields).hexdigest()[:16], latest.manager)
+    return ManagedObject(metadata, hashlib.sha256(fields).hexdigest()[:16], bool(own), latest.manager)

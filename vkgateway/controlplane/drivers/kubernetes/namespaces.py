@@ -9,6 +9,7 @@ import structlog
 from vkgateway.controlplane.drivers.kubernetes import objects
 from vkgateway.controlplane.drivers.kubernetes.applied_objects import AppliedObjects
 from vkgateway.controlplane.drivers.kubernetes.cluster import read_namespace
+from vkgateway.controlplane.drivers.kubernetes.managed_fields import ManagedObject
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
@@ -44,9 +45,9 @@ class ControlPlaneNamespaces:
         """
         name = self.name_for(tenant)
         found = await read_namespace(self._client, name)
-        if found is not None and found.deletion_timestamp:
+        if found is not None and found.metadata.deletion_timestamp:
             raise UnavailableError(f"namespace {name} is being deleted")
-        if found is not None and found.labels.get(CONTROL_PLANE_LABEL) != tenant:
+        if found is not None and not _is_own(found, tenant):
             raise ConflictError(
                 f"namespace {name} exists and is not the one of tenant {tenant!r}",
                 hint="Delete the namespace, or change controlPlanes.parameters.namespacePrefix.",
@@ -63,12 +64,12 @@ class ControlPlaneNamespaces:
         name = self.name_for(tenant)
         started = self._clock.monotonic()
         while (found := await read_namespace(self._client, name)) is not None:
-            if found.labels.get(CONTROL_PLANE_LABEL) != tenant:
+            if not _is_own(found, tenant):
                 _log.warning("namespace belongs to no control plane and is not deleted", namespace=name)
                 return
             self._objects.forget(namespace=name)
-            if not found.deletion_timestamp:
-                await self._delete(name, uid=found.uid)
+            if not found.metadata.deletion_timestamp:
+                await self._delete(name, uid=found.metadata.uid)
             if self._clock.monotonic() - started >= _REMOVAL_SECONDS:
                 raise UnavailableError(f"namespace {name} is still being deleted after {_REMOVAL_SECONDS:.0f} s")
             await self._clock.sleep(_POLL_SECONDS)
@@ -78,3 +79,8 @@ class ControlPlaneNamespaces:
             await self._client.delete(NAMESPACES, name, uid=uid)
         except (errors.NotFound, errors.Conflict):
             return  # it was deleted, perhaps created again: the next read shows it
+
+
+def _is_own(namespace: ManagedObject, tenant: str) -> bool:
+    """Return whether a namespace is a tenant's, even if another client removed its label."""
+    return namespace.is_managed or namespace.metadata.labels.get(CONTROL_PLANE_LABEL) == tenant

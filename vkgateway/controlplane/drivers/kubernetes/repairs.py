@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 
 from vkgateway.kube.backoff import Backoff
 
@@ -16,11 +16,11 @@ class RepairThrottle:
 
     def __init__(self, backoff: Backoff | None = None) -> None:
         self._backoff = backoff or Backoff(base=2.0, cap=60.0)
-        self._repairs: dict[Hashable, tuple[int, float]] = {}
+        self._repairs: dict[str, tuple[int, float]] = {}
         """Number of repairs in a row, and the time of the last one in seconds of the event loop's clock."""
-        self._waiting: dict[Hashable, asyncio.TimerHandle] = {}
+        self._waiting: dict[str, asyncio.TimerHandle] = {}
 
-    def request(self, subject: Hashable, repair: Callable[[], None]) -> None:
+    def request(self, subject: str, repair: Callable[[], None]) -> None:
         """Call `repair` now or later; requests for a subject that waits for its repair are covered by that."""
         if subject in self._waiting:
             return
@@ -38,7 +38,9 @@ class RepairThrottle:
             timer.cancel()
         self._waiting.clear()
 
-    def _run(self, subject: Hashable, repair: Callable[[], None], *, count: int) -> None:
+    def _run(self, subject: str, repair: Callable[[], None], *, count: int) -> None:
         self._waiting.pop(subject, None)
-        self._repairs[subject] = count, asyncio.get_running_loop().time()
+        now = asyncio.get_running_loop().time()
+        self._repairs = {key: one for key, one in self._repairs.items() if now - one[1] < _QUIET_SECONDS}
+        self._repairs[subject] = count, now
         repair()
