@@ -99,9 +99,10 @@ def replay(*, file: Path | None, output: str, data_dir: Path) -> None:
 def decision_log_path(data_dir: Path) -> Path:
     """Return the path of the platform's decision log. Raises UnavailableError if it is disabled."""
     log = load_gateway_settings(data_dir).arbiter.decision_log
-    if not log:
+    if log in ("", "-"):
         raise UnavailableError(
-            f"the gateway of {data_dir} writes no decision log", hint="Set arbiter.decisionLog, or give a FILE."
+            f"the gateway of {data_dir} writes no decision log to a file",
+            hint="Set arbiter.decisionLog, or give a FILE.",
         )
     return Path(log)
 

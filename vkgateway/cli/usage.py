@@ -93,9 +93,10 @@ def parse_keys(by: str) -> list[GroupKey]:
 def usage_log_path(data_dir: Path) -> Path:
     """Return the path of the platform's usage log. Raises UnavailableError if it is disabled."""
     log = load_gateway_settings(data_dir).arbiter.usage_log
-    if not log:
+    if log in ("", "-"):
         raise UnavailableError(
-            f"the gateway of {data_dir} writes no usage log", hint="Set arbiter.usageLog, or give a file with --log."
+            f"the gateway of {data_dir} writes no usage log to a file",
+            hint="Set arbiter.usageLog, or give a file with --log.",
         )
     return Path(log)
 

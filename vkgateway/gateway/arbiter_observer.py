@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -18,6 +17,7 @@ from vkgateway.gateway.decisionlog import DecisionLog
 from vkgateway.gateway.guarantees import GuaranteeMonitor
 from vkgateway.gateway.usagelog import UsageLog, UsageRecord
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
+from vkgateway.kube.write_gate import Permit
 from vkgateway.model.errors import InputError, UnavailableError, VkgatewayError
 from vkgateway.model.requests import is_extended
 from vkgateway.sync.admission.accounting import PodRun
@@ -48,17 +48,17 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class ArbiterObserver:
     """Last cycle of the arbiter, its metrics, and its logs if the settings name files for them.
 
-    `clock` is the arbiter's clock, so that interim usage and final usage agree.
+    `clock` is the arbiter's clock, so that interim usage and final usage agree. `permit` permits to write the logs.
     """
 
-    def __init__(self, settings: Arbiter, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, settings: Arbiter, *, clock: Clock = SYSTEM_CLOCK, permit: Permit | None = None) -> None:
         self._clock = clock
         self.pod_names: Callable[[], Mapping[str, Key]] = dict
         """Returns namespaces and names of governed pods by UID; called when the state is encoded."""
         self.divided_pools: Callable[[], Mapping[PoolKey, frozenset[str]]] = dict
         """Returns the labels that select nodes in pools with several virtual nodes; called for each question."""
-        self._decision_log = DecisionLog(Path(settings.decision_log)) if settings.decision_log else None
-        self._usage_log = UsageLog(Path(settings.usage_log)) if settings.usage_log else None
+        self._decision_log = DecisionLog(settings.decision_log, permit=permit) if settings.decision_log else None
+        self._usage_log = UsageLog(settings.usage_log, permit=permit) if settings.usage_log else None
         self.guarantees = GuaranteeMonitor()
         self._last_cycle: tuple[Snapshot, Decisions, float] | None = None
 
@@ -106,9 +106,11 @@ class ArbiterObserver:
                 )
 
     async def run(self) -> None:
-        """Write interim usage of running pods periodically until cancelled."""
-        while self._usage_log is not None:
+        """Write interim usage of running pods periodically until cancelled, and lines that were held back."""
+        while self._usage_log is not None or self._decision_log is not None:
             written = await asyncio.to_thread(self.record_running, self._clock.time())
+            if self._decision_log is not None:
+                self._decision_log.lines.flush()
             await _sleep(min(_MAX_INTERVAL, max(_MIN_INTERVAL, written * _SECONDS_PER_RECORD)))
 
     def record_running(self, now: float) -> int:

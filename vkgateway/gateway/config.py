@@ -248,9 +248,16 @@ class Arbiter(_Section, frozen=True):
         ),
     ] = 60.0
     decision_log: Annotated[
-        str, Meta(description="File to which decisions are appended as JSON lines for `vkgateway replay`; empty: none.")
+        str,
+        Meta(
+            description="File to which decisions are appended as JSON lines for `vkgateway replay`; -: standard "
+            "output; empty: none."
+        ),
     ] = ""
-    usage_log: Annotated[str, Meta(description="File to which GPU usage is appended as JSON lines; empty: none.")] = ""
+    usage_log: Annotated[
+        str,
+        Meta(description="File to which GPU usage is appended as JSON lines; -: standard output; empty: none."),
+    ] = ""
 
 
 class Observability(_Section, frozen=True):

@@ -192,6 +192,7 @@ async def _serve_tenants(
             files=files,
             gate=lead.gate,
         )
+        lead.finish_logs = gateway.arbiter.finish_journal
         planes.exclude_ranges(gateway.compute_controller.clusters.known_networks)
         if planes.name_servers is not None:
             cluster_names = gateway.compute_controller.clusters.cluster_names

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from vkgateway.arbiter.decisions import Decisions, GuaranteeLoss
 from vkgateway.arbiter.snapshot import PreemptionPlan, Snapshot
-from vkgateway.gateway.jsonlines import JsonLinesWriter, read_lines
+from vkgateway.gateway.jsonlines import open_log, read_lines
 from vkgateway.gateway.snapshot_changes import SnapshotChanges, apply_changes, diff_snapshots
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
+from vkgateway.kube.write_gate import Permit
 
 MAX_FILE_BYTES = 256 * 1024 * 1024
 """File size that triggers rotation."""
@@ -58,20 +59,21 @@ class UnreadableLine:
 
 
 class DecisionLog:
-    """Log that appends each cycle with decisions or changed pending reasons to a file.
+    """Log of each cycle with decisions or changed pending reasons, in a file or (`-`) on standard output.
 
     No decision is left out, and its input is complete: a file starts with a full snapshot, followed by changes.
     """
 
     def __init__(
         self,
-        path: Path,
+        target: Path | str,
         *,
         max_bytes: int = MAX_FILE_BYTES,
         burst: float = BURST_BYTES,
+        permit: Permit | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self._lines = JsonLinesWriter(path, max_bytes=max_bytes)
+        self.lines: Final = open_log(str(target), name="decisions", max_bytes=max_bytes, permit=permit)
         self._burst = burst
         self._clock = clock
         self._budget, self._budget_time = burst, clock.monotonic()
@@ -111,7 +113,7 @@ class DecisionLog:
     def _write_entry(self, entry: LogEntry, snapshot: Snapshot | None) -> None:
         previous = (
             None
-            if self._lines.is_empty or self._changes_bytes > _MAX_CHANGES_RATIO * self._snapshot_bytes
+            if self.lines.is_empty or self._changes_bytes > _MAX_CHANGES_RATIO * self._snapshot_bytes
             else self._last_snapshot
         )
         if snapshot is not None and previous is not None:
@@ -121,7 +123,7 @@ class DecisionLog:
         line = encode_entry(entry)
         self._budget -= len(line)
         self._skipped_cycles = 0
-        if not self._lines.append(line):
+        if not self.lines.append(line):
             self._last_snapshot = None
         elif snapshot is not None:
             self._last_snapshot = snapshot

@@ -77,7 +77,8 @@ class Gateway:
         )
         clock = SteadyClock()
         platform = ArbiterPlatform(self.compute_controller.clusters, clock=clock)
-        self._observer = ArbiterObserver(settings.arbiter, clock=clock)
+        permit = gate.logs if gate is not None else None
+        self._observer = ArbiterObserver(settings.arbiter, clock=clock, permit=permit)
         arbitration = _arbiter_settings(settings.arbiter)
         self.arbiter = Arbitration(arbitration, platform, observer=self._observer, clock=clock)
         self._observer.pod_names, self._observer.divided_pools = self.arbiter.tenants.pod_names, platform.divided_pools

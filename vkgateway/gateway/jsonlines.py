@@ -1,19 +1,103 @@
-"""Rotated log files of JSON lines, readable also after a torn write."""
+"""Logs of JSON lines: rotated files, readable also after a torn write, or standard output."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final, Protocol
 
 import structlog
+
+from vkgateway.kube.write_gate import Permit
 
 log = structlog.get_logger(__name__)
 
 ROTATED_FILES = 4
 """Number of rotated files, from NAME.1 (newest) to NAME.4."""
 FILE_MODE = 0o600
+
+
+STANDARD_OUTPUT: Final = "-"
+"""Setting of a log that means standard output instead of a file."""
+_MAX_HELD_BYTES: Final = 64 * 1024 * 1024
+
+
+class LineWriter(Protocol):
+    """Log to which lines are appended."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the next line is the first that a reader sees."""
+
+    def append(self, *lines: bytes) -> bool:
+        """Write lines of JSON objects, given without newlines; return False if not all of them were written."""
+
+
+def open_log(target: str, *, name: str, max_bytes: int, permit: Permit | None = None) -> LeaderLog:
+    """Return the log that a setting names: a file, or standard output, whose lines have `name` in the field `log`."""
+    is_output = target == STANDARD_OUTPUT
+    writer = OutputWriter(name) if is_output else JsonLinesWriter(Path(target), max_bytes=max_bytes)
+    return LeaderLog(writer, permit)
+
+
+class LeaderLog:
+    """Log that only the leader writes, so that several gateways may share a file.
+
+    Lines are held back while `permit` is not valid, and written in their order when it is valid again. A process that
+    another leader has replaced drops them with itself: their decisions were not carried out.
+    """
+
+    def __init__(self, writer: LineWriter, permit: Permit | None) -> None:
+        self._writer = writer
+        self._permit = permit
+        self._held: list[bytes] = []
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the next line is the first that a reader sees."""
+        return self._writer.is_empty and not self._held
+
+    def append(self, *lines: bytes) -> bool:
+        """Write or hold lines; return False if lines were dropped."""
+        if not lines:
+            return True
+        self._held.extend(lines)
+        if self.flush():
+            return True
+        if self._is_permitted() or sum(map(len, self._held)) > _MAX_HELD_BYTES:
+            self._held.clear()
+            return False
+        return True
+
+    def flush(self) -> bool:
+        """Write the held lines if that is permitted; return whether none is left."""
+        if self._held and self._is_permitted() and self._writer.append(*self._held):
+            self._held.clear()
+        return not self._held
+
+    def _is_permitted(self) -> bool:
+        return self._permit is None or self._permit.is_valid
+
+
+class OutputWriter:
+    """Writer to standard output, for a log collector. Each line has the name of its log in the field `log`."""
+
+    is_empty = False
+
+    def __init__(self, name: str) -> None:
+        self._start = b'{"log":"' + name.encode() + b'",'
+
+    def append(self, *lines: bytes) -> bool:
+        """Write lines; return False if standard output is closed."""
+        try:
+            sys.stdout.buffer.write(b"".join(self._start + line[1:] + b"\n" for line in lines))
+            sys.stdout.buffer.flush()
+        except (OSError, ValueError):
+            return False
+        return True
 
 
 class JsonLinesWriter:

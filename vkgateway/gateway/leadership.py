@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
@@ -40,6 +41,8 @@ class Leadership:
         self.gate: Final = WriteGate()
         self.problem = "waiting for the management cluster"
         """Why the state of the Lease is unknown; empty if it is known."""
+        self.finish_logs: Callable[[], Awaitable[None]] = _nothing_to_finish
+        """Writes what this leader did to its logs; called before it releases its Lease."""
         self.role_known: Final = asyncio.Event()
         """Set once this replica leads or has seen another leader."""
         self.leading: Final = asyncio.Event()
@@ -82,9 +85,12 @@ class Leadership:
         try:
             await asyncio.wait((working, election), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self.gate.close()
+            self.gate.close_writes()
             election.cancel()
             await asyncio.gather(election, return_exceptions=True)
+            if self.gate.logs.is_valid:
+                await self._finish()
+            self.gate.close()
             await self._release()
             working.cancel()
             await asyncio.gather(working, return_exceptions=True)
@@ -143,8 +149,14 @@ class Leadership:
             metrics.LEASE_RENEWAL.observe(seconds)
             delay = max(0.0, timing.renew - seconds)
 
+    async def _finish(self) -> None:
+        """Wait for the responses to the last writes, and until what was done is logged."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_IDLE_SECONDS):
+                await self.finish_logs()
+                await self.gate.writes.wait_idle(timeout=_IDLE_SECONDS)
+
     async def _release(self) -> None:
-        await self.gate.writes.wait_idle(timeout=_IDLE_SECONDS)
         try:
             await self._elector.release()
         except (errors.ApiError, LeaseLost) as error:
@@ -164,3 +176,7 @@ class Leadership:
         if problem != self.problem:
             log.warning("lease not available", lease=LEASE_NAME, error=problem)
         self.problem = problem
+
+
+async def _nothing_to_finish() -> None:
+    """Nothing is logged."""

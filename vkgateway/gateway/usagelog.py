@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
-from vkgateway.gateway.jsonlines import JsonLinesWriter, read_rotated_lines
+from vkgateway.gateway.jsonlines import open_log, read_rotated_lines
+from vkgateway.kube.write_gate import Permit
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
 """File size that triggers rotation."""
@@ -45,14 +46,14 @@ class UsageRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class UsageLog:
-    """Writer of usage records."""
+    """Writer of usage records, to a file or (`-`) to standard output."""
 
-    def __init__(self, path: Path, *, max_bytes: int = MAX_FILE_BYTES) -> None:
-        self._lines = JsonLinesWriter(path, max_bytes=max_bytes)
+    def __init__(self, target: Path | str, *, max_bytes: int = MAX_FILE_BYTES, permit: Permit | None = None) -> None:
+        self.lines: Final = open_log(str(target), name="usage", max_bytes=max_bytes, permit=permit)
 
     def write_records(self, *usages: UsageRecord) -> None:
         """Write the records, except empty intervals and zero amounts."""
-        self._lines.append(*(msgspec.json.encode(usage) for usage in usages if usage.end > usage.start and usage.units))
+        self.lines.append(*(msgspec.json.encode(usage) for usage in usages if usage.end > usage.start and usage.units))
 
 
 def read_usage(path: Path) -> Iterator[UsageRecord]:

@@ -81,13 +81,14 @@ class WriteGate:
 
     `upkeep` is for heartbeats of virtual nodes and the space of the datastore. These requests are harmless if two
     processes send them, and go on while the management cluster is unavailable. They stop, too, if this process was
-    frozen.
+    frozen. `logs` is for what the leader did: after `close_writes`, it is valid until `close`.
     """
 
     def __init__(self, now: Callable[[], float] = boot_seconds) -> None:
         self.now: Final = now
         self.writes: Final = Permit(now)
         self.upkeep: Final = Permit(now)
+        self.logs: Final = Permit(now)
 
     @property
     def is_open(self) -> bool:
@@ -96,13 +97,18 @@ class WriteGate:
 
     def extend(self, until: float) -> None:
         """Permit all requests until a time."""
-        self.writes.extend(until)
-        self.upkeep.extend(until)
+        for permit in (self.writes, self.upkeep, self.logs):
+            permit.extend(until)
 
-    def close(self) -> None:
+    def close_writes(self) -> None:
         """Permit no request anymore."""
         self.writes.close()
         self.upkeep.close()
+
+    def close(self) -> None:
+        """Permit nothing anymore."""
+        self.close_writes()
+        self.logs.close()
 
     def permit_for(self, method: str, path: str) -> Permit | None:
         """Return the permission that a request to an API server needs; None if it changes no object."""

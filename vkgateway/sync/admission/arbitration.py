@@ -224,8 +224,12 @@ class Arbitration:
         finally:
             self.cycle_trigger.close()
             self._clusters.close()
-            if self._journal is not None:
-                await self._journal.close()
+            await self.finish_journal()
+
+    async def finish_journal(self) -> None:
+        """Wait until all decisions are logged. Later ones are not logged, because they are not carried out."""
+        if self._journal is not None:
+            await self._journal.finish()
 
     async def _try_cycle(self) -> None:
         """Run one cycle. An unexpected error is logged and the cycle retried, so that the rest of the gateway keeps

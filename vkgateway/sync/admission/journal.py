@@ -27,9 +27,12 @@ class Journal:
         self._write = write
         self._cycles: deque[tuple[Snapshot | None, Decisions, float]] = deque()
         self._task: asyncio.Task[None] | None = None
+        self._is_finished = False
 
     def add_cycle(self, snapshot: Snapshot, decisions: Decisions, now: float) -> None:
-        """Log a cycle soon."""
+        """Log a cycle soon. Without effect after `finish`: the decisions are not carried out any more."""
+        if self._is_finished:
+            return
         self._cycles.append((snapshot if len(self._cycles) < _MAX_SNAPSHOTS else None, decisions, now))
         if self._task is None:
             self._task = asyncio.create_task(self._write_pending(), name="arbiter/journal")
@@ -38,6 +41,11 @@ class Journal:
         """Wait until all cycles are logged."""
         if self._task is not None:
             await self._task
+
+    async def finish(self) -> None:
+        """Wait until all cycles are logged, and log no further ones."""
+        self._is_finished = True
+        await self.close()
 
     async def _write_pending(self) -> None:
         try:

@@ -43,3 +43,7 @@ async def test_slow_disk_delays_no_cycle_and_loses_none() -> None:
     await journal.close()
     assert disk.written[-1] == (True, 99.0)
     await journal.close()
+    await journal.finish()
+    journal.add_cycle(SNAPSHOT, Decisions(), 100.0)  # a leader that stops does not carry it out
+    await journal.close()
+    assert disk.written[-1] == (True, 99.0)
