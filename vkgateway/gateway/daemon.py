@@ -6,21 +6,18 @@ import asyncio
 import contextlib
 import gc
 import signal
-import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import structlog
 
-from vkgateway.controlplane.etcd.errors import SPACE_EXCEEDED
-from vkgateway.controlplane.pki import Authority, KeyPair
-from vkgateway.gateway import authorization, definitions, heap, instance_lock, logs, prerequisites
+from vkgateway.controlplane.pki import Authority
 from vkgateway.gateway import certificate_authority as authority
-from vkgateway.gateway.addresses import AddressMonitor, GatewayAddress, find_gateway_address, is_unspecified
-from vkgateway.gateway.config import Config, ManagementCluster, Observability, gateway_socket
+from vkgateway.gateway import heap, instance_lock, logs
+from vkgateway.gateway.addresses import AddressMonitor, GatewayAddress, find_gateway_address
+from vkgateway.gateway.config import Config, gateway_socket
 from vkgateway.gateway.datastore import LazyDatastore, open_datastore
-from vkgateway.gateway.datastore_quota import Datastore
 from vkgateway.gateway.datastore_readiness import DatastoreReadiness
 from vkgateway.gateway.gateway import Gateway
 from vkgateway.gateway.health import HealthServer
@@ -28,25 +25,17 @@ from vkgateway.gateway.leadership import Leadership
 from vkgateway.gateway.management_connection import connect_management
 from vkgateway.gateway.name_servers import retire_periodically
 from vkgateway.gateway.provisioning import build_control_planes
-from vkgateway.kube import errors
-from vkgateway.kube.backoff import Backoff
+from vkgateway.gateway.serving import kubelet_tls, serve_metrics
+from vkgateway.gateway.startup import StartupRetry, free_datastore_space, prepare_management_cluster
 from vkgateway.kube.client import Client
-from vkgateway.kube.tls import load_identity
 from vkgateway.kube.write_gate import WriteGate
-from vkgateway.kubelet.identity import server_context
-from vkgateway.model.errors import InputError, UnavailableError, VkgatewayError
 from vkgateway.programs.file_limit import raise_file_limit
 from vkgateway.version import __version__
 
 log = structlog.get_logger(__name__)
-T = TypeVar("T")
 
 _GC_THRESHOLD = 10_000
 """Allocations before the youngest generation is collected; Python's default is 700 or 2,000."""
-_RBAC_HINT = "Grant the permission: see deploy/rbac, or upgrade the chart. The gateway retries."
-_LEADER_RETRY_SECONDS = 1.0
-"""Interval in which a standby checks whether the leader has created what it misses."""
-RENEW_SECONDS = 24 * 3600.0
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -210,101 +199,6 @@ def build_health_server(settings: Config, startup: StartupRetry) -> HealthServer
 
 
 @contextlib.asynccontextmanager
-async def serve_metrics(
-    settings: Observability,
-    *,
-    address: GatewayAddress,
-    authority: Authority,
-    management: Client,
-    health: HealthServer,
-) -> AsyncIterator[None]:
-    """Serve metrics and state over TLS within the block; the certificate is renewed daily."""
-    listen = settings.secure_address or address.listen
-
-    def pair() -> tuple[bytes, bytes]:
-        if settings.cert:
-            return Path(settings.cert).read_bytes(), Path(settings.key).read_bytes()
-        extra = () if is_unspecified(listen) else (listen,)
-        issued = _issue_certificate(authority, address, extra=extra)
-        return issued.cert_pem, issued.key_pem
-
-    try:
-        cert, key = pair()
-    except OSError as error:
-        raise InputError(f"observability.cert: cannot read {error.filename}: {error.strerror}") from error
-    tls = authorization.server_context(cert=cert, key=key)
-    async with (
-        authorization.metrics_listener(management, health.answer_request, tls=tls) as listener,
-        renew_certificate(tls, pair),
-    ):
-        await listener.listen_tcp(listen, settings.secure_port)
-        yield
-
-
-class StartupRetry:
-    """Retries of startup steps until the management cluster and whatever else they need are available.
-
-    `pending_reason` says why the management cluster is not available, `problem` what else is missing.
-    """
-
-    def __init__(self, backoff: Backoff | None = None) -> None:
-        self.pending_reason = ""
-        self.problem = ""
-        self.leading = asyncio.Event()
-        """Set when this gateway leads. Until then, it waits for what it must not create."""
-        self._backoff = backoff or Backoff(base=0.2, cap=5.0)
-
-    async def retry_until_ready(
-        self, attempt: Callable[[], Awaitable[T]], *, remedy: Callable[[], Awaitable[None]] | None = None
-    ) -> T:
-        """Return the result of `attempt`, which is retried after transient errors, missing permissions and
-        UnavailableError.
-
-        `remedy` runs if the server's datastore is full, because then even the first writes of the startup fail.
-        """
-        failures = 0
-        while True:
-            try:
-                result = await attempt()
-            except errors.Forbidden as error:
-                self._set_problem(f"{error}. {_RBAC_HINT}")
-                at_least = None
-            except errors.NotLeader:
-                self._set_problem("waits for the leading gateway to create what is missing")
-                await self._wait_for_leadership()
-                continue
-            except errors.ApiError as error:
-                if not error.is_transient:
-                    raise
-                self.pending_reason, at_least = str(error), error.retry_after
-                log.warning("the management cluster is not ready yet", error=str(error))
-                if remedy is not None and SPACE_EXCEEDED in error.message:
-                    await remedy()
-            except UnavailableError as error:
-                self._set_problem(error.advice)
-                at_least = None
-            else:
-                self.pending_reason = self.problem = ""
-                return result
-            failures += 1
-            await asyncio.sleep(self._backoff.delay_after(failures, at_least=at_least))
-
-    async def _wait_for_leadership(self) -> None:
-        """Wait until this gateway leads, and at least a moment: then it can prove it again."""
-        await asyncio.sleep(_LEADER_RETRY_SECONDS / 10)
-        if not self.leading.is_set():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LEADER_RETRY_SECONDS):
-                    await self.leading.wait()
-
-    def _set_problem(self, problem: str) -> None:
-        """Report what is missing although the management cluster answers, and log it once."""
-        if problem != self.problem:
-            log.warning("the gateway cannot start yet", error=problem)
-        self.pending_reason, self.problem = "", problem
-
-
-@contextlib.asynccontextmanager
 async def watch_datastore(settings: Config, datastore: LazyDatastore, health: HealthServer) -> AsyncIterator[None]:
     """Check the datastore periodically within the block, and report it on /readyz."""
     readiness = DatastoreReadiness(datastore, enable_auth=settings.datastore.enable_auth)
@@ -331,70 +225,3 @@ async def _background_task(work: Coroutine[Any, Any, None], *, name: str) -> Asy
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-
-
-async def free_datastore_space(datastore: Datastore) -> None:
-    """Free space in the tenants' datastore, which the management cluster may share."""
-    try:
-        await datastore.check_usage(exempt=())
-    except VkgatewayError as error:
-        log.warning("datastore check failed", error=str(error))
-
-
-async def prepare_management_cluster(settings: ManagementCluster, management: Client, health: HealthServer) -> None:
-    """Create the gateway's namespace, and install or check the CustomResourceDefinitions.
-
-    Raises:
-        DefinitionsError: the gateway does not install the definitions, and they are missing or too old.
-    """
-    if settings.install_definitions:
-        work = definitions.install_definitions(management)
-    else:
-        notice = definitions.DefinitionNotice()
-        health.add_notice("definitions", lambda: notice.text)
-        work = definitions.check_definitions(management, notice)
-    # In parallel, because tenants wait; all to the end, so that no part overlaps with a retry.
-    for result in await asyncio.gather(work, prerequisites.ensure_namespace(management), return_exceptions=True):
-        if isinstance(result, BaseException):
-            raise result
-
-
-@contextlib.asynccontextmanager
-async def kubelet_tls(kubelet_authority: Authority, address: GatewayAddress) -> AsyncIterator[ssl.SSLContext]:
-    """Yield the TLS context of the kubelet endpoint; its certificate is renewed daily within the block."""
-
-    def pair() -> tuple[bytes, bytes]:
-        issued = _issue_certificate(kubelet_authority, address)
-        return issued.cert_pem, issued.key_pem
-
-    cert, key = pair()
-    context = server_context(ca=kubelet_authority.cert_pem, cert=cert, key=key)
-    async with renew_certificate(context, pair):
-        yield context
-
-
-@contextlib.asynccontextmanager
-async def renew_certificate(context: ssl.SSLContext, pair: Callable[[], tuple[bytes, bytes]]) -> AsyncIterator[None]:
-    """Load a server's certificate and key again every day within the block."""
-
-    async def renew() -> None:
-        while True:
-            await asyncio.sleep(RENEW_SECONDS)
-            try:
-                cert, key = pair()
-                load_identity(context, cert=cert, key=key)
-            except (OSError, InputError) as error:
-                # For example a full disk; the current certificate is valid for much longer than a day.
-                log.error("serving certificate not renewed", error=str(error))
-
-    task = asyncio.create_task(renew(), name="renew-serving-certificate")
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
-def _issue_certificate(kubelet_authority: Authority, address: GatewayAddress, *, extra: Sequence[str] = ()) -> KeyPair:
-    ips = tuple(dict.fromkeys((*address.certificate_ips, *extra)))
-    return kubelet_authority.issue("vkgateway", ips=ips, dns=address.certificate_names, server=True)

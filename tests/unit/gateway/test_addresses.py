@@ -10,7 +10,7 @@ import pytest
 
 from tests.fakes.clock import FakeClock
 from vkgateway.controlplane.pki import Authority, alternative_names
-from vkgateway.gateway import addresses, daemon
+from vkgateway.gateway import addresses, serving
 from vkgateway.gateway.addresses import AddressMonitor, GatewayAddress, find_gateway_address
 from vkgateway.gateway.config import Config, Kubelet
 from vkgateway.model.errors import InputError, UnavailableError
@@ -40,7 +40,7 @@ async def test_name_is_resolved_and_in_certificate(monkeypatch: pytest.MonkeyPat
     kubelet = Kubelet(advertise_address="vkgateway-kubelet.vkgateway-system.svc", advertise_port=443)
     found = await find_gateway_address(Config(address="0.0.0.0", kubelet=kubelet))
     assert (found.advertised, found.advertised_port, found.machine_address) == ("10.96.0.20", 443, "10.96.0.20")
-    issued = daemon._issue_certificate(Authority.create("kubelets"), found)
+    issued = serving.issue_certificate(Authority.create("kubelets"), found)
     assert alternative_names(issued.cert_pem) == {"10.96.0.20", "vkgateway-kubelet.vkgateway-system.svc"}
 
 

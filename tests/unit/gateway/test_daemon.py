@@ -15,7 +15,7 @@ from tests.fakes.rights import Rights
 from vkgateway.controlplane.etcd.errors import EtcdUnavailable
 from vkgateway.controlplane.etcd.quota import StoreUsage
 from vkgateway.controlplane.pki import Authority
-from vkgateway.gateway import certificate_authority, config, daemon, prerequisites
+from vkgateway.gateway import certificate_authority, config, daemon, prerequisites, serving, startup
 from vkgateway.gateway.addresses import GatewayAddress
 from vkgateway.gateway.health import HealthServer
 from vkgateway.kube import errors, kubeconfig
@@ -37,9 +37,9 @@ async def test_failed_renewal_of_certificate_is_retried(monkeypatch: pytest.Monk
         twice.set()
 
     address = GatewayAddress(listen="127.0.0.1", advertised="127.0.0.1")
-    monkeypatch.setattr(daemon, "RENEW_SECONDS", 0.0)
-    monkeypatch.setattr(daemon, "load_identity", load)
-    async with daemon.kubelet_tls(Authority.create("kubelets"), address), asyncio.timeout(30):
+    monkeypatch.setattr(serving, "RENEW_SECONDS", 0.0)
+    monkeypatch.setattr(serving, "load_identity", load)
+    async with serving.kubelet_tls(Authority.create("kubelets"), address), asyncio.timeout(30):
         await twice.wait()
 
 
@@ -65,8 +65,8 @@ async def test_startup_frees_space_in_full_datastore(*, helps: bool) -> None:
             raise errors.ServerError("connection refused")
         raise errors.ServerError("etcdserver: mvcc: database space exceeded")
 
-    patience = daemon.StartupRetry(Backoff(base=0.0, cap=0.0))
-    assert await patience.retry_until_ready(prepare, remedy=lambda: daemon.free_datastore_space(Datastore())) == "done"
+    patience = startup.StartupRetry(Backoff(base=0.0, cap=0.0))
+    assert await patience.retry_until_ready(prepare, remedy=lambda: startup.free_datastore_space(Datastore())) == "done"
     assert tried == ["prepare", "prepare", "look", "prepare", "look", "prepare"]
 
 
@@ -78,7 +78,7 @@ async def test_startup_frees_space_in_full_datastore(*, helps: bool) -> None:
     ],
 )
 async def test_startup_reports_what_is_missing_until_it_exists(failure: VkgatewayError, shown: str) -> None:
-    patience = daemon.StartupRetry(Backoff(base=0.0, cap=0.0))
+    patience = startup.StartupRetry(Backoff(base=0.0, cap=0.0))
     problems: list[str] = []
 
     async def prepare() -> str:
@@ -97,7 +97,7 @@ async def test_startup_does_not_retry_what_cannot_succeed() -> None:
         raise errors.Invalid("PATCH /a: invalid")
 
     with pytest.raises(errors.Invalid):
-        await daemon.StartupRetry(Backoff(base=0.0, cap=0.0)).retry_until_ready(prepare)
+        await startup.StartupRetry(Backoff(base=0.0, cap=0.0)).retry_until_ready(prepare)
 
 
 async def test_gateway_is_live_but_not_ready_without_management_cluster(
@@ -175,7 +175,7 @@ async def test_management_role_suffices_for_startup() -> None:
             server.store.create(CRDS, crd | {"metadata": {"name": f"{name}.vkgateway.io"}, "status": established})
         server.store.create(NAMESPACES, {"metadata": {"name": SYSTEM_NAMESPACE}})
         health = HealthServer(address="127.0.0.1", port=0, checks={})
-        await daemon.prepare_management_cluster(config.ManagementCluster(), client, health)
+        await startup.prepare_management_cluster(config.ManagementCluster(), client, health)
         await certificate_authority.ensure_authority(client)
         assert server.store.all(PRIORITY_CLASSES) == []
 

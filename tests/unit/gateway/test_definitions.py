@@ -11,7 +11,7 @@ import pytest
 
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.rights import Rights
-from vkgateway.gateway import daemon, definitions
+from vkgateway.gateway import definitions, startup
 from vkgateway.gateway.config import ManagementCluster
 from vkgateway.gateway.definitions import VERSION_ANNOTATION, DefinitionNotice, DefinitionsError
 from vkgateway.gateway.health import HealthServer
@@ -88,7 +88,7 @@ async def test_gateway_without_installation_changes_no_definition() -> None:
         server.store.create(NAMESPACES, {"metadata": {"name": SYSTEM_NAMESPACE}})
         health = HealthServer(address="127.0.0.1", port=0, checks={})
         settings = ManagementCluster(install_definitions=False)
-        await daemon.prepare_management_cluster(settings, client, health)
+        await startup.prepare_management_cluster(settings, client, health)
         assert not [request for request in server.requests if "PATCH /apis/apiextensions" in request]
     reply = health._readyz_reply()
     assert reply.status == 200
