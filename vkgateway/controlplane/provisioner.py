@@ -5,32 +5,24 @@ from __future__ import annotations
 import asyncio
 import base64
 import enum
-import hashlib
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
-import msgspec
 import structlog
 
 from vkgateway.controlplane.access import ControlPlane
 from vkgateway.controlplane.credentials import Credentials
-from vkgateway.controlplane.drivers.base import Driver, ServerEndpoint
-from vkgateway.controlplane.kept_objects import (
-    create_missing,
-    delete_obsolete,
-    is_initial,
-    kept_objects,
-    restore_objects,
-)
+from vkgateway.controlplane.drivers.base import ServerEndpoint
+from vkgateway.controlplane.drivers.driver_set import DriverSet
 from vkgateway.controlplane.plane import ControlPlaneSpec, tenant_plane_spec
 from vkgateway.controlplane.plane_files import admin_kubeconfig
 from vkgateway.controlplane.publication import Publication, client_ranges
 from vkgateway.controlplane.record_store import ControlPlaneRecord, RecordStore
 from vkgateway.controlplane.service_ranges import ServiceRanges
+from vkgateway.controlplane.template_objects import TemplateObjects
 from vkgateway.controlplane.templates import Template, Templates, TenantFacts
 from vkgateway.kube import errors, kubeconfig
-from vkgateway.kube.apply import apply_objects
 from vkgateway.kube.client import Client
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.model.api import Tenant
@@ -92,7 +84,7 @@ class Provisioner:
         *,
         store: RecordStore,
         datastore: Datastore,
-        driver: Driver,
+        drivers: DriverSet,
         templates: Templates,
         etcd_endpoints: tuple[str, ...],
         webhooks_at: str = "",
@@ -104,7 +96,7 @@ class Provisioner:
     ) -> None:
         self._store = store
         self._datastore = datastore
-        self._driver = driver
+        self._drivers = drivers
         self._templates = templates
         self._etcd_endpoints = etcd_endpoints
         self._webhooks_at = webhooks_at
@@ -114,6 +106,7 @@ class Provisioner:
         self.taken_ranges: Callable[[], Collection[str]] = tuple
         self._connect = connect
         self._clock = clock
+        self._objects = TemplateObjects(store, clock=clock)
         self._record_lock = asyncio.Lock()
 
     async def provision(self, tenant: Tenant, *, on_step: OnStep = _ignore_step) -> ControlPlane:
@@ -131,23 +124,29 @@ class Provisioner:
         await on_step(Step.TEMPLATE)
         template = self._templates.load_template(tenant.spec.template)
         await on_step(Step.CREDENTIALS)
-        record, plane = await self._ensure_record(tenant, template)
+        record, plane, former = await self._ensure_record(tenant, template)
+        driver = self._drivers.of(name)
         await on_step(Step.PROGRAMS)
-        await self._driver.prepare(tenant.spec.kubernetes_version)
+        await driver.prepare(tenant.spec.kubernetes_version)
+        if former:
+            await self._drivers.remove(name, names=former)
         await on_step(Step.DATASTORE)
         if await self._datastore.ensure_tenant(name):
             record = await self._forget_objects(name, record)
         await on_step(Step.PROCESSES)
         version = tenant.spec.kubernetes_version
-        kubelet_clients = await self._driver.start(plane, credentials=record.credentials, version=version)
+        kubelet_clients = await driver.start(plane, credentials=record.credentials, version=version)
+        if former:
+            record = await self._store.save(name, record)
+            _log.info("control plane moved", tenant=name, to=record.driver)
         control_plane = ControlPlane.from_record(plane, record, kubelet_clients)
         async with self._connect(control_plane) as client:
             await self._wait_until_ready(client, plane, exclude=_ROLES_HOOK)
             await on_step(Step.OBJECTS)
             objects = template.render_objects(self._tenant_facts(tenant, plane))
-            await self._ensure_objects(client, record, objects, tenant=name)
+            await self._objects.ensure(client, record, objects, tenant=name)
             if record.objects:
-                await self._delete_obsolete(client, objects, tenant=name)
+                await self._objects.delete_obsolete(client, objects, tenant=name)
             await on_step(Step.SERVING)
             await self._wait_until_ready(client, plane)
         return control_plane
@@ -162,8 +161,9 @@ class Provisioner:
         kept = await self._store.load(name)
         if kept is None or not kept.objects:
             return None
-        endpoint = await self._driver.find_endpoint(name, recorded_port=kept.port)
-        kubelet_clients = await self._driver.kubelet_clients(name)
+        driver = self._drivers.assign(name, kept.driver)
+        endpoint = await driver.find_endpoint(name, recorded_port=kept.port)
+        kubelet_clients = await driver.kubelet_clients(name)
         if endpoint is None or not kubelet_clients:
             return None
         # Clients of the API server need nothing that the template sets.
@@ -179,7 +179,8 @@ class Provisioner:
     async def check_publication(self, tenant: Tenant, *, endpoint: ServerEndpoint) -> Publication:
         """Return where clients outside the management cluster connect now, without other changes."""
         exposure = tenant.spec.api_server.exposure
-        return await self._driver.publish(tenant.metadata.name, exposure, previous=exposure.type, endpoint=endpoint)
+        name = tenant.metadata.name
+        return await self._drivers.of(name).publish(name, exposure, previous=exposure.type, endpoint=endpoint)
 
     async def restore_kept_objects(self, tenant: Tenant, *, client: Client, endpoint: ServerEndpoint) -> None:
         """Restore the kept objects of a tenant that serves at `endpoint`, if its admins changed them.
@@ -190,8 +191,8 @@ class Provisioner:
         template = self._templates.load_template(tenant.spec.template)
         facts = self._tenant_facts(tenant, self._plane_spec(tenant, template, endpoint=endpoint))
         objects = template.render_objects(facts)
-        await self._restore_objects(client, objects, tenant=facts.name)
-        await self._delete_obsolete(client, objects, tenant=facts.name)
+        await self._objects.restore(client, objects, tenant=facts.name)
+        await self._objects.delete_obsolete(client, objects, tenant=facts.name)
 
     async def deprovision(self, tenant: str, *, on_step: OnStep = _ignore_step) -> None:
         """Remove a tenant's control plane, however much of it exists; credentials last.
@@ -204,32 +205,44 @@ class Provisioner:
         except InputError:
             return
         await on_step(Step.STOPPING)
-        await self._driver.remove(tenant)
+        await self._drivers.remove(tenant)
         await on_step(Step.ERASING)
         keys = await self._datastore.remove_tenant(tenant)
         await on_step(Step.FORGETTING)
         await self._store.delete(tenant)
         _log.info("control plane removed", tenant=tenant, keys=keys)
 
-    async def _ensure_record(self, tenant: Tenant, template: Template) -> tuple[ControlPlaneRecord, ControlPlaneSpec]:
-        """Load or create the record; renew the admin certificate; apply a changed port."""
+    async def _ensure_record(
+        self, tenant: Tenant, template: Template
+    ) -> tuple[ControlPlaneRecord, ControlPlaneSpec, frozenset[str]]:
+        """Load or create the record; renew the admin certificate; apply a changed port.
+
+        Also return the names of other drivers that may still run the control plane. Then the record with the new driver
+        is saved after its start: until then, the saved one must name all of them.
+        """
         name = tenant.metadata.name
+        wanted = self._drivers.name_for(tenant.spec.control_plane.driver)
         async with self._record_lock:
             kept = await self._store.load(name)
-            endpoint = await self._driver.ensure_endpoint(
+            former = self._former_drivers(kept, wanted)
+            if kept and former:
+                kept = await self._store.save(name, replace(kept, moving_to=wanted))
+            is_same = kept is not None and self._drivers.name_for(kept.driver) == wanted
+            driver = self._drivers.assign(name, wanted)
+            endpoint = await driver.ensure_endpoint(
                 name,
                 requested_port=tenant.spec.api_server.port,
-                recorded=ServerEndpoint(kept.address, kept.port) if kept else None,
+                recorded=ServerEndpoint(kept.address, kept.port) if kept and is_same else None,
                 assigned_ports=self._store.assigned_ports,
             )
             credentials = kept.credentials if kept else await asyncio.to_thread(Credentials.create, name)
             credentials = credentials.renew_admin(now=self._clock.now())
             service_range = kept.service_range if kept else await self._choose_range(name)
             service_cidr = (kept.service_cidr if kept else "") or service_range or template.service_cidr
-            publication = await self._driver.publish(
+            publication = await driver.publish(
                 name,
                 tenant.spec.api_server.exposure,
-                previous=kept.exposure if kept else "ClusterIP",
+                previous=kept.exposure if kept and is_same else "ClusterIP",
                 endpoint=endpoint,
             )
             plane = self._plane_spec(
@@ -246,16 +259,24 @@ class Provisioner:
                 replicas=template.pod.replicas,
                 exposure=publication.type,
                 published_url=publication.url,
+                driver=wanted,
             )
-            if kept == record:
-                return record, plane
+            if kept == record or former:
+                return record, plane, former
             saved = await self._store.save(name, record)
         if (saved.port, saved.service_cidr) != (endpoint.port, service_cidr):  # another replica saved its record first
             endpoint = endpoint._replace(port=saved.port)
             plane = self._plane_spec(
                 tenant, template, endpoint=endpoint, service_cidr=saved.service_cidr, publication=publication
             )
-        return saved, plane
+        return saved, plane, former
+
+    def _former_drivers(self, kept: ControlPlaneRecord | None, wanted: str) -> frozenset[str]:
+        """Return the drivers apart from `wanted` that may run the control plane."""
+        if kept is None:
+            return frozenset()
+        known = {self._drivers.name_for(kept.driver), self._drivers.name_for(kept.moving_to or kept.driver)}
+        return frozenset(known - {wanted})
 
     async def _forget_objects(self, tenant: str, record: ControlPlaneRecord) -> ControlPlaneRecord:
         """Clear the digest of the initial objects: etcd did not know the tenant, so its objects are lost."""
@@ -330,62 +351,10 @@ class Provisioner:
             now = self._clock.monotonic()
             if now - checked >= _FAILURE_CHECK_SECONDS:
                 checked = now
-                if reason := await self._driver.failure_reason(plane):
+                if reason := await self._drivers.of(plane.cluster).failure_reason(plane):
                     raise UnavailableError(reason)
             if now - started >= _SERVING_SECONDS:
                 raise UnavailableError(
                     f"the API server of {plane.cluster!r} is not ready after {_SERVING_SECONDS:.0f} s: {failure}"
                 ) from failure
-            await self._clock.sleep(_POLL_SECONDS)
-
-    async def _ensure_objects(
-        self, client: Client, record: ControlPlaneRecord, objects: list[dict[str, Any]], *, tenant: str
-    ) -> None:
-        """Apply the template's objects once per version of the template; restore kept objects each time.
-
-        Later changes may fail because of the tenant's own webhooks or policies. Such a failure is logged and delays
-        nothing.
-        """
-        digest = hashlib.sha256(msgspec.json.encode(objects, order="deterministic")).hexdigest()[:16]
-        if digest == record.objects:
-            try:
-                await self._restore_objects(client, objects, tenant=tenant)
-            except errors.ApiError as error:
-                _log.warning("failed to restore kept objects", tenant=tenant, error=str(error))
-            return
-        try:
-            await self._apply_with_retry(client, [one for one in objects if not is_initial(one)])
-            await create_missing(client, objects)
-        except errors.ApiError as error:
-            if not record.objects:
-                raise
-            _log.warning("the tenant's API server refuses its template's objects", tenant=tenant, error=str(error))
-            return
-        await self._store.save(tenant, replace(record, objects=digest))
-
-    async def _restore_objects(self, client: Client, objects: list[dict[str, Any]], *, tenant: str) -> None:
-        await create_missing(client, objects)
-        if changed := await restore_objects(client, kept_objects(objects)):
-            _log.warning("kept objects restored", tenant=tenant, objects=changed)
-
-    async def _delete_obsolete(self, client: Client, objects: list[dict[str, Any]], *, tenant: str) -> None:
-        try:
-            removed = await delete_obsolete(client, kept_objects(objects))
-        except errors.ApiError as error:
-            _log.warning("failed to delete obsolete admission objects", tenant=tenant, error=str(error))
-            return
-        if removed:
-            _log.info("obsolete admission objects deleted", tenant=tenant, objects=removed)
-
-    async def _apply_with_retry(self, client: Client, objects: list[dict[str, Any]]) -> None:
-        """Apply objects; retry while a new API server has not created its first namespaces."""
-        started = self._clock.monotonic()
-        while True:
-            try:
-                await apply_objects(client, objects)
-                return
-            except errors.ApiError as error:
-                missing = isinstance(error, errors.NotFound)
-                if not (missing or error.is_transient) or self._clock.monotonic() - started >= _SERVING_SECONDS:
-                    raise
             await self._clock.sleep(_POLL_SECONDS)

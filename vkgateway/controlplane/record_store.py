@@ -33,6 +33,8 @@ EXPOSURE_KEY = "exposure"
 """Key of the type of exposure."""
 PUBLISHED_KEY = "published-url"
 """Key of the URL for clients outside the management cluster; empty if there is none."""
+DRIVER_KEY = "driver"
+MOVING_KEY = "moving-to"
 KUBECONFIG_KEY = "kubeconfig"
 """Key of the admin's kubeconfig."""
 _OBJECTS_ANNOTATION = "vkgateway.io/objects"
@@ -50,7 +52,9 @@ class ControlPlaneRecord:
     `objects` is a digest of the template objects that were applied; empty before the first time. `service_range` is the
     range of its Services if no other tenant has it. `service_cidr` is the same, or the template's range when the tenant
     was created. It is empty for tenants older than this field. An API server must keep its range. `replicas` is the
-    number of API servers. `exposure` is how the API server was last exposed, and `published_url` where.
+    number of API servers. `exposure` is how the API server was last exposed, and `published_url` where. `driver` runs
+    the control plane; empty for tenants older than this field. During a move, `moving_to` is the driver that may have
+    started it, too.
     """
 
     credentials: Credentials
@@ -63,6 +67,8 @@ class ControlPlaneRecord:
     replicas: int = 1
     exposure: ExposureType = "ClusterIP"
     published_url: str = ""
+    driver: str = ""
+    moving_to: str = ""
 
 
 class RecordStore(Protocol):
@@ -171,6 +177,8 @@ class SecretStore:
                 replicas=int(files.get(REPLICAS_KEY) or 1),
                 exposure=msgspec.convert(files.get(EXPOSURE_KEY, b"ClusterIP").decode(), ExposureType),
                 published_url=files.get(PUBLISHED_KEY, b"").decode(),
+                driver=files.get(DRIVER_KEY, b"").decode(),
+                moving_to=files.get(MOVING_KEY, b"").decode(),
             )
         except KeyError as error:
             raise BrokenCredentials(f"Secret {name} lacks the key {error.args[0]!r}", hint=_RESTORE_HINT) from error
@@ -190,6 +198,8 @@ def _build_secret(tenant: str, record: ControlPlaneRecord) -> dict[str, Any]:
         REPLICAS_KEY: str(record.replicas).encode(),
         EXPOSURE_KEY: record.exposure.encode(),
         PUBLISHED_KEY: record.published_url.encode(),
+        DRIVER_KEY: record.driver.encode(),
+        MOVING_KEY: record.moving_to.encode(),
     }
     if record.address:
         files[ADDRESS_KEY] = record.address.encode()

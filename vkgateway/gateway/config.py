@@ -144,6 +144,10 @@ class ControlPlanes(_Section, frozen=True):
             "holds KEY=VALUE pairs separated by commas, or a JSON object."
         ),
     ] = {}
+    other_drivers: Annotated[
+        dict[str, dict[str, Any]],
+        Meta(description="Other drivers that tenants may select with spec.controlPlane.driver, with their parameters."),
+    ] = {}
     templates_dir: Annotated[str, Meta(description="Directory of tenant templates; empty: the shipped templates.")] = ""
     program_dirs: Annotated[tuple[str, ...], Meta(description="Directories that are searched for programs first.")] = ()
     cache_dir: Annotated[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -10,6 +11,7 @@ import msgspec
 
 from vkgateway.controlplane.access import ControlPlane
 from vkgateway.controlplane.drivers.base import Driver, DriverContext, DriverListener, ServerEndpoint
+from vkgateway.controlplane.drivers.driver_set import DriverSet
 from vkgateway.controlplane.drivers.registry import driver_factory
 from vkgateway.controlplane.pki import Authority
 from vkgateway.controlplane.plane_files import Authorities
@@ -19,7 +21,7 @@ from vkgateway.controlplane.record_store import SecretStore
 from vkgateway.controlplane.service_ranges import ServiceRanges
 from vkgateway.controlplane.templates import SHIPPED_FOLDER, Templates
 from vkgateway.gateway.addresses import GatewayAddress
-from vkgateway.gateway.config import Config, Services
+from vkgateway.gateway.config import Config, ControlPlanes, Services
 from vkgateway.gateway.datastore import LazyDatastore
 from vkgateway.gateway.interfaces import ApiServerAccess, OnStep
 from vkgateway.gateway.metrics import TRAFFIC
@@ -48,15 +50,14 @@ class ProvisionedControlPlanes:
         self,
         provisioner: Provisioner,
         *,
-        driver: Driver,
+        drivers: DriverSet,
         templates: Templates,
         connections: int,
         gate: WriteGate | None = None,
         name_servers: ForwardingNameServers | None = None,
     ) -> None:
         self.name_servers = name_servers
-        self._driver = driver
-        self._messages = _STEP_MESSAGES | _driver_messages(driver)
+        self._drivers = drivers
         self._provisioner = provisioner
         self._templates = templates
         self._connections = connections
@@ -72,7 +73,7 @@ class ProvisionedControlPlanes:
 
     async def ensure(self, tenant: Tenant, *, on_step: OnStep) -> ApiServerAccess:
         """See `planes.ControlPlanes`."""
-        plane = await self._provisioner.provision(tenant, on_step=self._with_message(on_step))
+        plane = await self._provisioner.provision(tenant, on_step=self._with_message(on_step, tenant.metadata.name))
         return self._api_server_access(plane)
 
     async def load_existing(self, tenant: Tenant) -> ApiServerAccess | None:
@@ -94,12 +95,14 @@ class ProvisionedControlPlanes:
         self, tenant: str, cluster: ClusterIdentity, *, listening: Endpoint
     ) -> Collection[Endpoint]:
         """See `sync.network.platform_service.ApiServers`."""
-        found = await self._driver.api_server_endpoints(tenant, cluster, endpoint=ServerEndpoint(*listening))
+        found = await self._drivers.of(tenant).api_server_endpoints(
+            tenant, cluster, endpoint=ServerEndpoint(*listening)
+        )
         return [Endpoint(*endpoint) for endpoint in found]
 
     async def run(self, listener: DriverListener) -> None:
         """Report changes of control planes until cancelled, or return if the driver has none to report."""
-        await self._driver.run(listener)
+        await self._drivers.run(listener)
 
     def _api_server_access(self, plane: ControlPlane) -> ApiServerAccess:
         client = plane.create_client(max_connections=self._connections)
@@ -118,14 +121,18 @@ class ProvisionedControlPlanes:
 
     async def remove(self, name: str, *, on_step: OnStep) -> None:
         """See `planes.ControlPlanes`."""
-        await self._provisioner.deprovision(name, on_step=self._with_message(on_step))
+        await self._provisioner.deprovision(name, on_step=self._with_message(on_step, name))
 
-    def _with_message(self, on_step: OnStep) -> Callable[[Step], Awaitable[None]]:
-        return lambda step: on_step(step.value, self._messages[step])
+    def _with_message(self, on_step: OnStep, tenant: str) -> Callable[[Step], Awaitable[None]]:
+        def report(step: Step) -> Awaitable[None]:
+            messages = _STEP_MESSAGES | _driver_messages(self._drivers.of(tenant))
+            return on_step(step.value, messages[step])
+
+        return report
 
     async def close(self) -> None:
         """Release the driver's connections."""
-        await self._driver.close()
+        await self._drivers.close()
 
 
 def build_control_planes(
@@ -144,24 +151,23 @@ def build_control_planes(
     """
     templates = Templates(_expand_path(settings.control_planes.templates_dir) or SHIPPED_FOLDER)
     forwarder = settings.names.forwarder
-    driver = driver_factory(settings.control_planes.driver)(
-        DriverContext(
-            data_dir=Path(settings.data_dir),
-            address=address.advertised,
-            machine_address=address.machine_address,
-            kubelet_port=settings.kubelet.port,
-            authorities=Authorities(etcd=datastore_authority, kubelet=kubelet_authority),
-            management=management,
-            gate=gate,
-            forwarder=forwarder,
-            dns_sources=settings.names.sources,
-            settings=msgspec.to_builtins(settings.control_planes),
-        )
+    context = DriverContext(
+        data_dir=Path(settings.data_dir),
+        address=address.advertised,
+        machine_address=address.machine_address,
+        kubelet_port=settings.kubelet.port,
+        authorities=Authorities(etcd=datastore_authority, kubelet=kubelet_authority),
+        management=management,
+        gate=gate,
+        forwarder=forwarder,
+        dns_sources=settings.names.sources,
+        settings=msgspec.to_builtins(settings.control_planes),
     )
+    drivers = _build_drivers(settings.control_planes, context)
     provisioner = Provisioner(
         store=SecretStore(management),
         datastore=datastore,
-        driver=driver,
+        drivers=drivers,
         templates=templates,
         etcd_endpoints=settings.datastore.endpoints,
         webhooks_at=_webhook_address(address.advertised, address.advertised_port),
@@ -170,15 +176,24 @@ def build_control_planes(
         ranges=_service_ranges(settings.services),
         connect=lambda plane: plane.create_client().guard_writes(gate),
     )
-    servers = driver.name_servers
+    servers = drivers.name_servers
     return ProvisionedControlPlanes(
         provisioner,
-        driver=driver,
+        drivers=drivers,
         templates=templates,
         connections=settings.sync.tenant_connections,
         gate=gate,
         name_servers=ForwardingNameServers(servers, forwarder=forwarder) if servers is not None else None,
     )
+
+
+def _build_drivers(settings: ControlPlanes, context: DriverContext) -> DriverSet:
+    parameters = {**settings.other_drivers, settings.driver: settings.parameters}
+    drivers = {
+        name: driver_factory(name)(replace(context, settings={**context.settings, "parameters": own}))
+        for name, own in parameters.items()
+    }
+    return DriverSet(drivers, default=settings.driver)
 
 
 def _driver_messages(driver: Driver) -> dict[Step, str]:

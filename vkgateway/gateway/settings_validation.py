@@ -161,10 +161,12 @@ def is_server_name(name: str) -> bool:
 def _check_control_planes(control_planes: ControlPlanes) -> Iterator[InvalidSetting]:
     from vkgateway.controlplane.drivers.registry import driver_factory
 
-    try:
-        driver_factory(control_planes.driver)
-    except InputError as error:
-        yield InvalidSetting("controlPlanes.driver", str(error), error.hint)
+    keys = {"driver": control_planes.driver} | {f"otherDrivers.{name}": name for name in control_planes.other_drivers}
+    for key, name in keys.items():
+        try:
+            driver_factory(name)
+        except InputError as error:
+            yield InvalidSetting(f"controlPlanes.{key}", str(error), error.hint)
 
 
 def _check_names(names: Names) -> Iterator[InvalidSetting]:

@@ -115,6 +115,12 @@ class ApiServerAccess(msgspec.Struct, kw_only=True, rename="camel", omit_default
     exposure: ApiServerExposure = ApiServerExposure()
 
 
+class TenantControlPlane(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, frozen=True):
+    """Where a tenant's control plane runs. Without a driver, as the gateway's settings say."""
+
+    driver: str = ""
+
+
 class TenantSpec(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, frozen=True):
     """Desired state of a tenant."""
 
@@ -124,6 +130,7 @@ class TenantSpec(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=Tru
     policy: TenantPolicy = TenantPolicy()
     preemption: TenantPreemption = TenantPreemption()
     api_server: ApiServerAccess = ApiServerAccess()
+    control_plane: TenantControlPlane = TenantControlPlane()
 
 
 class ApiServerStatus(msgspec.Struct, kw_only=True, frozen=True):

@@ -15,6 +15,7 @@ import psutil
 
 from vkgateway.controlplane.components import PROGRAMS
 from vkgateway.controlplane.credentials import Credentials
+from vkgateway.controlplane.drivers.driver_set import DriverSet
 from vkgateway.controlplane.drivers.process.driver import ProcessDriver
 from vkgateway.controlplane.drivers.process.plane_directory import write_plane_files
 from vkgateway.controlplane.drivers.process.process_specs import component_process
@@ -60,7 +61,7 @@ class World:
         return Provisioner(
             store=self.store(),
             datastore=Tenancy(self.etcd),
-            driver=driver,
+            drivers=DriverSet({"process": driver}, default="process"),
             templates=Templates(),
             etcd_endpoints=(self.endpoint,),
         )

@@ -215,6 +215,7 @@ class FakeDriver:
     running: dict[str, tuple[ControlPlaneSpec, str]] = field(default_factory=dict)
     starts: int = 0
     failure: str = ""
+    address: str = "10.0.0.1"
     name_servers: NameServers | None = None
 
     step_messages = StepMessages("preparing", "starting", "stopping")
@@ -226,16 +227,16 @@ class FakeDriver:
         self, tenant: str, *, requested_port: int, recorded: ServerEndpoint | None, assigned_ports: AssignedPorts
     ) -> ServerEndpoint:
         if recorded is not None and requested_port in (0, recorded.port):
-            return ServerEndpoint("10.0.0.1", recorded.port)
+            return ServerEndpoint(self.address, recorded.port)
         assigned = await assigned_ports()
         port = choose_port(
             tenant,
             requested=requested_port,
             assigned=assigned,
-            address="10.0.0.1",
+            address=self.address,
             can_bind=lambda _address, _port: True,
         )
-        return ServerEndpoint("10.0.0.1", port)
+        return ServerEndpoint(self.address, port)
 
     async def publish(
         self, tenant: str, exposure: ApiServerExposure, *, previous: ExposureType, endpoint: ServerEndpoint
@@ -243,7 +244,7 @@ class FakeDriver:
         return Publication(type=exposure.type)
 
     async def find_endpoint(self, tenant: str, *, recorded_port: int) -> ServerEndpoint | None:
-        return ServerEndpoint("10.0.0.1", recorded_port)
+        return ServerEndpoint(self.address, recorded_port)
 
     async def api_server_endpoints(
         self, tenant: str, cluster: ClusterIdentity, *, endpoint: ServerEndpoint

@@ -15,6 +15,7 @@ from tests.fakes.clock import FakeClock
 from tests.unit.controlplane.fakes import FakeDriver, FakeEtcd, FakeStore
 from vkgateway.controlplane.access import ControlPlane
 from vkgateway.controlplane.drivers.base import Driver, ServerEndpoint
+from vkgateway.controlplane.drivers.driver_set import DriverSet
 from vkgateway.controlplane.etcd.tenancy import Tenancy
 from vkgateway.controlplane.kept_objects import KEPT_ANNOTATION
 from vkgateway.controlplane.pki import common_name
@@ -60,13 +61,16 @@ class World:
         return Provisioner(
             store=self.store,
             datastore=Tenancy(self.etcd),
-            driver=self.create_driver(),
+            drivers=self.create_drivers(),
             templates=self.templates,
             etcd_endpoints=("https://10.0.0.1:2379",),
             ranges=self.ranges,
             connect=self.connect,
             clock=self.clock,
         )
+
+    def create_drivers(self) -> DriverSet:
+        return DriverSet({"fake": self.create_driver()}, default="fake")
 
     def create_driver(self) -> Driver:
         return self.driver

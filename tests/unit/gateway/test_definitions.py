@@ -22,7 +22,7 @@ from vkgateway.model.names import SYSTEM_NAMESPACE
 Document = dict[str, Any]
 _DIGESTS = {
     "computeclusters.vkgateway.io": (1, "2038705e6f208a7c"),
-    "tenants.vkgateway.io": (2, "daead5866d5efccf"),
+    "tenants.vkgateway.io": (3, "f7b1d6cc05523774"),
 }
 
 
