@@ -297,4 +297,5 @@ class TenantRuntime:
         count = len(self._wiring.sources)
         if not count:
             return true_verdict("NoPools", "the tenant has no pools")
-        return true_verdict("Ready", "1 virtual node is ready" if count == 1 else f"{count} virtual nodes are ready")
+        ready = "1 virtual node is ready" if count == 1 else f"{count} virtual nodes are ready"
+        return true_verdict("Ready", "; ".join([ready, *self._sync.unreachable_servers()]))

@@ -44,3 +44,7 @@ class UnavailableError(VkgatewayError):
     """A dependency is missing or unreachable: a program, a server, the network."""
 
     exit_code: ClassVar[int] = 5
+
+
+class NotPublishedError(UnavailableError):
+    """A server has no address in the caller's network. Only a change of its exposure can help."""

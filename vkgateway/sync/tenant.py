@@ -98,6 +98,11 @@ class TenantSync:
         """Set the labels and taints of a virtual node, as the tenant's API server shows them."""
         self.reconcilers.admission.event_handler.set_node(name, node)
 
+    def unreachable_servers(self) -> list[str]:
+        """Return why pods of compute clusters cannot reach servers of the tenant, one sentence each."""
+        reasons = self.reconcilers.name_service.unreachable
+        return [reasons[key] for key in sorted(reasons) if key[0] in self.scope.links]
+
     def servers_changed(self) -> None:
         """Check the addresses of the tenant's API server and name servers."""
         if self.is_complete:

@@ -48,7 +48,8 @@ class NameServers(Protocol):
         not of Services: kube-proxy does not translate an address twice.
 
         Raises:
-            UnavailableError: the name server does not answer yet, or that cluster cannot reach it.
+            NotPublishedError: that cluster cannot reach the name server.
+            UnavailableError: the name server does not answer yet.
         """
 
     async def remove_stale(self, clusters: Collection[str]) -> None:
@@ -130,7 +131,8 @@ class Driver(Protocol):
         `endpoint` is where the gateway reaches it. The result has addresses of servers, not of Services.
 
         Raises:
-            UnavailableError: the addresses are unknown, or that cluster cannot reach the API server.
+            NotPublishedError: that cluster cannot reach the API server.
+            UnavailableError: the addresses are not known yet.
         """
 
     async def start(self, plane: ControlPlaneSpec, *, credentials: Credentials, version: str) -> frozenset[str]:

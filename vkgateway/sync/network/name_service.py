@@ -10,7 +10,7 @@ from typing import Final
 import structlog
 
 from vkgateway.kube import errors
-from vkgateway.model.errors import UnavailableError
+from vkgateway.model.errors import NotPublishedError, UnavailableError
 from vkgateway.model.names import is_ip_address
 from vkgateway.sync.compute.link import ComputeLink, apply_to_each
 from vkgateway.sync.network.kube_dns import KubeDns
@@ -85,6 +85,8 @@ class NameService:
         self._kube_dns = KubeDns(scope.client, own_range=own_range)
         self._refusing: dict[str, float] = {}
         """Time of the first refusal by compute cluster, in seconds of the event loop's clock."""
+        self.unreachable: dict[tuple[str, str], str] = {}
+        """Why pods of a compute cluster cannot reach a server, by the cluster's name and `api` or `names`."""
         self._refused: dict[str, float] = {}
         """Time of the next attempt by compute cluster, in seconds of the event loop's clock."""
 
@@ -196,11 +198,28 @@ class NameService:
                 await self._dns_service.set_endpoints(link, to=await self._select_endpoints(link))
 
     async def _api_endpoints(self, link: ComputeLink) -> Collection[Endpoint]:
-        """Return where pods of a compute cluster reach the API server: where the gateway does, or at its pods."""
+        """Return where pods of a compute cluster reach the API server: where the gateway does, or at its pods.
+
+        None if they cannot reach it. Pods start nevertheless, because most need no API server.
+        """
         listening = Endpoint(self._scope.tenant.api_host, self._scope.tenant.api_port)
         if self._api_servers is None:
             return [listening]
-        return await self._api_servers.api_server_endpoints(self._scope.name, link.identity, listening=listening)
+        try:
+            found = await self._api_servers.api_server_endpoints(self._scope.name, link.identity, listening=listening)
+        except NotPublishedError as error:
+            self._note_unreachable(link, "api", str(error))
+            return []
+        self._note_unreachable(link, "api", "")
+        return found
+
+    def _note_unreachable(self, link: ComputeLink, server: str, reason: str) -> None:
+        """Note why pods cannot reach a server; an empty reason if they can."""
+        if not reason:
+            self.unreachable.pop((link.name, server), None)
+        elif self.unreachable.get((link.name, server)) != reason:
+            self.unreachable[link.name, server] = reason
+            log.warning("server not reachable for pods", tenant=self._scope.name, compute=link.name, why=reason)
 
     async def _select_endpoints(self, link: ComputeLink) -> Collection[Endpoint]:
         assert self._resolvers.servers is not None
@@ -209,7 +228,13 @@ class NameService:
             # A running name server is retained: it may be needed again and costs little.
             return [self._resolvers.forwarder_endpoint]
         addresses = self._differing_addresses(link)
-        return await self._resolvers.servers.serve_tenant(self._scope.name, link.identity, addresses)
+        try:
+            found = await self._resolvers.servers.serve_tenant(self._scope.name, link.identity, addresses)
+        except NotPublishedError as error:
+            self._note_unreachable(link, "names", str(error))
+            return [self._resolvers.forwarder_endpoint]
+        self._note_unreachable(link, "names", "")
+        return found
 
     def _differing_addresses(self, link: ComputeLink) -> dict[str, str]:
         """Return the DNS names whose cluster IP in the compute cluster differs from the one in the tenant cluster."""

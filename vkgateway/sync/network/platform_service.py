@@ -215,8 +215,8 @@ class ApiServers(Protocol):
     ) -> Collection[Endpoint]:
         """Return where pods of a compute cluster reach a tenant's API server, which the gateway reaches at `listening`.
 
-        None while no replica is ready. Raises UnavailableError if the addresses are unknown, or if that cluster cannot
-        reach the API server.
+        None while no replica is ready. Raises UnavailableError if the addresses are not known yet, and
+        NotPublishedError if that cluster cannot reach the API server.
         """
 
 
@@ -237,7 +237,7 @@ class NameServers(Protocol):
         """Run a name server for a tenant's pods in one compute cluster, over UDP and TCP; return where it answers.
 
         `addresses` maps DNS names of Services to their cluster IPs there. Raises UnavailableError while it does not
-        answer.
+        answer, and NotPublishedError if that cluster cannot reach it.
         """
 
 

@@ -12,7 +12,7 @@ from tests.unit.sync.network.test_services import count_writes, create_service, 
 from tests.unit.sync.world import COMPUTE_NAMESPACE, World, object_names, start_world
 from vkgateway.kube.resources import ENDPOINT_SLICES, NAMESPACES, SERVICES
 from vkgateway.model.clusters import ClusterIdentity
-from vkgateway.model.errors import UnavailableError
+from vkgateway.model.errors import NotPublishedError, UnavailableError
 from vkgateway.model.names import SYSTEM_NAMESPACE, TENANT_LABEL
 from vkgateway.sync.network import name_service as network_names
 from vkgateway.sync.network.name_service import remove_names
@@ -32,12 +32,13 @@ class FakeNameServers:
     def __init__(self) -> None:
         self.served: list[tuple[str, str, dict[str, str]]] = []
         self.away = False
+        self.error = UnavailableError("not yet")
 
     async def serve_tenant(
         self, tenant: str, cluster: ClusterIdentity, addresses: Mapping[str, str]
     ) -> Collection[Endpoint]:
         if self.away:
-            raise UnavailableError("not yet")
+            raise self.error
         self.served.append((tenant, cluster.name, dict(addresses)))
         return [OWN]
 
@@ -245,13 +246,14 @@ class PodApiServers:
 
     def __init__(self, *addresses: str) -> None:
         self.addresses = list(addresses)
+        self.error = UnavailableError("not yet")
 
     async def api_server_endpoints(
         self, tenant: str, cluster: ClusterIdentity, *, listening: Endpoint
     ) -> Collection[Endpoint]:
         assert (tenant, cluster.name, listening) == ("alpha", "local", Endpoint("10.213.0.1", 6443))
         if not self.addresses:
-            raise UnavailableError("not yet")
+            raise self.error
         return [Endpoint(address, 6443) for address in self.addresses]
 
 
@@ -282,6 +284,35 @@ async def test_pod_waits_while_no_address_of_its_api_server_is_known(world: Worl
         assert world.compute_pod() is None
         servers.addresses = ["10.2.0.7"]
         await world.wait_forwarded()
+
+
+async def test_pod_starts_where_its_api_server_is_not_published(world: World) -> None:
+    world.api_servers = servers = PodApiServers()
+    servers.error = NotPublishedError("pods of compute cluster 'local' cannot reach it")
+    world.create_pod()
+    async with world.run_gateway() as sync:
+        await world.wait_forwarded()
+        assert slice_addresses(world, "api-alpha") == []
+        assert sync.unreachable_servers() == ["pods of compute cluster 'local' cannot reach it"]
+        servers.addresses = ["10.2.0.7"]
+        sync.servers_changed()
+        await wait_until(lambda: slice_addresses(world, "api-alpha") == ["10.2.0.7"])
+        assert sync.unreachable_servers() == []
+
+
+async def test_forwarder_answers_where_the_name_server_is_not_published(world: World, servers: FakeNameServers) -> None:
+    servers.error = NotPublishedError("pods of compute cluster 'local' cannot reach it")
+    servers.away = True
+    create_service(world)
+    world.create_pod()
+    async with world.run_gateway() as sync:
+        await world.wait_forwarded()
+        await wait_until(lambda: sync.unreachable_servers() == [str(servers.error)])
+        assert current_endpoint(world) == FORWARDER
+        servers.away = False
+        sync.servers_changed()
+        await wait_until(lambda: current_endpoint(world) == OWN)
+        assert sync.unreachable_servers() == []
 
 
 def test_a_slice_has_the_endpoints_of_one_address_family_and_port() -> None:

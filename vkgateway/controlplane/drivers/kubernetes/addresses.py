@@ -15,7 +15,7 @@ from vkgateway.kube.cluster_uid import read_cluster_uid
 from vkgateway.kube.reflector import Reflector
 from vkgateway.kube.resources import ENDPOINT_SLICES
 from vkgateway.model.clusters import ClusterIdentity
-from vkgateway.model.errors import UnavailableError
+from vkgateway.model.errors import NotPublishedError, UnavailableError
 from vkgateway.model.names import CONTROL_PLANE_LABEL
 from vkgateway.translate.services import SliceView, decode_slice
 
@@ -47,11 +47,12 @@ class ServerAddresses:
         """Return where pods of a compute cluster reach a Service of a control plane; none while no pod is ready.
 
         Raises:
-            UnavailableError: the addresses are unknown, or pods of that cluster cannot reach them.
+            NotPublishedError: pods of that cluster cannot reach the pods of the management cluster.
+            UnavailableError: the addresses are not known yet.
         """
         server = "API server" if service == API_SERVER else "name server"
         if not await self._is_management(cluster):
-            raise UnavailableError(
+            raise NotPublishedError(
                 f"pods of compute cluster {cluster.name!r} cannot reach the tenant's {server}, which has no address "
                 "outside the management cluster"
             )
