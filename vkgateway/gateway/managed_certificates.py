@@ -129,6 +129,8 @@ class ManagedCertificates:
             await self._clock.sleep(RENEW_SECONDS)
             try:
                 await self.ensure()
+            except errors.NotLeader:
+                continue  # the leader renews them; this gateway reads them the next day, months before they expire
             except VkgatewayError as error:
                 log.error("certificates of etcd not renewed", error=str(error))
 

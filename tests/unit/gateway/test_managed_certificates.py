@@ -21,6 +21,7 @@ from vkgateway.gateway.managed_certificates import ManagedCertificates
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import NAMESPACES, SECRETS
+from vkgateway.kube.write_gate import WriteGate
 from vkgateway.model.errors import UnavailableError
 from vkgateway.model.names import SYSTEM_NAMESPACE
 
@@ -173,6 +174,20 @@ async def test_daily_renewal_continues_after_failure(server: FakeApiServer, clie
     work.cancel()
     await asyncio.gather(work, return_exceptions=True)
     assert set(clock.sleeps) == {24 * 3600.0}
+
+
+async def test_standby_leaves_renewal_to_leader(server: FakeApiServer, client: Client) -> None:
+    clock = FakeClock(origin=_now())
+    first = await _certificates(client, clock).ensure()
+    async with server.client() as guarded:
+        standby = _certificates(guarded.guard_writes(WriteGate()), clock)
+        assert (await standby.ensure()).tls == first.tls
+        clock.seconds = YEAR * 0.7
+        with pytest.raises(errors.NotLeader):
+            await standby.ensure()
+        renewed = await _certificates(client, clock).ensure()
+        assert renewed.tls != first.tls
+        assert (await standby.ensure()).tls == renewed.tls
 
 
 async def test_datastore_uses_managed_certificates(server: FakeApiServer, client: Client) -> None:
