@@ -51,11 +51,16 @@ class _Leaf:
         """Return whether the certificate has all names and needs no renewal."""
         return self.names <= alternative_names(cert_pem) and not needs_renewal(cert_pem, now=clock.now())
 
-    def issue(self, authority: Authority) -> KeyPair:
+    def issue(self, authority: Authority, *, clock: Clock) -> KeyPair:
         """Issue the certificate. That of a server is also a client's, because members of etcd call each other."""
         ips = sorted(name for name in self.names if is_ip_address(name))
         return authority.issue(
-            self.common_name, dns=sorted(self.names.difference(ips)), ips=ips, client=True, server=bool(self.names)
+            self.common_name,
+            dns=sorted(self.names.difference(ips)),
+            ips=ips,
+            client=True,
+            server=bool(self.names),
+            now=clock.now(),
         )
 
 
@@ -138,7 +143,7 @@ class ManagedCertificates:
         try:
             answer = await self._client.get(SECRETS, leaf.secret, namespace=self._namespace)
         except errors.NotFound:
-            pair = leaf.issue(authority)
+            pair = leaf.issue(authority, clock=self._clock)
             try:
                 await self._client.create(SECRETS, self._manifest(leaf, pair, authority), namespace=self._namespace)
             except errors.AlreadyExists:
@@ -153,7 +158,7 @@ class ManagedCertificates:
 
     async def _renew(self, leaf: _Leaf, authority: Authority, *, version: str) -> KeyPair:
         """Replace the certificate, unless another replica has done so since the read of `version`."""
-        pair = leaf.issue(authority)
+        pair = leaf.issue(authority, clock=self._clock)
         manifest = self._manifest(leaf, pair, authority)
         manifest["metadata"] = {"resourceVersion": version}
         try:
