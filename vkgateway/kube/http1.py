@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import ssl
 from collections import deque
-from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
 from vkgateway.kube.deadlines import Deadlines
@@ -20,6 +19,9 @@ from vkgateway.kube.tls_protocol import TlsProtocol
 from vkgateway.kube.write_gate import Permit
 
 _IDEMPOTENT: Final = frozenset({"GET", "PUT", "DELETE"})
+_PART_BYTES: Final = 16 * 1024
+"""Size that the send buffer of a connection without unread requests always has space for."""
+_LAST_PART_BYTES: Final = 1024
 _ALWAYS: Final = contextlib.nullcontext()
 
 
@@ -51,18 +53,51 @@ class Connection(TlsProtocol):
         self._owner = owner
         self._waiter: asyncio.Future[Response] | None = None
         self._parser = ResponseParser()
+        self._unsent = memoryview(b"")
+        """End of a large request that the kernel has no space for yet."""
+        self._permit: Permit | None = None
 
     @property
     def is_reusable(self) -> bool:
         """Whether another request may be sent."""
         return self.transport is not None and not self.transport.is_closing() and self._waiter is None
 
-    def send_request(self, request: bytes) -> asyncio.Future[Response]:
-        """Send a request. The returned future gets the response, or ConnectionError."""
+    def send_request(self, request: bytes, *, permit: Permit | None = None) -> asyncio.Future[Response]:
+        """Send a request. The returned future gets the response, ConnectionError or NotLeader.
+
+        The kernel takes a small request at once. Of a large one with a `permit`, the permit is checked again before
+        each further part, and the last part is sent alone. So a request is complete only if the permit was valid at its
+        end.
+        """
         waiter: asyncio.Future[Response] = self._loop.create_future()
         self._waiter = waiter
-        self.write(request)
+        if permit is None or len(request) <= _PART_BYTES:
+            self.write(request)
+        else:
+            assert self.transport is not None
+            self.transport.set_write_buffer_limits(high=0)  # calls resume_writing when the kernel has taken all bytes
+            self._unsent, self._permit = memoryview(request), permit
+            self._send_parts()
         return waiter
+
+    def resume_writing(self) -> None:
+        """Send more of a large request."""
+        if self._unsent:
+            self._send_parts()
+
+    def _send_parts(self) -> None:
+        """Send parts of a large request until the kernel has no space, or all is sent."""
+        assert self.transport is not None
+        assert self._permit is not None
+        while self._unsent and not self.transport.get_write_buffer_size():
+            if not self._permit.is_valid:
+                self._unsent = memoryview(b"")
+                self._fail_request(self._permit.refusal())
+                self.abort()
+                return
+            size = min(_PART_BYTES, max(len(self._unsent) - _LAST_PART_BYTES, 0)) or len(self._unsent)
+            part, self._unsent = self._unsent[:size], self._unsent[size:]
+            self.write(bytes(part))
 
     def handle_data(self, data: bytes) -> None:
         """Parse bytes of the response."""
@@ -93,7 +128,10 @@ class Connection(TlsProtocol):
         self._owner.forget_connection(self)
 
     def _complete_request(self, response: Response) -> None:
-        if not self._parser.keeps_alive:
+        if self._unsent:  # the server has answered before the end of the request
+            self._unsent = memoryview(b"")
+            self.abort()
+        elif not self._parser.keeps_alive:
             self.close()
         self._parser = ResponseParser()
         waiter, self._waiter = self._waiter, None
@@ -132,20 +170,19 @@ class ConnectionPool:
         try:
             await self._acquire_slot(until)
             try:
-                return await self._send_and_receive(method, request, until, permit=permit or _ALWAYS)
+                return await self._send_and_receive(method, request, until, permit=permit)
             finally:
                 self._release_slot()
         except TimeoutError:
             raise TimeoutError(f"no response within {timeout:g} s") from None
 
-    async def _send_and_receive(
-        self, method: str, request: bytes, until: float, *, permit: AbstractContextManager[None]
-    ) -> Response:
+    async def _send_and_receive(self, method: str, request: bytes, until: float, *, permit: Permit | None) -> Response:
         while True:
             connection = self.take_idle() or await self._open_connection(until)
             try:
-                with permit:
-                    response = await self._deadlines.wait(connection.send_request(request), until=until)
+                with permit or _ALWAYS:
+                    sent = connection.send_request(request, permit=permit)
+                    response = await self._deadlines.wait(sent, until=until)
             except ConnectionClosedError as error:
                 if connection.was_used and error.is_unused and method in _IDEMPOTENT:
                     continue

@@ -54,7 +54,11 @@ class Permit:
     def check(self) -> None:
         """Raise NotLeader unless requests may be sent now."""
         if not self.is_valid:
-            raise NotLeader("not sent: this gateway cannot prove that it leads", reason="NotLeader")
+            raise self.refusal()
+
+    def refusal(self) -> NotLeader:
+        """Return the error of a request that may not be sent."""
+        return NotLeader("not sent: this gateway cannot prove that it leads", reason="NotLeader")
 
     async def wait_idle(self, *, timeout: float) -> bool:
         """Wait until no request is in progress. Return False after `timeout` seconds."""

@@ -120,3 +120,41 @@ async def test_gate_waits_for_writes_in_progress(server: FakeApiServer, client: 
     answer.set()
     assert await gate.writes.wait_idle(timeout=10)
     await writing
+
+
+@pytest.mark.parametrize("is_frozen", [True, False])
+async def test_large_request_is_completed_only_with_permission(clock: FakeClock, *, is_frozen: bool) -> None:
+    """A frozen process has sent a part of its request, and the rest is in its memory."""
+    gate = WriteGate(clock.monotonic)
+    gate.extend(1004.0)
+    may_read, ended = asyncio.Event(), asyncio.Event()
+    received = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal received
+        await may_read.wait()
+        while received < size and (data := await reader.read(65536)):
+            received += len(data)
+        if received >= size:
+            writer.write(b"HTTP/1.1 201 Created\r\nContent-Length: 2\r\n\r\n{}")
+        ended.set()
+        await writer.drain()
+        writer.close()
+
+    body = b"x" * (64 * 1024 * 1024)
+    size = len(body)
+    async with await asyncio.start_server(serve, "127.0.0.1", 0, limit=65536) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with Client(f"http://127.0.0.1:{port}") as client:
+            client.guard_writes(gate)
+            writing = asyncio.create_task(client.create(CONFIG_MAPS, body, namespace="default"))
+            await asyncio.sleep(0.2)
+            clock.seconds += 60.0 if is_frozen else 1.0
+            may_read.set()
+            if is_frozen:
+                with pytest.raises(errors.NotLeader):
+                    await writing
+            else:
+                assert await writing == b"{}"
+            await ended.wait()
+    assert (received < size) == is_frozen
