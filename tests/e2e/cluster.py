@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -192,10 +193,12 @@ class Platform:
     kubectl_path: str = ""
     real: bool = False
     kubeconfigs: dict[str, Cluster] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+    """Variables for the command line, in addition to the data directory."""
 
     def try_vkgateway(self, *args: str, stdin: str | None = None, timeout: float = 120) -> CommandResult:
         """Run the command line, and return its answer even if it fails."""
-        env = {"VKGATEWAY_DATA_DIR": str(self.data_dir)}
+        env = {"VKGATEWAY_DATA_DIR": str(self.data_dir)} | self.environment
         return run_program(*VKGATEWAY, *args, *version_option(args), stdin=stdin, timeout=timeout, env=env)
 
     def vkgateway(self, *args: str, timeout: float = 120) -> str:
@@ -222,6 +225,38 @@ class Platform:
     def metrics(self) -> str:
         """Return the gateway's metrics, from its Unix socket."""
         return asyncio.run(gatewaysocket.read_page(self.data_dir, "/metrics"))
+
+    def metrics_url(self) -> str:
+        """Return the URL at which the gateway serves metrics and state for bearers of a token."""
+        status = self.status()
+        return f"https://{status['address']}:{status['ports']['gateway-metrics']}"
+
+    def health_url(self) -> str:
+        """Return the URL at which the gateway reports its health, and nothing else."""
+        return f"http://127.0.0.1:{self.status()['ports']['gateway-health']}"
+
+    def kill_gateway(self) -> None:
+        """Kill the gateway, which starts again."""
+        os.kill(self.processes()["gateway"]["pid"], signal.SIGKILL)
+
+    def has_control_plane(self, tenant: str) -> bool:
+        """Return whether any part of a tenant's control plane exists."""
+        started = any(name.split("/")[1:2] == [tenant] for name in self.processes())
+        return started or (self.data_dir / "tenants" / tenant).exists()
+
+    def control_plane_file(self, tenant: str, name: str) -> bytes:
+        """Return a file of a tenant's control plane, such as a certificate."""
+        return (self.data_dir / "tenants" / tenant / name).read_bytes()
+
+    def etcd_url(self) -> str:
+        """Return the URL of the etcd of tenants."""
+        return f"https://127.0.0.1:{self.status()['ports']['etcd']}"
+
+    def gateway_servers(self) -> dict[int, str]:
+        """Return the ports of all servers of the platform, with the address of each."""
+        status = self.status()
+        local = {"etcd", "etcd-peer", "hollow-kubelet", "gateway-health"}
+        return {port: "127.0.0.1" if name in local else status["address"] for name, port in status["ports"].items()}
 
     @property
     def compute(self) -> Cluster:

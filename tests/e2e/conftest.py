@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
+from tests.e2e.chart import ChartPlatform, install_chart
 from tests.e2e.cluster import Cluster, Platform, new_data_dir
 
 UP_TIMEOUT = 45 * 60
@@ -20,6 +21,8 @@ DOWN_TIMEOUT = 10 * 60
 """Seconds. System images contain many files."""
 
 
+DRIVER = os.environ.get("VKGATEWAY_TEST_DRIVER", "process")
+"""Driver of control planes. With `kubernetes`, the chart installs the gateway and etcd as pods."""
 HERE = Path(__file__).parent
 collect_ignore = [] if os.environ.get("VKGATEWAY_VIRTUAL_KUBELET") else ["test_virtual_kubelet.py"]
 """The virtual-kubelet suite takes minutes to build, so it has a separate command."""
@@ -64,23 +67,38 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByPlatform:
     return ByPlatform(config, log)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark all tests in this directory as end-to-end tests, and check the list of files that share tenants."""
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.e2e)
             shares = item.path.parent == HERE and {"alpha", "beta"} & set(getattr(item, "fixturenames", ()))
             assert not shares or item.path.name in SHARING, f"{item.path.name} is missing in SHARING"
+    if DRIVER == "kubernetes":
+        _select_tests_of_the_chart(config, items)
+
+
+def _select_tests_of_the_chart(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Select the tests that use a platform, and skip those of the embedded gateway."""
+    unrelated = [item for item in items if "platform" not in getattr(item, "fixturenames", ())]
+    config.hook.pytest_deselected(items=unrelated)
+    items[:] = [item for item in items if item not in unrelated]
+    for item in items:
+        if (mark := item.get_closest_marker("embedded_gateway")) is not None:
+            item.add_marker(pytest.mark.skip(reason=mark.kwargs["reason"]))
 
 
 @contextlib.contextmanager
-def start_platform(*options: str) -> Iterator[Platform]:
-    """Start a platform, yield it, and remove it completely."""
-    platform = Platform(new_data_dir())
+def start_platform(*options: str, chart: bool = False) -> Iterator[Platform]:
+    """Start a platform, with the gateway from the chart or as a process, yield it, and remove it completely."""
+    platform = ChartPlatform(new_data_dir()) if chart else Platform(new_data_dir())
+    chart_options = ("--cluster-only", "--real-node", "yes") if chart else ()
     try:
-        platform.vkgateway("up", *options, timeout=UP_TIMEOUT)
+        platform.vkgateway("up", *chart_options, *options, timeout=UP_TIMEOUT)
         platform.kubectl_path = platform.vkgateway("binaries", "path", "kubectl").strip()
         platform.real = platform.compute.find("node", "real-0") is not None
+        if isinstance(platform, ChartPlatform):
+            install_chart(platform)
         yield platform
     finally:
         down = platform.try_vkgateway("down", "--purge", timeout=DOWN_TIMEOUT)
@@ -91,7 +109,7 @@ def start_platform(*options: str) -> Iterator[Platform]:
 @pytest.fixture(scope="session")
 def platform() -> Iterator[Platform]:
     """Yield a running platform, with a real node if the machine supports it."""
-    with start_platform() as platform:
+    with start_platform(chart=DRIVER == "kubernetes") as platform:
         yield platform
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -377,7 +375,7 @@ def test_promoted_pods_stay_within_the_guarantee(owner: Cluster, guest: Cluster,
     eventually(lambda: borrowed_annotation(platform, "third") == "false", what="it is written down")
     eventually(lambda: "InsideGuarantee" in dict(owner.events("third")), what="its tenant is told")
 
-    kill_gateway(platform)
+    platform.kill_gateway()
     owner.apply(gpu_pod("ahead", 8, priorityClassName="vkgateway-guaranteed"))
     owner.wait_pod("ahead")
     guest.apply(gpu_pod("low", 8, **LOW))
@@ -434,17 +432,12 @@ def test_impossible_request_is_reported_immediately(guest: Cluster) -> None:
     assert "1 of 2 pods created" in find_condition(guest.get("pod", "lonely"), ADMITTED_CONDITION)["message"]
 
 
-def kill_gateway(platform: Platform) -> None:
-    """Kill the gateway. The supervisor starts another."""
-    os.kill(platform.processes()["gateway"]["pid"], signal.SIGKILL)
-
-
 def test_eviction_completes_after_a_gateway_restart(owner: Cluster, guest: Cluster, platform: Platform) -> None:
     guest.apply(*(gpu_job(f"low{n}", 8, parallelism=2, marks={GANG: "job"}, **LOW) for n in range(2)))
     eventually(lambda: count_pods(guest, "Running") == 4, what="the pool is full of low work")
     owner.apply(gpu_job("train", 8, parallelism=2, marks={GANG: "job"}))
     eventually(lambda: any(map(is_notified, list_pods(guest))), what="a notice")
-    kill_gateway(platform)
+    platform.kill_gateway()
     eventually(lambda: count_pods(owner, "Running") == 2, what="the guaranteed gang runs")
     assert count_pods(guest, "Failed") == 2
     assert count_pods(guest, "Running") == 2
@@ -455,7 +448,7 @@ def test_no_gang_starts_partially_after_a_gateway_restart(guest: Cluster, platfo
     marks = {"vkgateway.io/gang-min": "6"}
     guest.apply(*(gpu_pod(f"{name}-{n}", 2, marks={GANG: name} | marks) for name in names for n in range(6)))
     eventually(lambda: not all(map(is_gated, list_pods(guest))), what="the first gate is lifted")
-    kill_gateway(platform)
+    platform.kill_gateway()
     eventually(lambda: count_pods(guest, "Running") == 12, what="two gangs run, whole")
     states = {name: {pod["status"]["phase"] for pod in list_pods(guest, f"{name}-")} for name in names}
     assert sorted(map(sorted, states.values())) == [["Pending"], ["Running"], ["Running"]]

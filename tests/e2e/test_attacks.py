@@ -28,16 +28,23 @@ from tests.e2e.cluster import BUSYBOX, Cluster, Platform, eventually
 from tests.e2e.strangers import http_status, unverified_context
 from vkgateway.programs.supervisor import procfs
 
+AUTHORITIES = ("ca.crt", "etcd-ca.crt")
+"""Files of a control plane with the certificates of its authorities."""
+
 
 def test_metrics_and_state_require_authorization(platform: Platform, alpha: Cluster, tmp_path: Path) -> None:
-    ports, address = platform.status()["ports"], platform.status()["address"]
+    metrics, health = platform.metrics_url(), platform.health_url()
     for path in ("metrics", "arbiter/state"):
-        assert http_status(f"http://127.0.0.1:{ports['gateway-health']}/{path}") == 404
+        assert http_status(f"{health}/{path}") == 404
         for token in ("", _create_token(alpha), _create_token(platform.compute)):
             headers = {"Authorization": f"Bearer {token}"} if token else {}
-            request = Request(f"https://{address}:{ports['gateway-metrics']}/{path}", headers=headers)
+            request = Request(f"{metrics}/{path}", headers=headers)
             assert http_status(request, unverified_context()) in (401, 403)
-    assert http_status(f"http://127.0.0.1:{ports['gateway-health']}/healthz") == 200
+    assert http_status(f"{health}/healthz") == 200
+
+
+@pytest.mark.embedded_gateway(reason="the command line reads the gateway in a pod over TLS")
+def test_socket_is_private(platform: Platform) -> None:
     assert (platform.data_dir / "run/gateway.sock").stat().st_mode & 0o777 == 0o600
 
 
@@ -50,7 +57,7 @@ def test_prometheus_and_cli_read_with_a_token(platform: Platform, alpha: Cluster
     for role in ("metrics-reader", "state-reader"):
         binding = ("clusterrolebinding", f"doors-{role}")
         compute.kubectl("create", *binding, f"--clusterrole=vkgateway-{role}", "--serviceaccount=default:default")
-    url = f"https://{platform.status()['address']}:{platform.status()['ports']['gateway-metrics']}"
+    url = platform.metrics_url()
     headers = {"Authorization": f"Bearer {token.read_text()}"}
 
     def allowed() -> bool:
@@ -69,6 +76,7 @@ def test_prometheus_and_cli_read_with_a_token(platform: Platform, alpha: Cluster
         compute.kubectl("delete", "clusterrolebinding", f"doors-{role}")
 
 
+@pytest.mark.embedded_gateway(reason="`vkgateway status` reports processes of the embedded platform")
 def test_status_checks_whether_processes_work(platform: Platform, alpha: Cluster) -> None:
     names = ["gateway", "compute/kwok", "compute/hollow-kubelet", "tenant/alpha/apiserver", "renewal"]
     names += ["node/kubelet"] if platform.real else []
@@ -248,9 +256,7 @@ def _memory_limit(platform: Platform) -> Path:
 
 def _list_servers(platform: Platform, *tenants: Cluster) -> dict[int, str]:
     """Return the ports of the platform's servers and of the tenants' API servers, with the address of each."""
-    status = platform.status()
-    local = {"etcd", "etcd-peer", "hollow-kubelet", "gateway-health"}
-    found = {port: "127.0.0.1" if name in local else status["address"] for name, port in status["ports"].items()}
+    found = platform.gateway_servers()
     for tenant in tenants:
         server = urlsplit(tenant.kubectl("config", "view", "-o", "jsonpath={.clusters[0].cluster.server}"))
         assert server.hostname is not None
@@ -263,8 +269,8 @@ def _all_authorities(platform: Platform) -> str:
     """Return every CA of the platform, which a tenant may know, as a `caBundle`."""
     secret = platform.compute.get("secret", "-n", "vkgateway-system", "gateway-authority")
     files = (platform.data_dir / "pki/etcd-ca.crt", platform.data_dir / "pki/compute/ca.crt")
-    tenants = (platform.data_dir / "tenants").glob("*/ca.crt")
-    pems = [*(file.read_bytes() for file in (*files, *tenants)), base64.b64decode(secret["data"]["ca.crt"])]
+    tenants = [platform.control_plane_file(tenant, name) for tenant in ("alpha", "beta") for name in AUTHORITIES]
+    pems = [*(file.read_bytes() for file in files), *tenants, base64.b64decode(secret["data"]["ca.crt"])]
     return base64.b64encode(b"\n".join(pems)).decode()
 
 

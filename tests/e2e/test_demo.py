@@ -5,8 +5,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.cluster import Cluster, CommandResult, Platform, run_program
 
+pytestmark = pytest.mark.embedded_gateway(reason="the demo starts the embedded gateway")
 SCRIPT = Path(__file__).parents[2] / "scripts" / "demo.py"
 
 

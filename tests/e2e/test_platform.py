@@ -16,6 +16,8 @@ import pytest
 
 from tests.e2e.cluster import VKGATEWAY, Cluster, Platform, eventually, new_data_dir, pod_manifest
 
+pytestmark = pytest.mark.embedded_gateway(reason="these tests are about the processes of the embedded platform")
+
 
 @contextlib.contextmanager
 def new_platform() -> Iterator[Platform]:

@@ -56,11 +56,10 @@ def test_deleted_tenant_leaves_nothing_and_others_are_untouched(
 
     platform.vkgateway("tenant", "delete", "leaver", "--yes", timeout=GONE_WITHIN)
 
-    assert [name for name in platform.processes() if "leaver" in name] == []
     assert platform.compute.find("tenant", "leaver") is None
     assert platform.compute.find("secret", "tenant-leaver", "-n", "vkgateway-system") is None
     assert "leaver" not in platform.compute.kubectl("get", "namespaces", "-o", "name")
-    assert not (platform.data_dir / "tenants" / "leaver").exists()
+    assert not platform.has_control_plane("leaver")
     assert alpha.get("pod", "stays")["metadata"]["uid"] == uid
     assert platform.compute.get("pod", "stays", "-n", "alpha--default")["status"]["phase"] == "Running"
     alpha.kubectl("delete", "pod", "stays", "--wait")
@@ -113,7 +112,7 @@ def test_invalid_tenant_applied_with_kubectl_reports_why(platform: Platform) -> 
         what="a condition that refuses it",
     )
     assert "99" in found[0]["message"]
-    assert [name for name in platform.processes() if "greedy" in name] == []
+    assert not platform.has_control_plane("greedy")
     platform.compute.kubectl("delete", "tenant", "greedy", "--timeout=60s", timeout=70)
 
 
@@ -189,16 +188,17 @@ def test_tenant_certificate_opens_no_compute_api(platform: Platform, alpha: Clus
     assert result.code != 0
 
 
-def kubelet_request(platform: Platform, as_tenant: str, path: str) -> int:
+def kubelet_request(platform: Platform, as_tenant: str, path: str, *, folder: Path) -> int:
     """Call the kubelet endpoint with a tenant's kubelet client certificate, and return the HTTP status."""
     node = platform.tenant(as_tenant).get("node", "a100.zone-0.local")["status"]
     host = next(entry["address"] for entry in node["addresses"] if entry["type"] == "InternalIP")
     port = node["daemonEndpoints"]["kubeletEndpoint"]["Port"]
-    certificate = platform.data_dir / "tenants" / as_tenant / "kubelet-client.crt"
+    names = ("kubelet-client.crt", "kubelet-client.key")
+    certificate, key = write_files(platform, as_tenant, *names, folder=folder)
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
-    context.load_cert_chain(certificate, certificate.with_suffix(".key"))
+    context.load_cert_chain(certificate, key)
     try:
         with urllib.request.urlopen(f"https://{host}:{port}{path}", context=context, timeout=10) as response:
             return int(response.status)
@@ -206,14 +206,25 @@ def kubelet_request(platform: Platform, as_tenant: str, path: str) -> int:
         return error.code
 
 
-def test_kubelet_certificate_reaches_only_the_tenants_pods(platform: Platform, alpha: Cluster, beta: Cluster) -> None:
+def write_files(platform: Platform, tenant: str, *names: str, folder: Path) -> list[Path]:
+    """Copy files of a tenant's control plane into a directory; return their paths."""
+    paths = [folder / f"{tenant}-{name}" for name in names]
+    for path, name in zip(paths, names, strict=True):
+        path.write_bytes(platform.control_plane_file(tenant, name))
+    return paths
+
+
+def test_kubelet_certificate_reaches_only_the_tenants_pods(
+    platform: Platform, alpha: Cluster, beta: Cluster, tmp_path: Path
+) -> None:
     assert beta
     alpha.apply(pod_manifest("secretive"))
     alpha.wait_pod("secretive")
 
-    assert kubelet_request(platform, "alpha", "/containerLogs/default/secretive/main") == 200
-    assert kubelet_request(platform, "beta", "/containerLogs/default/secretive/main") >= 400
-    assert kubelet_request(platform, "beta", "/containerLogs/alpha--default/secretive/main") >= 400
+    pod, compute_pod = "/containerLogs/default/secretive/main", "/containerLogs/alpha--default/secretive/main"
+    assert kubelet_request(platform, "alpha", pod, folder=tmp_path) == 200
+    assert kubelet_request(platform, "beta", pod, folder=tmp_path) >= 400
+    assert kubelet_request(platform, "beta", compute_pod, folder=tmp_path) >= 400
     alpha.kubectl("delete", "pod", "secretive", "--wait")
 
 
@@ -230,24 +241,21 @@ def test_kubelet_endpoint_requires_a_certificate(platform: Platform, alpha: Clus
     assert platform
 
 
-def test_etcd_user_reads_only_its_tenants_keys(platform: Platform, alpha: Cluster, beta: Cluster) -> None:
+def test_etcd_user_reads_only_its_tenants_keys(
+    platform: Platform, alpha: Cluster, beta: Cluster, tmp_path: Path
+) -> None:
     assert alpha
     assert beta
     etcdctl = platform.vkgateway("binaries", "path", "etcdctl").strip()
-    folder = platform.data_dir / "tenants" / "alpha"
-    port = next(
-        word.rpartition(":")[2]
-        for word in platform.processes()["tenant/alpha/apiserver"]["argv"]
-        if word.startswith("--etcd-servers=")
-    )
+    ca, cert, key = write_files(platform, "alpha", "etcd-ca.crt", "etcd.crt", "etcd.key", folder=tmp_path)
 
     def list_keys(prefix: str) -> str:
         result = run_program(
             etcdctl,
-            f"--endpoints=https://127.0.0.1:{port}",
-            f"--cacert={folder / 'etcd-ca.crt'}",
-            f"--cert={folder / 'etcd.crt'}",
-            f"--key={folder / 'etcd.key'}",
+            f"--endpoints={platform.etcd_url()}",
+            f"--cacert={ca}",
+            f"--cert={cert}",
+            f"--key={key}",
             "get",
             "--keys-only",
             "--prefix",

@@ -1,0 +1,196 @@
+"""Platforms whose gateway, etcd and control planes are pods: the chart, installed into an embedded cluster."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import signal
+import ssl
+import sys
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import psutil
+import yaml
+
+from tests.e2e.cluster import Document, Platform, eventually, run_program
+from vkgateway.local import compute, real_node_steps
+from vkgateway.local.paths import PlatformPaths
+from vkgateway.local.realnode.options import NodeNetwork
+from vkgateway.local.record import PlatformRecord, load_record
+
+CHART: Final = Path(__file__).parents[2] / "deploy/chart/vkgateway"
+SYSTEM: Final = "vkgateway-system"
+RELEASE: Final = "vkgateway"
+_GATEWAY_PODS: Final = "app.kubernetes.io/name=vkgateway,app.kubernetes.io/component=gateway"
+_REAL_NODE: Final = {"platform.vkgateway.io/pool": "real"}
+"""Hollow nodes run no programs."""
+_INSTALL_SECONDS: Final = 300
+
+
+@dataclass
+class ChartPlatform(Platform):
+    """Embedded cluster with a release of the chart."""
+
+    helm_path: str = ""
+
+    def helm(self, *args: str, timeout: float = _INSTALL_SECONDS + 30) -> str:
+        """Run helm, which must succeed, and return its output."""
+        result = run_program(self.helm_path, "--kubeconfig", str(self.compute.kubeconfig), *args, timeout=timeout)
+        assert result.code == 0, f"helm {' '.join(args)}: {result}"
+        return result.out
+
+    def metrics(self) -> str:
+        """Return the gateway's metrics, from its Service."""
+        token = Path(self.environment["VKGATEWAY_GATEWAY_TOKEN_FILE"]).read_text()
+        request = urllib.request.Request(f"{self.metrics_url()}/metrics", headers={"Authorization": f"Bearer {token}"})
+        context = ssl.create_default_context(cafile=self.environment["VKGATEWAY_GATEWAY_CA"])
+        with urllib.request.urlopen(request, context=context, timeout=30) as answer:
+            return str(answer.read().decode())
+
+    def metrics_url(self) -> str:
+        """Return the URL of the Service for metrics and state."""
+        return self.environment["VKGATEWAY_GATEWAY"]
+
+    def health_url(self) -> str:
+        """Return the URL of the health endpoint of a gateway pod."""
+        pod = self.gateway_pods()[0]
+        (port,) = (
+            port["containerPort"]
+            for container in pod["spec"]["containers"]
+            for port in container["ports"]
+            if port["name"] == "health"
+        )
+        return f"http://{pod['status']['podIP']}:{port}"
+
+    def gateway_pods(self) -> list[Document]:
+        """Return the pods of the gateway."""
+        pods: list[Document] = self.compute.get("pods", "-n", SYSTEM, "-l", _GATEWAY_PODS)["items"]
+        return pods
+
+    def leader(self) -> Document:
+        """Return the pod of the gateway that holds the Lease."""
+        holder = self.compute.get("lease", "gateway", "-n", SYSTEM)["spec"]["holderIdentity"]
+        return next(pod for pod in self.gateway_pods() if pod["metadata"]["name"] == holder.split("/")[0])
+
+    def kill_gateway(self) -> None:
+        """Kill the process of the leading gateway."""
+        os.kill(gateway_process(self.leader()), signal.SIGKILL)
+
+    def has_control_plane(self, tenant: str) -> bool:
+        """Return whether the namespace of a tenant's control plane exists."""
+        return self.compute.find("namespace", _namespace(tenant)) is not None
+
+    def control_plane_file(self, tenant: str, name: str) -> bytes:
+        """Return a file of a tenant's control plane, from its Secret."""
+        return base64.b64decode(self.compute.get("secret", "files", "-n", _namespace(tenant))["data"][name])
+
+    def etcd_url(self) -> str:
+        """Return the URL of the first pod of etcd."""
+        pod = self.compute.get("pod", "vkgateway-etcd-0", "-n", SYSTEM)
+        return f"https://{pod['status']['podIP']}:2379"
+
+    def gateway_servers(self) -> dict[int, str]:
+        """Return the ports of the gateway's and etcd's servers, with the address of each."""
+        services = self.compute.get("services", "-n", SYSTEM)["items"]
+        pods = self.compute.get("pods", "-n", SYSTEM)["items"]
+        found = {
+            port["port"]: service["spec"]["clusterIP"]
+            for service in services
+            for port in service["spec"]["ports"]
+            if service["spec"]["clusterIP"] != "None"
+        }
+        for pod in pods:
+            ports = [port for container in pod["spec"]["containers"] for port in container.get("ports", [])]
+            found |= {port["containerPort"]: pod["status"]["podIP"] for port in ports}
+        return found
+
+
+def gateway_process(pod: Document) -> int:
+    """Return the process id of a gateway pod on this machine, where the real node's containers run."""
+    uid = pod["metadata"]["uid"]
+    for process in psutil.process_iter(["cmdline"]):
+        with contextlib.suppress(OSError):
+            if "serve" in (process.info["cmdline"] or ()) and uid in Path(f"/proc/{process.pid}/cgroup").read_text():
+                return process.pid
+    raise AssertionError(f"no process of pod {pod['metadata']['name']}")
+
+
+def _namespace(tenant: str) -> str:
+    return f"vkgateway-tenant-{tenant}"
+
+
+def install_chart(platform: ChartPlatform, *values: Document) -> None:
+    """Load the images, install the chart, register the cluster's pools, and wait for the gateway."""
+    record = load_record(PlatformPaths(platform.data_dir).record_path)
+    assert record is not None
+    load_images(platform)
+    files = write_values(platform.data_dir, default_values(record), *values)
+    platform.helm(
+        *("install", RELEASE, str(CHART), "--namespace", SYSTEM, "--create-namespace", "--wait"),
+        *(part for file in files for part in ("--values", str(file))),
+        f"--timeout={_INSTALL_SECONDS}s",
+    )
+    pools = [*record.hollow_nodes, real_node_steps.POOL]
+    platform.compute.apply(compute.compute_cluster(pools, hollow=record.hollow_nodes), *compute.lean_pods(record))
+    platform.environment |= create_reader(platform)
+
+
+def load_images(platform: Platform) -> None:
+    """Load the images of the gateway and of control planes into the real node."""
+    built = run_program(sys.executable, "-m", "scripts.image", timeout=1800)
+    assert built.code == 0, str(built)
+    (archive,) = (line.split()[1] for line in built.out.splitlines() if line.startswith("archive"))
+    platform.vkgateway("image", "load", archive, timeout=300)
+    platform.vkgateway("image", "load-control-planes", timeout=3600)
+
+
+def default_values(record: PlatformRecord) -> Document:
+    """Return values for an embedded cluster, with the settings of an embedded gateway."""
+    network = NodeNetwork(record.number)
+    return {
+        "nodeSelector": _REAL_NODE,
+        "etcd": {"nodeSelector": _REAL_NODE, "persistence": {"size": "1Gi"}},
+        "config": {
+            "controlPlanes": {"parameters": {"nodeSelector": _REAL_NODE}},
+            "names": {
+                "forwarder": network.dns_forwarder,
+                "sources": [network.pod_subnet, f"{network.node_address}/32"],
+            },
+            "services": {"range": network.tenant_services, "tenantPrefix": 24},
+            "arbiter": {"noticeSeconds": 5},
+        },
+    }
+
+
+def write_values(folder: Path, *values: Document) -> list[Path]:
+    """Write each document of values into a file; later ones override."""
+    files = []
+    for number, document in enumerate(values):
+        path = folder / f"values-{number}.yaml"
+        path.write_text(yaml.safe_dump(document))
+        files.append(path)
+    return files
+
+
+def create_reader(platform: Platform) -> dict[str, str]:
+    """Create a user that reads the gateway's metrics and state; return the environment of the command line."""
+    compute = platform.compute
+    account = "serviceaccount/reader"
+    compute.kubectl("create", "serviceaccount", "reader", "-n", SYSTEM)
+    for role in ("metrics-reader", "state-reader"):
+        subject = f"--serviceaccount={SYSTEM}:reader"
+        compute.kubectl("create", "clusterrolebinding", f"test-{role}", f"--clusterrole=vkgateway-{role}", subject)
+    token, ca = platform.data_dir / "reader.token", platform.data_dir / "gateway-ca.crt"
+    token.write_text(compute.kubectl("create", "token", account.rpartition("/")[2], "-n", SYSTEM, "--duration=24h"))
+    secret = eventually(lambda: compute.find("secret", "gateway-authority", "-n", SYSTEM), what="the authority")
+    ca.write_bytes(base64.b64decode(secret["data"]["ca.crt"]))
+    service = compute.get("service", "vkgateway-metrics", "-n", SYSTEM)["spec"]
+    return {
+        "VKGATEWAY_GATEWAY": f"https://{service['clusterIP']}:{service['ports'][0]['port']}",
+        "VKGATEWAY_GATEWAY_TOKEN_FILE": str(token),
+        "VKGATEWAY_GATEWAY_CA": str(ca),
+    }
