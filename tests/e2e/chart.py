@@ -16,7 +16,7 @@ from typing import Final
 import psutil
 import yaml
 
-from tests.e2e.cluster import Document, Platform, eventually, run_program
+from tests.e2e.cluster import Document, Platform, run_program
 from vkgateway.local import compute, real_node_steps
 from vkgateway.local.paths import PlatformPaths
 from vkgateway.local.realnode.options import NodeNetwork
@@ -176,7 +176,7 @@ def write_values(folder: Path, *values: Document) -> list[Path]:
     return files
 
 
-def create_reader(platform: Platform) -> dict[str, str]:
+def create_reader(platform: ChartPlatform) -> dict[str, str]:
     """Create a user that reads the gateway's metrics and state; return the environment of the command line."""
     compute = platform.compute
     account = "serviceaccount/reader"
@@ -186,11 +186,11 @@ def create_reader(platform: Platform) -> dict[str, str]:
         compute.kubectl("create", "clusterrolebinding", f"test-{role}", f"--clusterrole=vkgateway-{role}", subject)
     token, ca = platform.data_dir / "reader.token", platform.data_dir / "gateway-ca.crt"
     token.write_text(compute.kubectl("create", "token", account.rpartition("/")[2], "-n", SYSTEM, "--duration=24h"))
-    secret = eventually(lambda: compute.find("secret", "gateway-authority", "-n", SYSTEM), what="the authority")
+    secret = compute.get("secret", "gateway-authority", "-n", SYSTEM)
     ca.write_bytes(base64.b64decode(secret["data"]["ca.crt"]))
-    service = compute.get("service", "vkgateway-metrics", "-n", SYSTEM)["spec"]
+    address = platform.gateway_pods()[0]["status"]["podIP"]
     return {
-        "VKGATEWAY_GATEWAY": f"https://{service['clusterIP']}:{service['ports'][0]['port']}",
+        "VKGATEWAY_GATEWAY": f"https://{address}:9632",
         "VKGATEWAY_GATEWAY_TOKEN_FILE": str(token),
         "VKGATEWAY_GATEWAY_CA": str(ca),
     }

@@ -14,7 +14,6 @@ from tests.e2e.test_arbiter import (
     delete_workloads,
     find_condition,
     gpu_pod,
-    kill_gateway,
     list_pods,
     wait_for_reason,
 )
@@ -89,10 +88,10 @@ def zoned(platform: Platform) -> Iterator[list[str]]:
     every = [str(node["metadata"]["name"]) for node in platform.compute.get("nodes")["items"]]
     names = [name for name in every if name.startswith("a100-")]
     platform.compute.apply(*(zone_resources(name, 4, 4) for name in names))
-    kill_gateway(platform)  # a new one looks at once
+    platform.kill_gateway()  # a new one looks at once
     yield names
     platform.compute.kubectl("delete", "crd", name)
-    kill_gateway(platform)
+    platform.kill_gateway()
 
 
 def compute_node(platform: Platform, name: str) -> str:
