@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import os
@@ -16,7 +17,9 @@ from typing import Final
 import psutil
 import yaml
 
-from tests.e2e.cluster import Document, Platform, run_program
+from operators.programs import HELM
+from operators.published import provide_programs
+from tests.e2e.cluster import BUSYBOX, Document, Platform, run_program
 from vkgateway.local import compute, real_node_steps
 from vkgateway.local.paths import PlatformPaths
 from vkgateway.local.realnode.options import NodeNetwork
@@ -128,6 +131,7 @@ def install_chart(platform: ChartPlatform, *values: Document) -> None:
     record = load_record(PlatformPaths(platform.data_dir).record_path)
     assert record is not None
     load_images(platform)
+    platform.helm_path = str(asyncio.run(provide_programs(HELM, report=print)) / "helm")
     files = write_values(platform.data_dir, default_values(record), *values)
     platform.helm(
         *("install", RELEASE, str(CHART), "--namespace", SYSTEM, "--create-namespace", "--wait"),
@@ -153,6 +157,7 @@ def default_values(record: PlatformRecord) -> Document:
     network = NodeNetwork(record.number)
     return {
         "nodeSelector": _REAL_NODE,
+        "test": {"image": BUSYBOX, "pool": "real"},
         "etcd": {"nodeSelector": _REAL_NODE, "persistence": {"size": "1Gi"}},
         "config": {
             "controlPlanes": {"parameters": {"nodeSelector": _REAL_NODE}},
