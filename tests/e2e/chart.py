@@ -8,8 +8,10 @@ import contextlib
 import os
 import signal
 import ssl
+import subprocess
 import sys
 import urllib.request
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -91,10 +93,15 @@ class ChartPlatform(Platform):
         """Return a file of a tenant's control plane, from its Secret."""
         return base64.b64decode(self.compute.get("secret", "files", "-n", _namespace(tenant))["data"][name])
 
-    def etcd_url(self) -> str:
-        """Return the URL of the first pod of etcd."""
-        pod = self.compute.get("pod", "vkgateway-etcd-0", "-n", SYSTEM)
-        return f"https://{pod['status']['podIP']}:2379"
+    @contextlib.contextmanager
+    def open_etcd(self) -> Iterator[str]:
+        """Forward a local port to the first pod of etcd, and yield its URL: the certificate names no address of a pod."""
+        command = (*self.compute.kubectl_command, "port-forward", "-n", SYSTEM, "pod/vkgateway-etcd-0", ":2379")
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as forwarding:
+            assert forwarding.stdout is not None
+            line = forwarding.stdout.readline()
+            yield f"https://127.0.0.1:{line.split()[2].rpartition(':')[2]}"
+            forwarding.terminate()
 
     def gateway_servers(self) -> dict[int, str]:
         """Return the ports of the gateway's and etcd's servers, with the address of each."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -108,10 +109,11 @@ class Cluster:
 
     def try_kubectl(self, *args: str, stdin: str | None = None, timeout: float = 60) -> CommandResult:
         """Run kubectl, and return its answer even if it fails."""
-        return run_program(*self._kubectl, *args, stdin=stdin, timeout=timeout, env=_SHORT_LIVED)
+        return run_program(*self.kubectl_command, *args, stdin=stdin, timeout=timeout, env=_SHORT_LIVED)
 
     @property
-    def _kubectl(self) -> tuple[str, ...]:
+    def kubectl_command(self) -> tuple[str, ...]:
+        """The program with its kubeconfig."""
         return (self.kubectl_path, "--kubeconfig", str(self.kubeconfig))
 
     def kubectl(self, *args: str, stdin: str | None = None, timeout: float = 60) -> str:
@@ -135,7 +137,7 @@ class Cluster:
     def get(self, *args: str) -> Document:
         """Return one object, or a list of objects."""
         if is_watched(args):
-            found = get_watched(self._kubectl, args, _SHORT_LIVED)
+            found = get_watched(self.kubectl_command, args, _SHORT_LIVED)
             assert found is not None, f"kubectl get {' '.join(args)}: not found"
             return found
         document: Document = json.loads(self.kubectl("get", *args, "-o", "json"))
@@ -144,7 +146,7 @@ class Cluster:
     def find(self, *args: str) -> Document | None:
         """Return one object, or None if it does not exist."""
         if is_watched(args):
-            return get_watched(self._kubectl, args, _SHORT_LIVED)
+            return get_watched(self.kubectl_command, args, _SHORT_LIVED)
         result = self.try_kubectl("get", *args, "-o", "json", "--ignore-not-found")
         assert result.code == 0, str(result)
         return json.loads(result.out) if result.out.strip() else None
@@ -248,9 +250,10 @@ class Platform:
         """Return a file of a tenant's control plane, such as a certificate."""
         return (self.data_dir / "tenants" / tenant / name).read_bytes()
 
-    def etcd_url(self) -> str:
-        """Return the URL of the etcd of tenants."""
-        return f"https://127.0.0.1:{self.status()['ports']['etcd']}"
+    @contextlib.contextmanager
+    def open_etcd(self) -> Iterator[str]:
+        """Yield a URL of the etcd of tenants."""
+        yield f"https://127.0.0.1:{self.status()['ports']['etcd']}"
 
     def gateway_servers(self) -> dict[int, str]:
         """Return the ports of all servers of the platform, with the address of each."""

@@ -249,10 +249,10 @@ def test_etcd_user_reads_only_its_tenants_keys(
     etcdctl = platform.vkgateway("binaries", "path", "etcdctl").strip()
     ca, cert, key = write_files(platform, "alpha", "etcd-ca.crt", "etcd.crt", "etcd.key", folder=tmp_path)
 
-    def list_keys(prefix: str) -> str:
+    def list_keys(prefix: str, url: str) -> str:
         result = run_program(
             etcdctl,
-            f"--endpoints={platform.etcd_url()}",
+            f"--endpoints={url}",
             f"--cacert={ca}",
             f"--cert={cert}",
             f"--key={key}",
@@ -263,6 +263,7 @@ def test_etcd_user_reads_only_its_tenants_keys(
         )
         return result.out + result.err
 
-    assert "/tenants/alpha/" in list_keys("/tenants/alpha/")
-    for foreign_prefix in ("/tenants/beta/", "/compute/", "/"):
-        assert "permission denied" in list_keys(foreign_prefix)
+    with platform.open_etcd() as url:
+        assert "/tenants/alpha/" in list_keys("/tenants/alpha/", url)
+        for foreign_prefix in ("/tenants/beta/", "/compute/", "/"):
+            assert "permission denied" in list_keys(foreign_prefix, url)
