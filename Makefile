@@ -53,6 +53,10 @@ test-e2e: ## Run only the end-to-end tests
 test-operators: ## Run the commands of every page of docs/operators; the first build takes minutes
 	@VKGATEWAY_ALL_OPERATORS=1 scripts/test.sh operators
 
+.PHONY: test-kubernetes
+test-kubernetes: ## Run the end-to-end tests with the gateway, etcd and control planes as pods, installed with the chart
+	@scripts/test.sh kubernetes
+
 .PHONY: test-virtual-kubelet
 test-virtual-kubelet: ## Run virtual-kubelet's end-to-end suite against a real and a hollow virtual node
 	@VKGATEWAY_VIRTUAL_KUBELET=1 scripts/test.sh virtual-kubelet

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs checks and tests in the given order: `lint`, `docs`, `unit`, `property`, `chart`, `e2e`, `operators`,
-# `virtual-kubelet`. The first failure ends the script. `all` is lint, unit, property, chart and e2e, with e2e in parallel
+# Runs checks and tests in the given order: `lint`, `docs`, `unit`, `property`, `chart`, `e2e`, `kubernetes`,
+# `operators`, `virtual-kubelet`. The first failure ends the script. `all` is lint, unit, property, chart and e2e, with e2e in parallel
 # to the others.
 set -eu
 cd "$(dirname "$0")/.."
@@ -98,6 +98,12 @@ operators() {
         tests/e2e/test_gang_integrations.py
 }
 
+kubernetes() {
+    programs
+    # shellcheck disable=SC2086
+    VKGATEWAY_TEST_DRIVER=kubernetes step kubernetes $E2E
+}
+
 virtual_kubelet() {
     programs
     step virtual-kubelet "$BIN/python" -m pytest -v -rP --tb=short tests/e2e/test_virtual_kubelet.py
@@ -106,8 +112,8 @@ virtual_kubelet() {
 scripts/setup.sh
 for part in "$@"; do
     case $part in
-        lint | docs | unit | property | chart | e2e | operators | all) "$part" ;;
+        lint | docs | unit | property | chart | e2e | kubernetes | operators | all) "$part" ;;
         virtual-kubelet) virtual_kubelet ;;
-        *) echo "test.sh: unknown part $part; available parts: lint, docs, unit, property, chart, e2e, operators, virtual-kubelet, all" >&2; exit 2 ;;
+        *) echo "test.sh: unknown part $part; available parts: lint, docs, unit, property, chart, e2e, kubernetes, operators, virtual-kubelet, all" >&2; exit 2 ;;
     esac
 done

@@ -21,9 +21,10 @@ import yaml
 
 from operators.programs import HELM
 from operators.published import provide_programs
-from tests.e2e.cluster import BUSYBOX, Document, Platform, run_program
+from tests.e2e.cluster import CommandResult, Document, Platform, run_program
 from vkgateway.local import compute, real_node_steps
 from vkgateway.local.paths import PlatformPaths
+from vkgateway.local.realnode.images import PAUSE_IMAGE
 from vkgateway.local.realnode.options import NodeNetwork
 from vkgateway.local.record import PlatformRecord, load_record
 
@@ -42,11 +43,21 @@ class ChartPlatform(Platform):
 
     helm_path: str = ""
 
-    def helm(self, *args: str, timeout: float = _INSTALL_SECONDS + 30) -> str:
+    def try_helm(self, *args: str, timeout: float = _INSTALL_SECONDS + 30) -> CommandResult:
+        """Run helm, and return its answer even if it fails."""
+        return run_program(self.helm_path, "--kubeconfig", str(self.compute.kubeconfig), *args, timeout=timeout)
+
+    def helm(self, *args: str) -> str:
         """Run helm, which must succeed, and return its output."""
-        result = run_program(self.helm_path, "--kubeconfig", str(self.compute.kubeconfig), *args, timeout=timeout)
+        result = self.try_helm(*args)
         assert result.code == 0, f"helm {' '.join(args)}: {result}"
         return result.out
+
+    def upgrade(self, *values: Document) -> str:
+        """Upgrade the release, keeping its values but for these."""
+        files = write_values(self.data_dir, *values)
+        options = (part for file in files for part in ("--values", str(file)))
+        return self.helm("upgrade", RELEASE, str(CHART), "-n", SYSTEM, "--reuse-values", "--wait", *options)
 
     def metrics(self) -> str:
         """Return the gateway's metrics, from its Service."""
@@ -95,7 +106,10 @@ class ChartPlatform(Platform):
 
     @contextlib.contextmanager
     def open_etcd(self) -> Iterator[str]:
-        """Forward a local port to the first pod of etcd, and yield its URL: the certificate names no address of a pod."""
+        """Forward a local port to the first pod of etcd, and yield its URL.
+
+        The certificate names no address of a pod.
+        """
         command = (*self.compute.kubectl_command, "port-forward", "-n", SYSTEM, "pod/vkgateway-etcd-0", ":2379")
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as forwarding:
             assert forwarding.stdout is not None
@@ -164,7 +178,7 @@ def default_values(record: PlatformRecord) -> Document:
     network = NodeNetwork(record.number)
     return {
         "nodeSelector": _REAL_NODE,
-        "test": {"image": BUSYBOX, "pool": "real"},
+        "test": {"image": PAUSE_IMAGE, "pool": "real"},
         "etcd": {"nodeSelector": _REAL_NODE, "persistence": {"size": "1Gi"}},
         "config": {
             "controlPlanes": {"parameters": {"nodeSelector": _REAL_NODE}},

@@ -10,11 +10,14 @@ import tarfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from vkgateway.controlplane.atomic_files import write_file
 from vkgateway.local.realnode.busybox import WGET_WITH_TIMEOUT, Busybox
+
+T = TypeVar("T")
 
 BUSYBOX = Path("/bin/busybox")
 """From the Debian package `busybox-static`."""
@@ -29,6 +32,8 @@ IMAGE_NAMES = (PAUSE_IMAGE, BUSYBOX_IMAGE)
 # 68 years, since a sandbox only has to exist. Its first process ignores SIGTERM; containerd kills sandboxes with
 # SIGKILL.
 _PAUSE_COMMAND = ("/bin/busybox", "sleep", "2147483647")
+_NAME = "org.opencontainers.image.ref.name"
+"""Annotation with the name of an image in an OCI archive."""
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _PATH = "PATH=/bin:/usr/bin:/sbin:/usr/sbin"
 
@@ -84,6 +89,18 @@ class _ManifestEntry(msgspec.Struct):
     names: list[str] | None = msgspec.field(default=None, name="RepoTags")
 
 
+class _IndexEntry(msgspec.Struct):
+    """An image of an OCI archive."""
+
+    annotations: dict[str, str] = {}
+
+
+class _Index(msgspec.Struct):
+    """The list of images of an OCI archive."""
+
+    manifests: list[_IndexEntry] = []
+
+
 def pause_image(busybox: Busybox) -> Image:
     """Return the image of pod sandboxes: one command that sleeps."""
     return Image(name=PAUSE_IMAGE, entries=_base_entries(busybox), command=_PAUSE_COMMAND)
@@ -122,13 +139,23 @@ def write_images(directory: Path) -> dict[str, Path]:
 
 
 def image_names(archive: Path) -> list[str]:
-    """Return the names of an archive's images, as `docker save` writes them; empty if the archive has none."""
+    """Return the names of the images in a docker or OCI archive; empty if the archive has none."""
     try:
-        with tarfile.open(archive) as opened, opened.extractfile("manifest.json") or io.BytesIO() as file:
-            manifest = msgspec.json.decode(file.read(), type=list[_ManifestEntry])
+        with tarfile.open(archive) as opened:
+            members = opened.getnames()
+            if "manifest.json" in members:
+                manifest = _read_document(opened, "manifest.json", list[_ManifestEntry])
+                return [name for image in manifest for name in image.names or []]
+            images = _read_document(opened, "index.json", _Index).manifests
+            return [image.annotations[_NAME] for image in images if _NAME in image.annotations]
     except (KeyError, tarfile.TarError, msgspec.DecodeError):
         return []
-    return [name for image in manifest for name in image.names or []]
+
+
+def _read_document(archive: tarfile.TarFile, name: str, kind: type[T]) -> T:
+    """Return a JSON document of an archive. Raises KeyError if it does not exist, DecodeError."""
+    with archive.extractfile(name) or io.BytesIO() as file:
+        return msgspec.json.decode(file.read(), type=kind)
 
 
 def archive_path(directory: Path, name: str) -> Path:

@@ -11,6 +11,7 @@ import pytest
 
 from vkgateway.local.realnode import images
 from vkgateway.local.realnode.busybox import Busybox
+from vkgateway.local.realnode.layers import write_layer
 
 
 def opened(data: bytes) -> tarfile.TarFile:
@@ -116,6 +117,13 @@ def test_image_with_a_shell_has_the_dynamic_busybox_and_ping(machine: Path) -> N
 
 def test_every_name_has_its_archive(tmp_path: Path) -> None:
     assert len({images.archive_path(tmp_path, name) for name in images.IMAGE_NAMES}) == len(images.IMAGE_NAMES)
+
+
+def test_image_names_are_read_from_an_oci_archive(tmp_path: Path) -> None:
+    named = {"digest": "sha256:0", "annotations": {"org.opencontainers.image.ref.name": "example.org/web:1"}}
+    index = json.dumps({"schemaVersion": 2, "manifests": [named, {"digest": "sha256:1"}]}).encode()
+    write_layer(tmp_path / "image.tar", [images.ImageEntry("index.json", 0o644, index)])
+    assert images.image_names(tmp_path / "image.tar") == ["example.org/web:1"]
 
 
 def test_image_names_are_read_from_an_archive(tmp_path: Path) -> None:
