@@ -96,6 +96,13 @@ class ChartPlatform(Platform):
         """Kill the process of the leading gateway."""
         os.kill(gateway_process(self.leader()), signal.SIGKILL)
 
+    @property
+    def host_address(self) -> str:
+        """Address of this machine at which control planes reach servers of the tests."""
+        record = load_record(PlatformPaths(self.data_dir).record_path)
+        assert record is not None
+        return record.address
+
     def has_control_plane(self, tenant: str) -> bool:
         """Return whether the namespace of a tenant's control plane exists."""
         return self.compute.find("namespace", _namespace(tenant)) is not None
@@ -214,7 +221,7 @@ def create_reader(platform: ChartPlatform) -> dict[str, str]:
     token.write_text(compute.kubectl("create", "token", account.rpartition("/")[2], "-n", SYSTEM, "--duration=24h"))
     secret = compute.get("secret", "gateway-authority", "-n", SYSTEM)
     ca.write_bytes(base64.b64decode(secret["data"]["ca.crt"]))
-    address = platform.gateway_pods()[0]["status"]["podIP"]
+    address = compute.get("service", "vkgateway-kubelet", "-n", SYSTEM)["spec"]["clusterIP"]
     return {
         "VKGATEWAY_GATEWAY": f"https://{address}:9632",
         "VKGATEWAY_GATEWAY_TOKEN_FILE": str(token),

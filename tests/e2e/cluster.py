@@ -241,6 +241,11 @@ class Platform:
         """Kill the gateway, which starts again."""
         os.kill(self.processes()["gateway"]["pid"], signal.SIGKILL)
 
+    @property
+    def host_address(self) -> str:
+        """Address of this machine at which control planes reach servers of the tests."""
+        return "127.0.0.1"
+
     def has_control_plane(self, tenant: str) -> bool:
         """Return whether any part of a tenant's control plane exists."""
         started = any(name.split("/")[1:2] == [tenant] for name in self.processes())

@@ -75,7 +75,8 @@ def _open_kubeconfig(cluster: Cluster) -> tuple[str, int, ssl.SSLContext]:
         files = {"client-certificate-data": Path(folder) / "crt", "client-key-data": Path(folder) / "key"}
         for key, file in files.items():
             file.write_bytes(base64.b64decode(user[key]))
-        context.load_cert_chain(*files.values())
+        crt, secret = files.values()
+        context.load_cert_chain(crt, secret)
     url = urlsplit(server["server"])
     assert url.hostname is not None
     return url.hostname, url.port or 443, context

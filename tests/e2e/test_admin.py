@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.cluster import Cluster, eventually, pod_manifest
+from tests.e2e.cluster import Cluster, Platform, eventually, pod_manifest
 from vkgateway.controlplane.pki import Authority
 
 CRD: dict[str, Any] = {
@@ -68,21 +68,22 @@ class Refuses(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def webhook(tmp_path: Path) -> Iterator[tuple[str, str]]:
-    """Yield a webhook's URL on loopback and its CA certificate in base64."""
+def webhook(platform: Platform, tmp_path: Path) -> Iterator[tuple[str, str]]:
+    """Yield the URL of a webhook on this machine and its CA certificate in base64."""
+    address = platform.host_address
     authority = Authority.create("webhook test")
-    pair = authority.issue("localhost", dns=("localhost",), ips=("127.0.0.1",), server=True)
+    pair = authority.issue("localhost", dns=("localhost",), ips=(address,), server=True)
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     cert.write_bytes(pair.cert_pem)
     key.write_bytes(pair.key_pem)
-    server = HTTPServer(("127.0.0.1", 0), Refuses)
+    server = HTTPServer((address, 0), Refuses)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(cert, key)
     server.socket = context.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
-        yield f"https://127.0.0.1:{server.server_port}/", base64.b64encode(authority.cert_pem).decode()
+        yield f"https://{address}:{server.server_port}/", base64.b64encode(authority.cert_pem).decode()
     finally:
         server.shutdown()
         thread.join()
