@@ -11,7 +11,7 @@ import ssl
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -35,6 +35,7 @@ _GATEWAY_PODS: Final = "app.kubernetes.io/name=vkgateway,app.kubernetes.io/compo
 _REAL_NODE: Final = {"platform.vkgateway.io/pool": "real"}
 """Hollow nodes run no programs."""
 _INSTALL_SECONDS: Final = 300
+_TEMPLATES: Final = "/etc/vkgateway-templates"
 
 
 @dataclass
@@ -58,6 +59,12 @@ class ChartPlatform(Platform):
         files = write_values(self.data_dir, *values)
         options = (part for file in files for part in ("--values", str(file)))
         return self.helm("upgrade", RELEASE, str(CHART), "-n", SYSTEM, "--reuse-values", "--wait", *options)
+
+    def use_templates(self, folder: Path) -> None:
+        """Upgrade the release to the tenant templates in a directory, which are stored in ConfigMaps."""
+        templates = sorted(path for path in folder.iterdir() if path.is_dir())
+        self.compute.apply(*(_template_manifest(template) for template in templates))
+        self.upgrade(template_values(templates))
 
     def metrics(self) -> str:
         """Return the gateway's metrics, from its Service."""
@@ -197,6 +204,39 @@ def default_values(record: PlatformRecord) -> Document:
             "arbiter": {"noticeSeconds": 5},
         },
     }
+
+
+def template_values(templates: Sequence[Path]) -> Document:
+    """Return values that mount the ConfigMaps of templates into the gateway."""
+    volumes, mounts = [], []
+    for template in templates:
+        paths = [{"key": _key(path, template), "path": str(path.relative_to(template))} for path in _files(template)]
+        source = {"configMap": {"name": f"template-{template.name}", "items": paths}}
+        volumes.append({"name": f"template-{template.name}", **source})
+        mounts.append({"name": f"template-{template.name}", "mountPath": f"{_TEMPLATES}/{template.name}"})
+    return {
+        "extraVolumes": volumes,
+        "extraVolumeMounts": mounts,
+        "config": {"controlPlanes": {"templatesDir": _TEMPLATES}},
+    }
+
+
+def _template_manifest(template: Path) -> Document:
+    """Return a ConfigMap with the files of a template."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": f"template-{template.name}", "namespace": SYSTEM},
+        "data": {_key(path, template): path.read_text() for path in _files(template)},
+    }
+
+
+def _files(template: Path) -> list[Path]:
+    return sorted(path for path in template.rglob("*") if path.is_file())
+
+
+def _key(path: Path, template: Path) -> str:
+    return "--".join(path.relative_to(template).parts)
 
 
 def write_values(folder: Path, *values: Document) -> list[Path]:

@@ -237,6 +237,10 @@ class Platform:
         """Return the URL at which the gateway reports its health, and nothing else."""
         return f"http://127.0.0.1:{self.status()['ports']['gateway-health']}"
 
+    def use_templates(self, folder: Path) -> None:
+        """Give the gateway the tenant templates in a directory. Call it again after a change of the directory."""
+        self.vkgateway("up", "--templates-dir", str(folder))
+
     def kill_gateway(self) -> None:
         """Kill the gateway, which starts again."""
         os.kill(self.processes()["gateway"]["pid"], signal.SIGKILL)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 
 import pytest
 import yaml
 
 from tests.e2e.chart import CHART, RELEASE, SYSTEM, ChartPlatform
-from tests.e2e.cluster import REAL, Cluster, Document, eventually, pod_manifest
+from tests.e2e.cluster import REAL, Cluster, eventually, pod_manifest
 from tests.e2e.conftest import HERE, start_platform
 from tests.e2e.requests_loop import requests_loop
 from vkgateway.local.realnode.probe import find_obstacle
@@ -21,35 +22,17 @@ SELECTOR = "app.kubernetes.io/component=control-plane"
 
 
 @pytest.fixture(scope="module")
-def installed() -> Iterator[ChartPlatform]:
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChartPlatform]:
     """Yield a platform with two replicas of the gateway, and with a template for two replicas of control planes."""
+    template = tmp_path_factory.mktemp("templates") / "replicated"
+    shutil.copytree(TEMPLATE, template)
+    file = template / "template.yaml"
+    file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | {"pod": {"replicas": 2}}))
     with start_platform("--hollow-nodes", "a100=1", chart=True) as platform:
         assert isinstance(platform, ChartPlatform)
-        platform.compute.apply(template_manifest("replicated", {"pod": {"replicas": 2}}))
-        platform.upgrade({"replicas": 2} | template_values("replicated"))
+        platform.upgrade({"replicas": 2})
+        platform.use_templates(template.parent)
         yield platform
-
-
-def template_manifest(name: str, changes: Document) -> Document:
-    """Return a ConfigMap with the default template and these changes."""
-    files = {"template.yaml": yaml.safe_dump(yaml.safe_load((TEMPLATE / "template.yaml").read_text()) | changes)}
-    files |= {path.name: path.read_text() for path in (TEMPLATE / "objects").iterdir()}
-    metadata = {"name": f"template-{name}", "namespace": SYSTEM}
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": files}
-
-
-def template_values(name: str) -> Document:
-    """Return values that give the gateway a template from a ConfigMap."""
-    objects = sorted(path.name for path in (TEMPLATE / "objects").iterdir())
-    items = [{"key": "template.yaml", "path": "template.yaml"}]
-    items += [{"key": file, "path": f"objects/{file}"} for file in objects]
-    source = {"configMap": {"name": f"template-{name}", "items": items}}
-    folder = "/etc/vkgateway-templates"
-    return {
-        "extraVolumes": [{"name": "template", **source}],
-        "extraVolumeMounts": [{"name": "template", "mountPath": f"{folder}/{name}"}],
-        "config": {"controlPlanes": {"templatesDir": folder}},
-    }
 
 
 @pytest.fixture(scope="module")

@@ -49,9 +49,9 @@ def templates(platform: Platform, tmp_path_factory: pytest.TempPathFactory) -> I
     """Yield a directory of templates that the gateway uses instead of the shipped ones."""
     folder = tmp_path_factory.mktemp("templates")
     shutil.copytree(SHIPPED_FOLDER / "default", folder / "default")
-    platform.vkgateway("up", "--templates-dir", str(folder))
+    platform.use_templates(folder)
     yield folder
-    platform.vkgateway("up", "--templates-dir", str(SHIPPED_FOLDER))
+    platform.use_templates(SHIPPED_FOLDER)
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +67,7 @@ def grouped(platform: Platform, templates: Path) -> Iterator[Cluster]:
     flags["runtime-config"] = f"scheduling.k8s.io/{alpha.version}=true"
     flags["service-account-extend-token-expiration"] = True
     file.write_text(yaml.safe_dump(template))
+    platform.use_templates(templates)
     pool = "a100:limit=nvidia.com/gpu=4"
     platform.vkgateway("tenant", "create", "grouped", "--pool", pool, "--template", "groups")
     yield platform.tenant("grouped")
