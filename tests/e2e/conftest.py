@@ -80,7 +80,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _select_tests_of_the_chart(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Select the tests that use a platform, and skip those of the embedded gateway."""
-    unrelated = [item for item in items if "platform" not in getattr(item, "fixturenames", ())]
+    unrelated = [item for item in items if not {"platform", "installed"} & set(getattr(item, "fixturenames", ()))]
     config.hook.pytest_deselected(items=unrelated)
     items[:] = [item for item in items if item not in unrelated]
     for item in items:

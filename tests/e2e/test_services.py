@@ -265,7 +265,8 @@ def test_network_policies_are_forwarded_within_the_isolation(
     below = ("-n", f"alpha--{NAMESPACE}")
     fence = platform.compute.get("networkpolicy", "vkgateway-tenant", *below)["spec"]
     own_pods = {"namespaceSelector": {"matchLabels": {"vkgateway.io/tenant": "alpha"}}}
-    assert fence["ingress"] == [{"from": [own_pods]}]
+    control_plane = {"namespaceSelector": {"matchLabels": {"vkgateway.io/control-plane": "alpha"}}}
+    assert fence["ingress"] == [{"from": [own_pods]}, {"from": [control_plane]}]
     policy = {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",

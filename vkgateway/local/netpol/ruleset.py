@@ -11,11 +11,15 @@ from dataclasses import dataclass, field
 
 from vkgateway.local.netpol.cluster_state import ClusterState, Pod, Server, Site
 from vkgateway.local.netpol.peers import PolicyRule, nft_set, selector_matches
-from vkgateway.model.names import CONTROL_PLANE_LABEL, TENANT_LABEL
+from vkgateway.model.names import CONTROL_PLANE_LABEL, SYSTEM_NAMESPACE, TENANT_LABEL
 from vkgateway.translate.network_policies import Direction, NetworkPolicyView
 
 TABLE = "vkgateway"
 
+_COMPONENT_LABEL = "app.kubernetes.io/component"
+_GATEWAY = "gateway"
+_KUBELET = "kubelet"
+"""Name of the container port of the kubelet endpoint."""
 _REJECT = "reject with icmp type admin-prohibited"
 
 
@@ -100,10 +104,16 @@ class _Ruleset:
         yield "ip saddr vmap @egress"
 
     def _egress_rules(self, tenant: str, pods: Sequence[Pod]) -> Iterator[str]:
-        servers = [*self._site.open, *self._world.servers.get(tenant, ())]
+        servers = [*self._site.open, *self._world.servers.get(tenant, ()), *self._kubelet_endpoints()]
         yield from _server_rules(servers)
         own = nft_set(sorted(pod.address for pod in pods))
         yield f"ip daddr {nft_set(self._site.closed)} ip daddr != {own} {_REJECT}"
+
+    def _kubelet_endpoints(self) -> Iterator[Server]:
+        """Yield the kubelet endpoints of gateways in pods: programs of tenants read nodes' metrics there."""
+        for pod in self._world.pods:
+            if pod.namespace == SYSTEM_NAMESPACE and pod.labels.get(_COMPONENT_LABEL) == _GATEWAY:
+                yield from (Server(pod.address, port.container_port) for port in pod.ports if port.name == _KUBELET)
 
     def _ingress_rules(self, tenant: str, pods: Sequence[Pod]) -> Iterator[str]:
         own = nft_set(sorted(pod.address for pod in (*pods, *self._control_planes.get(tenant, ()))))

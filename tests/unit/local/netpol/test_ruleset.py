@@ -22,7 +22,7 @@ from vkgateway.translate.context import TenantContext
 from vkgateway.translate.network_policies import NetworkPolicyView, decode_policy, isolation_policies
 
 SITE = msgspec.json.decode(configs.site_config(replace(OPTIONS, open_ports=(10352,))), type=Site)
-WEB, CLIENT, OTHER, THEIRS, SYSTEM = (f"10.214.7.{number}" for number in (10, 11, 12, 20, 30))
+WEB, CLIENT, OTHER, THEIRS, SYSTEM, GATEWAY = (f"10.214.7.{number}" for number in (10, 11, 12, 20, 30, 40))
 HOST, PLATFORM, NODE, OUTSIDE = "10.213.7.3", "10.213.7.1", "10.213.7.2", "203.0.113.9"
 
 
@@ -52,6 +52,12 @@ PODS = (
     Pod(address=OTHER, namespace="alpha--other", labels={"app": "client"}),
     Pod(address=THEIRS, namespace="beta--web", labels={"app": "web"}),
     Pod(address=SYSTEM, namespace="kube-system"),
+    Pod(
+        address=GATEWAY,
+        namespace="vkgateway-system",
+        labels={"app.kubernetes.io/component": "gateway"},
+        ports=(ContainerPort(10250, "kubelet"), ContainerPort(9631, "health")),
+    ),
 )
 WORLD = ClusterState(
     pods=PODS,
@@ -95,7 +101,8 @@ def test_tenant_pods_reach_only_their_own_servers_of_the_platform(
     assert open_to(PLATFORM, 20001) == [True, False]
     assert open_to(PLATFORM, 20002) == [False, True]
     assert open_to(PLATFORM, 10001, "udp") == [True, False]
-    assert open_to(PLATFORM, 10352) == [True, True]
+    assert open_to(PLATFORM, 10352) == open_to(GATEWAY, 10250) == [True, True]
+    assert open_to(GATEWAY, 9631) == [False, False]
     assert open_to(NODE, 54, "udp") == open_to(NODE, 54) == [True, True]
     for port in (53, 10250, 22):
         assert open_to(NODE, port) == open_to(NODE, port, "udp") == [False, False]
