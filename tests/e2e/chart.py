@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import json
 import os
 import signal
-import ssl
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -22,6 +22,7 @@ import yaml
 from operators.programs import HELM
 from operators.published import provide_programs
 from tests.e2e.cluster import CommandResult, Document, Platform, run_program
+from tests.e2e.strangers import unverified_context
 from vkgateway.local import compute, real_node_steps
 from vkgateway.local.paths import PlatformPaths
 from vkgateway.local.realnode.images import PAUSE_IMAGE
@@ -35,7 +36,7 @@ _GATEWAY_PODS: Final = "app.kubernetes.io/name=vkgateway,app.kubernetes.io/compo
 _REAL_NODE: Final = {"platform.vkgateway.io/pool": "real"}
 """Hollow nodes run no programs."""
 _INSTALL_SECONDS: Final = 300
-_TEMPLATES: Final = "/etc/vkgateway-templates"
+_TOKEN_FILE: Final = "reader.token"
 
 
 @dataclass
@@ -61,22 +62,31 @@ class ChartPlatform(Platform):
         return self.helm("upgrade", RELEASE, str(CHART), "-n", SYSTEM, "--reuse-values", "--wait", *options)
 
     def use_templates(self, folder: Path) -> None:
-        """Upgrade the release to the tenant templates in a directory, which are stored in ConfigMaps."""
-        templates = sorted(path for path in folder.iterdir() if path.is_dir())
-        self.compute.apply(*(_template_manifest(template) for template in templates))
-        self.upgrade(template_values(templates))
+        """Upgrade the release to the tenant templates in a directory."""
+        templates = {
+            template.name: {str(path.relative_to(template)): path.read_text() for path in _files(template)}
+            for template in sorted(folder.iterdir())
+        }
+        self.upgrade({"templates": templates})
+
+    def publish_api_server(self, tenant: str) -> None:
+        """Give a tenant's API server an address that other clusters reach."""
+        exposure = json.dumps({"spec": {"apiServer": {"exposure": {"type": "NodePort"}}}})
+        self.compute.kubectl("patch", "tenant", tenant, "--type=merge", "-p", exposure)
+        self.compute.kubectl("wait", f"tenant/{tenant}", "--for=condition=Published", "--timeout=60s", timeout=70)
 
     def metrics(self) -> str:
-        """Return the gateway's metrics, from its Service."""
-        token = Path(self.environment["VKGATEWAY_GATEWAY_TOKEN_FILE"]).read_text()
-        request = urllib.request.Request(f"{self.metrics_url()}/metrics", headers={"Authorization": f"Bearer {token}"})
-        context = ssl.create_default_context(cafile=self.environment["VKGATEWAY_GATEWAY_CA"])
-        with urllib.request.urlopen(request, context=context, timeout=30) as answer:
+        """Return the metrics of the leading gateway, whose certificate names no address of a pod."""
+        token = (self.data_dir / _TOKEN_FILE).read_text()
+        url = f"https://{self.leader()['status']['podIP']}:9632/metrics"
+        request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
+        with urllib.request.urlopen(request, context=unverified_context(), timeout=30) as answer:
             return str(answer.read().decode())
 
     def metrics_url(self) -> str:
         """Return the URL of the Service for metrics and state."""
-        return self.environment["VKGATEWAY_GATEWAY"]
+        service = self.compute.get("service", "vkgateway-kubelet", "-n", SYSTEM)
+        return f"https://{service['spec']['clusterIP']}:9632"
 
     def health_url(self) -> str:
         """Return the URL of the health endpoint of a gateway pod."""
@@ -175,7 +185,8 @@ def install_chart(platform: ChartPlatform, *values: Document) -> None:
     )
     pools = [*record.hollow_nodes, real_node_steps.POOL]
     platform.compute.apply(compute.compute_cluster(pools, hollow=record.hollow_nodes), *compute.lean_pods(record))
-    platform.environment |= create_reader(platform)
+    create_reader(platform)
+    platform.environment["VKGATEWAY_KUBECONFIG"] = str(platform.compute.kubeconfig)
 
 
 def load_images(platform: Platform) -> None:
@@ -206,39 +217,6 @@ def default_values(record: PlatformRecord) -> Document:
     }
 
 
-def template_values(templates: Sequence[Path]) -> Document:
-    """Return values that mount the ConfigMaps of templates into the gateway."""
-    volumes, mounts = [], []
-    for template in templates:
-        paths = [{"key": _key(path, template), "path": str(path.relative_to(template))} for path in _files(template)]
-        source = {"configMap": {"name": f"template-{template.name}", "items": paths}}
-        volumes.append({"name": f"template-{template.name}", **source})
-        mounts.append({"name": f"template-{template.name}", "mountPath": f"{_TEMPLATES}/{template.name}"})
-    return {
-        "extraVolumes": volumes,
-        "extraVolumeMounts": mounts,
-        "config": {"controlPlanes": {"templatesDir": _TEMPLATES}},
-    }
-
-
-def _template_manifest(template: Path) -> Document:
-    """Return a ConfigMap with the files of a template."""
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": f"template-{template.name}", "namespace": SYSTEM},
-        "data": {_key(path, template): path.read_text() for path in _files(template)},
-    }
-
-
-def _files(template: Path) -> list[Path]:
-    return sorted(path for path in template.rglob("*") if path.is_file())
-
-
-def _key(path: Path, template: Path) -> str:
-    return "--".join(path.relative_to(template).parts)
-
-
 def write_values(folder: Path, *values: Document) -> list[Path]:
     """Write each document of values into a file; later ones override."""
     files = []
@@ -249,21 +227,15 @@ def write_values(folder: Path, *values: Document) -> list[Path]:
     return files
 
 
-def create_reader(platform: ChartPlatform) -> dict[str, str]:
-    """Create a user that reads the gateway's metrics and state; return the environment of the command line."""
+def create_reader(platform: ChartPlatform) -> None:
+    """Create a user that reads the gateway's metrics, and store its token."""
     compute = platform.compute
-    account = "serviceaccount/reader"
     compute.kubectl("create", "serviceaccount", "reader", "-n", SYSTEM)
-    for role in ("metrics-reader", "state-reader"):
-        subject = f"--serviceaccount={SYSTEM}:reader"
-        compute.kubectl("create", "clusterrolebinding", f"test-{role}", f"--clusterrole=vkgateway-{role}", subject)
-    token, ca = platform.data_dir / "reader.token", platform.data_dir / "gateway-ca.crt"
-    token.write_text(compute.kubectl("create", "token", account.rpartition("/")[2], "-n", SYSTEM, "--duration=24h"))
-    secret = compute.get("secret", "gateway-authority", "-n", SYSTEM)
-    ca.write_bytes(base64.b64decode(secret["data"]["ca.crt"]))
-    address = compute.get("service", "vkgateway-kubelet", "-n", SYSTEM)["spec"]["clusterIP"]
-    return {
-        "VKGATEWAY_GATEWAY": f"https://{address}:9632",
-        "VKGATEWAY_GATEWAY_TOKEN_FILE": str(token),
-        "VKGATEWAY_GATEWAY_CA": str(ca),
-    }
+    role, subject = "--clusterrole=vkgateway-metrics-reader", f"--serviceaccount={SYSTEM}:reader"
+    compute.kubectl("create", "clusterrolebinding", "test-metrics-reader", role, subject)
+    token = compute.kubectl("create", "token", "reader", "-n", SYSTEM, "--duration=24h")
+    (platform.data_dir / _TOKEN_FILE).write_text(token)
+
+
+def _files(template: Path) -> list[Path]:
+    return sorted(path for path in template.rglob("*") if path.is_file())

@@ -241,6 +241,9 @@ class Platform:
         """Give the gateway the tenant templates in a directory. Call it again after a change of the directory."""
         self.vkgateway("up", "--templates-dir", str(folder))
 
+    def publish_api_server(self, tenant: str) -> None:
+        """Give a tenant's API server an address that other clusters reach; a process already has one."""
+
     def kill_gateway(self) -> None:
         """Kill the gateway, which starts again."""
         os.kill(self.processes()["gateway"]["pid"], signal.SIGKILL)

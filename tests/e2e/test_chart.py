@@ -24,14 +24,16 @@ SELECTOR = "app.kubernetes.io/component=control-plane"
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChartPlatform]:
     """Yield a platform with two replicas of the gateway, and with a template for two replicas of control planes."""
-    template = tmp_path_factory.mktemp("templates") / "replicated"
-    shutil.copytree(TEMPLATE, template)
+    templates = tmp_path_factory.mktemp("templates")
+    template = templates / "replicated"
+    for name in ("default", template.name):
+        shutil.copytree(TEMPLATE, templates / name)
     file = template / "template.yaml"
     file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | {"pod": {"replicas": 2}}))
     with start_platform("--hollow-nodes", "a100=1", chart=True) as platform:
         assert isinstance(platform, ChartPlatform)
         platform.upgrade({"replicas": 2})
-        platform.use_templates(template.parent)
+        platform.use_templates(templates)
         yield platform
 
 

@@ -58,6 +58,7 @@ def tenant(platform: Platform, berlin: Platform) -> Iterator[Cluster]:
     guarantee = f"guarantee=nvidia.com/gpu={NODES * GPUS}"
     pools = ("--pool", f"{POOL}:{guarantee}", "--pool", f"{POOL}.berlin:{guarantee}")
     platform.vkgateway("tenant", "create", "both", *pools, "--storage-class", "local")
+    platform.publish_api_server("both")
     yield platform.tenant("both")
     platform.vkgateway("tenant", "delete", "both", "--yes", timeout=180)
     for cluster in (platform.compute, berlin.compute):

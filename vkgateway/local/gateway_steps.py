@@ -28,19 +28,26 @@ class GatewaySteps:
     def build_steps(self, *, enabled: bool, api: Client) -> list[Step]:
         """Return the steps; they depend on a step named `definitions`."""
         if not enabled:
-            return [Step(name="gateway", title="gateway", needs=("definitions",), run=self._stop)]
+            return [Step(name="gateway", title="gateway", needs=("definitions",), run=self._stop_for_another)]
         return [
             Step(name="gateway", title="gateway", needs=("definitions",), run=self._start),
             Step(name="tenants", title="tenants", needs=("gateway",), run=partial(self._wait_for_tenants, api)),
         ]
 
-    async def _stop(self) -> str:
+    def stop_step(self) -> Step:
+        """Return the step that stops a gateway."""
+        return Step(name="gateway", title="gateway", run=self._stop)
+
+    async def _stop_for_another(self) -> str:
+        """Stop a gateway, and write its settings."""
         gateway_process.write_settings(self._paths, self._settings)
-        by_hand = f"`vkgateway serve --config {self._paths.gateway.config_file}` runs one by hand"
+        return f"{await self._stop()}; `vkgateway serve --config {self._paths.gateway.config_file}` runs one by hand"
+
+    async def _stop(self) -> str:
         if not await self._supervisor.list_processes(gateway_process.NAME):
-            return f"disabled; {by_hand}"
+            return "disabled"
         await self._supervisor.remove_process(gateway_process.NAME)
-        return f"stopped; tenants' control planes keep running; {by_hand}"
+        return "stopped; tenants' control planes keep running"
 
     async def _start(self) -> None:
         await self._supervisor.ensure_process(gateway_process.process_spec(self._paths, self._settings))

@@ -201,8 +201,9 @@ class Startup:
             steps += self._real.build_steps(programs=self._programs, api=self._api, authority=self._pki.compute.ca)
         elif self._paths.node_dir.exists():
             steps.append(Step(name="no-real-node", title="real node", needs=("apiserver",), run=self._remove_real_node))
-        gateway = self._options.gateway and not self._options.cluster_only
-        return [*steps, *self._gateway.build_steps(enabled=gateway, api=self._api)]
+        if self._options.cluster_only:
+            return [*steps, self._gateway.stop_step()]
+        return [*steps, *self._gateway.build_steps(enabled=self._options.gateway, api=self._api)]
 
     async def _start_etcd(self) -> None:
         ports = self._record.ports
