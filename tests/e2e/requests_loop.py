@@ -36,15 +36,15 @@ def requests_loop(cluster: Cluster) -> Iterator[RequestsLoop]:
     loop, stop = RequestsLoop(), threading.Event()
 
     def run() -> None:
-        connection = http.client.HTTPSConnection(host, port, context=context, timeout=10)
-        while not stop.wait(_PAUSE_SECONDS):
-            loop.sent += 1
-            if _send_request(connection):
-                loop.retried += 1
-                connection.close()
-                if problem := _send_request(connection):
-                    loop.failures.append(problem)
+        with contextlib.closing(http.client.HTTPSConnection(host, port, context=context, timeout=10)) as connection:
+            while not stop.wait(_PAUSE_SECONDS):
+                loop.sent += 1
+                if _send_request(connection):
+                    loop.retried += 1
                     connection.close()
+                    if problem := _send_request(connection):
+                        loop.failures.append(problem)
+                        connection.close()
 
     thread = threading.Thread(target=run)
     thread.start()
