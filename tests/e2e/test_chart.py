@@ -124,4 +124,5 @@ def test_uninstall_keeps_tenants_and_says_so(installed: ChartPlatform, gamma: Cl
     printed = installed.helm("uninstall", RELEASE, "-n", SYSTEM, "--wait")
     assert "tenants.vkgateway.io" in printed
     assert installed.compute.find("tenant", "gamma") is not None
-    assert gamma.get("pod", "stays")["status"]["phase"] == "Running"
+    pod = installed.compute.get("pod", "stays", "-n", "gamma--default")["status"]
+    assert (pod["phase"], pod["containerStatuses"][0]["restartCount"]) == ("Running", 0)

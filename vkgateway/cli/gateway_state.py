@@ -36,6 +36,8 @@ _NO_GATEWAY_HINT: Final = (
 _FORWARD_HINT: Final = "Check the pod with kubectl; the user needs the Role vkgateway-state-reader."
 _VERSION_HINT: Final = "The gateway may have another version. Restart it with `vkgateway up`."
 _REFUSED_STATUS: Final = 422
+_UNAVAILABLE_STATUS: Final = 503
+_STANDBY_HINT: Final = "Only the leading gateway answers. Ask again, or use --gateway-kubeconfig, which finds it."
 _UNIX_SCHEME: Final = "unix://"
 _HTTPS_SCHEME: Final = "https://"
 
@@ -176,6 +178,8 @@ async def _get_answer(
         )
     if status == _REFUSED_STATUS:
         raise _decode_refusal(body)
+    if status == _UNAVAILABLE_STATUS:
+        raise UnavailableError(f"the gateway at {url}: {body.decode(errors='replace').strip()}", hint=_STANDBY_HINT)
     if status != 200:
         raise UnavailableError(f"the gateway at {url} answers with HTTP status {status}", hint=_VERSION_HINT)
     return body

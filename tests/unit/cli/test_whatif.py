@@ -241,11 +241,11 @@ async def test_gateway_without_cycle_is_an_error(cli: Cli) -> None:
     assert "the arbiter has not completed a cycle yet" in cli.err
 
 
-async def test_old_gateway_without_what_if_is_an_error(cli: Cli) -> None:
+async def test_standby_is_an_error(cli: Cli) -> None:
     async with cli.gateway(ArbiterReport()):
         assert await cli("whatif", "gang", "--tenant", "a", "--request", f"{GPU}=8") == 5
-    assert "answers with HTTP status 404" in cli.err
-    assert "another version" in cli.err
+    assert "only the leading gateway" in cli.err
+    assert "--gateway-kubeconfig" in cli.err
 
 
 async def test_invalid_question_is_refused(cli: Cli) -> None:
