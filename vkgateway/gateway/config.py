@@ -133,8 +133,8 @@ class ControlPlanes(_Section, frozen=True):
     driver: Annotated[
         str,
         Meta(
-            description="Driver; process: control planes run as processes under the supervisor. kubernetes (preview): "
-            "they run as pods of the management cluster; Service names don't resolve yet in tenants' pods."
+            description="Driver; process: control planes run as processes under the supervisor. kubernetes: they run "
+            "as pods of the management cluster."
         ),
     ] = "process"
     parameters: Annotated[
