@@ -111,11 +111,17 @@ async def _serve(
         )
         await stack.enter_async_context(watch_datastore(settings, datastore, health))
 
+        is_prepared = False
+
         async def prepare() -> None:
+            nonlocal is_prepared
+            if is_prepared:
+                return
             await startup.retry_until_ready(
                 lambda: prepare_management_cluster(settings.management_cluster, management, health),
                 remedy=lambda: free_datastore_space(datastore),
             )
+            is_prepared = True
 
         if lead.leading.is_set():
             await prepare()

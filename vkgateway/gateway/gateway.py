@@ -125,7 +125,7 @@ class Gateway:
     ) -> None:
         """Run until cancelled, with `health` reporting; tenants' pods and control planes outlive the gateway.
 
-        The gateway stands by until `leading` is set, and awaits `prepare` before it leads.
+        The gateway stands by until `leading` is set, and awaits `prepare` before it leads, which may be done already.
         """
         health.set_handlers(
             checks={
@@ -144,7 +144,7 @@ class Gateway:
                     if not leading.is_set():
                         group.create_task(self._standby_tenants.run(leading), name="standby-tenants")
                         await leading.wait()
-                        await prepare()
+                    await prepare()
                     self._start_leader(group, health)
             finally:
                 if self._enqueue_timer is not None:
