@@ -105,7 +105,19 @@ class Leadership:
         log.info("this gateway leads", identity=self._elector.identity)
         self.leading.set()
         self.role_known.set()
-        await self._keep_renewing()
+        revoking = asyncio.create_task(self._revoke_expired(), name="leader-expiry")
+        try:
+            await self._keep_renewing()
+        finally:
+            revoking.cancel()
+
+    async def _revoke_expired(self) -> None:
+        """When this replica may not write any more, discard writes that the network has not delivered."""
+        while True:
+            seconds = self.gate.writes.seconds_left
+            if seconds <= 0:
+                self.gate.writes.revoke_requests()
+            await asyncio.sleep(seconds if seconds > 0 else self._elector.timing.retry)
 
     async def _acquire(self, free_space: Callable[[], Awaitable[None]]) -> None:
         while True:

@@ -15,6 +15,7 @@ from typing import Final, Protocol
 from vkgateway.kube.deadlines import Deadlines
 from vkgateway.kube.endpoint import IDLE_SECONDS, Endpoint
 from vkgateway.kube.responses import MalformedResponseError, Response, ResponseParser
+from vkgateway.kube.sockets import discard_on_close
 from vkgateway.kube.tls_protocol import TlsProtocol
 from vkgateway.kube.write_gate import Permit
 
@@ -22,7 +23,6 @@ _IDEMPOTENT: Final = frozenset({"GET", "PUT", "DELETE"})
 _PART_BYTES: Final = 16 * 1024
 """Size that the send buffer of a connection without unread requests always has space for."""
 _LAST_PART_BYTES: Final = 1024
-_ALWAYS: Final = contextlib.nullcontext()
 
 
 class ConnectionClosedError(ConnectionError):
@@ -79,6 +79,12 @@ class Connection(TlsProtocol):
             self._unsent, self._permit = memoryview(request), permit
             self._send_parts()
         return waiter
+
+    def revoke(self) -> None:
+        """Close the connection, and discard what the server has not received, so that it does not arrive later."""
+        if self.transport is not None:
+            discard_on_close(self.transport)
+        self.abort()
 
     def resume_writing(self) -> None:
         """Send more of a large request."""
@@ -180,9 +186,10 @@ class ConnectionPool:
         while True:
             connection = self.take_idle() or await self._open_connection(until)
             try:
-                with permit or _ALWAYS:
-                    sent = connection.send_request(request, permit=permit)
-                    response = await self._deadlines.wait(sent, until=until)
+                if permit is None:
+                    response = await self._deadlines.wait(connection.send_request(request), until=until)
+                else:
+                    response = await self._send_with_permit(connection, request, permit, until)
             except ConnectionClosedError as error:
                 if connection.was_used and error.is_unused and method in _IDEMPOTENT:
                     continue
@@ -196,6 +203,13 @@ class ConnectionPool:
             elif connection.is_reusable:
                 self._idle.append(connection)
             return response
+
+    async def _send_with_permit(self, connection: Connection, request: bytes, permit: Permit, until: float) -> Response:
+        permit.begin(connection)
+        try:
+            return await self._deadlines.wait(connection.send_request(request, permit=permit), until=until)
+        finally:
+            permit.end(connection)
 
     def take_idle(self) -> Connection | None:
         """Remove and return the last used idle connection, or None. Close stale connections."""

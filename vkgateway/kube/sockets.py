@@ -1,10 +1,11 @@
-"""TCP keep-alive: detection of a peer whose machine or network has failed."""
+"""Options of TCP sockets: keep-alive, which detects a peer whose machine or network has failed, and closing."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import socket
+import struct
 from typing import Final, NamedTuple
 
 
@@ -39,3 +40,11 @@ def enable_keepalive(transport: asyncio.BaseTransport, settings: KeepAlive) -> N
         for name, value in options.items():
             if value is not None and hasattr(socket, name):
                 connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def discard_on_close(transport: asyncio.BaseTransport) -> None:
+    """Make closing a transport discard unacknowledged bytes. Otherwise the kernel continues to send them."""
+    connection: socket.socket | None = transport.get_extra_info("socket")
+    if connection is not None:
+        with contextlib.suppress(OSError):
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

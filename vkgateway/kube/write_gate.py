@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from vkgateway.kube.errors import NotLeader
 
@@ -24,17 +24,21 @@ def boot_seconds() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-class Permit:
-    """Permission to send requests until a time of the clock `now`, in seconds.
+class RequestInProgress(Protocol):
+    """Connection that carries a request."""
 
-    As a context manager, it counts a request in progress, and raises NotLeader if the permission has expired.
-    """
+    def revoke(self) -> None:
+        """Close the connection, and discard what the peer has not received."""
+
+
+class Permit:
+    """Permission to send requests until a time of the clock `now`, in seconds."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._until = float("-inf")
         self._is_closed = False
-        self._in_progress = 0
+        self._in_progress: set[RequestInProgress] = set()
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -42,6 +46,11 @@ class Permit:
     def is_valid(self) -> bool:
         """Whether requests may be sent now."""
         return not self._is_closed and self._now() < self._until
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds during which requests may be sent; at most 0 if they may not."""
+        return 0.0 if self._is_closed else self._until - self._now()
 
     def extend(self, until: float) -> None:
         """Permit requests until a time. Without effect after `close`."""
@@ -69,15 +78,22 @@ class Permit:
             return False
         return True
 
-    def __enter__(self) -> None:
+    def begin(self, request: RequestInProgress) -> None:
+        """Note a request that is sent now, until `end`. Raises NotLeader."""
         self.check()
-        self._in_progress += 1
+        self._in_progress.add(request)
         self._idle.clear()
 
-    def __exit__(self, *_: object) -> None:
-        self._in_progress -= 1
+    def end(self, request: RequestInProgress) -> None:
+        """Note the end of a request."""
+        self._in_progress.discard(request)
         if not self._in_progress:
             self._idle.set()
+
+    def revoke_requests(self) -> None:
+        """Take back the requests in progress, as far as their bytes have not arrived: the permission has expired."""
+        for request in tuple(self._in_progress):
+            request.revoke()
 
 
 class WriteGate:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 
 import pytest
 
@@ -158,3 +160,35 @@ async def test_large_request_is_completed_only_with_permission(clock: FakeClock,
                 assert await writing == b"{}"
             await ended.wait()
     assert (received < size) == is_frozen
+
+
+async def test_expired_permission_takes_back_undelivered_requests(clock: FakeClock) -> None:
+    """A server without network receives nothing after the permission has expired, when packets flow again."""
+    gate = WriteGate(clock.monotonic)
+    gate.extend(1004.0)
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        async with Client(f"http://127.0.0.1:{listener.getsockname()[1]}") as client:
+            client.guard_writes(gate)
+            body = b"x" * (4 * 1024 * 1024)
+            writing = asyncio.create_task(client.create(CONFIG_MAPS, body, namespace="default"))
+            await asyncio.sleep(0.2)  # the kernel has the first part, and waits for space at the receiver
+            clock.seconds = 1004.0
+            gate.writes.revoke_requests()
+            with pytest.raises((errors.Unreachable, errors.NotLeader)):
+                await writing
+            connection, _ = listener.accept()
+            with connection:
+                connection.settimeout(5)
+                assert _count_until_reset(connection) < len(body)
+
+
+def _count_until_reset(connection: socket.socket) -> int:
+    """Return the number of bytes that arrive before the peer resets the connection."""
+    count = 0
+    with contextlib.suppress(ConnectionResetError):
+        while data := connection.recv(65536):
+            count += len(data)
+    return count
