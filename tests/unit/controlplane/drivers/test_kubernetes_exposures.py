@@ -12,13 +12,17 @@ import pytest
 
 from tests.fakes.addresses import Addresses
 from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.rights import Rights
 from tests.unit.controlplane.drivers.test_kubernetes_driver import NAMESPACE, ManagementWorld
 from tests.unit.controlplane.test_provisioner import tenant
+from vkgateway.controlplane.drivers.base import ServerEndpoint
 from vkgateway.controlplane.drivers.kubernetes.exposures import exposure_object, read_route
 from vkgateway.controlplane.pki import alternative_names
 from vkgateway.kube import kubeconfig
 from vkgateway.kube.resources import EVENTS, INGRESSES, NETWORK_POLICIES, PODS, SECRETS, SERVICES, Resource
 from vkgateway.model.api import ApiServerAccess, ApiServerExposure, GatewayReference, Tenant, TenantSpec
+from vkgateway.model.clusters import ClusterIdentity
+from vkgateway.model.errors import NotPublishedError, UnavailableError
 
 INTERNAL = "https://10.215.0.21:6443"
 EDGE = GatewayReference(namespace="edge", name="shared", section_name="tls")
@@ -26,7 +30,11 @@ EDGE = GatewayReference(namespace="edge", name="shared", section_name="tls")
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[ManagementWorld]:
-    async with FakeApiServer() as server, FakeApiServer() as management, management.client("management") as client:
+    async with (
+        FakeApiServer() as server,
+        FakeApiServer(rights=Rights.of_driver()) as management,
+        management.client("management") as client,
+    ):
         Addresses(management.store)
         yield ManagementWorld(server, tmp_path, management=management, client=client)
 
@@ -174,3 +182,32 @@ async def test_check_reports_a_changed_address_and_changes_nothing_else(world: M
     assert found.url == "https://192.0.2.7:6443"
     assert not made.publication.fits(found)
     assert user_server(world) == INTERNAL
+
+
+async def test_pods_of_another_cluster_reach_the_exposure(world: ManagementWorld) -> None:
+    driver, east = world.create_driver(), ClusterIdentity("east", "another")
+    made = await world.provisioner().provision(tenant())
+    endpoint = ServerEndpoint(made.address, made.port)
+    with pytest.raises(NotPublishedError, match=r"cluster 'east' cannot reach .* set spec\.apiServer\.exposure\.type"):
+        await driver.api_server_endpoints("alpha", east, endpoint=endpoint)
+    await world.provisioner().provision(exposed(type="LoadBalancer"))
+    addresses = [{"ip": "192.0.2.7"}, {"hostname": "lb.example.org"}]
+    set_status(world, SERVICES, "api-published", {"loadBalancer": {"ingress": addresses}})
+    found = await driver.api_server_endpoints("alpha", east, endpoint=endpoint)
+    assert list(found) == [ServerEndpoint("192.0.2.7", 6443)]
+
+
+async def test_name_server_of_another_cluster_is_exposed_like_the_api_server(world: ManagementWorld) -> None:
+    servers, east = world.create_driver().name_servers, ClusterIdentity("east", "another")
+    assert servers is not None
+    await world.provisioner().provision(tenant())
+    with pytest.raises(NotPublishedError, match="cannot reach the tenant's name server"):
+        await servers.ensure_server("alpha", east, {})
+    assert world.cluster.find(SERVICES, "names-east", NAMESPACE) is None
+    await world.provisioner().provision(exposed(type="LoadBalancer"))
+    with pytest.raises(UnavailableError, match="not ready yet"):
+        await servers.ensure_server("alpha", east, {})
+    service = world.cluster.get(SERVICES, "names-east", NAMESPACE)["spec"]
+    assert (service["type"], service["externalTrafficPolicy"]) == ("LoadBalancer", "Local")
+    set_status(world, SERVICES, "names-east", {"loadBalancer": {"ingress": [{"ip": "192.0.2.8"}]}})
+    assert list(await servers.ensure_server("alpha", east, {})) == [ServerEndpoint("192.0.2.8", 53)]

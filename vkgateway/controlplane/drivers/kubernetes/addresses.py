@@ -51,7 +51,7 @@ class ServerAddresses:
             UnavailableError: the addresses are not known yet.
         """
         server = "API server" if service == API_SERVER else "name server"
-        if not await self._is_management(cluster):
+        if not await self.is_management(cluster):
             raise NotPublishedError(
                 f"pods of compute cluster {cluster.name!r} cannot reach the tenant's {server}, which has no address "
                 "outside the management cluster"
@@ -66,7 +66,8 @@ class ServerAddresses:
         }
         return sorted(found)
 
-    async def _is_management(self, cluster: ClusterIdentity) -> bool:
+    async def is_management(self, cluster: ClusterIdentity) -> bool:
+        """Return whether a compute cluster is the management cluster. Raises UnavailableError if that is unknown."""
         if not cluster.uid:
             raise UnavailableError(f"compute cluster {cluster.name!r} is not identified yet")
         self._uid = self._uid or await read_cluster_uid(self._client)

@@ -110,6 +110,7 @@ class KubernetesDriver:
         self._changes = changes
         self._gateway = gateway
         self._publisher = Publisher(client, applied)
+        self._published: dict[str, Publication] = {}
         self._name_servers = name_servers
         self._clock = clock
 
@@ -153,9 +154,13 @@ class KubernetesDriver:
         self, tenant: str, exposure: ApiServerExposure, *, previous: ExposureType, endpoint: ServerEndpoint
     ) -> Publication:
         """See `Driver` and `Publisher`."""
-        return await self._publisher.publish(
+        found = await self._publisher.publish(
             tenant, exposure, previous=previous, namespace=self._namespaces.name_for(tenant), port=endpoint.port
         )
+        if self._published.get(tenant) != found:  # other clusters reach the servers elsewhere
+            self._published[tenant] = found
+            self._changes.addresses_changed(tenant)
+        return found
 
     async def find_endpoint(self, tenant: str, *, recorded_port: int) -> ServerEndpoint | None:  # noqa: ARG002 - the Service has the port
         """See `Driver`."""
@@ -168,10 +173,11 @@ class KubernetesDriver:
         *,
         endpoint: ServerEndpoint,  # noqa: ARG002 - the address of the Service, which an EndpointSlice must not contain
     ) -> Collection[ServerEndpoint]:
-        """See `Driver`: the addresses of the ready pods."""
-        return await self._addresses.endpoints_for(
-            cluster, namespace=self._namespaces.name_for(tenant), service=API_SERVER
-        )
+        """See `Driver`: the addresses of the ready pods, or for other clusters those of the exposure."""
+        namespace = self._namespaces.name_for(tenant)
+        if await self._addresses.is_management(cluster):
+            return await self._addresses.endpoints_for(cluster, namespace=namespace, service=API_SERVER)
+        return await self._publisher.outside_endpoints(tenant, cluster, namespace=namespace)
 
     async def start(self, plane: ControlPlaneSpec, *, credentials: Credentials, version: str) -> frozenset[str]:
         """Apply the files and the Deployment. A change of what a component reads only at start replaces the pod."""

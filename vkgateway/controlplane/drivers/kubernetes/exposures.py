@@ -61,6 +61,7 @@ class _ServicePort(msgspec.Struct, rename="camel"):
 
 
 class _Spec(msgspec.Struct):
+    type: str = ""
     ports: tuple[_ServicePort, ...] = ()
 
 

@@ -25,6 +25,10 @@ from vkgateway.controlplane.drivers.kubernetes.objects import (
     deployment,
     secret,
 )
+from vkgateway.controlplane.drivers.kubernetes.outside_addresses import (
+    read_outside_endpoints,
+    read_published_type,
+)
 from vkgateway.controlplane.drivers.kubernetes.parameters import Parameters
 from vkgateway.controlplane.drivers.kubernetes.pods import container_security, pod_defaults, secret_volume
 from vkgateway.controlplane.name_server_config import name_server_environment, render_corefile, render_hosts_file
@@ -33,7 +37,7 @@ from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import DEPLOYMENTS, NETWORK_POLICIES, SECRETS, SERVICES, Resource
 from vkgateway.model.clusters import ClusterIdentity
-from vkgateway.model.errors import UnavailableError
+from vkgateway.model.errors import NotPublishedError, UnavailableError
 from vkgateway.model.names import CONTROL_PLANE_LABEL
 from vkgateway.model.objects import decode_object
 from vkgateway.translate.egress_rules import NameServerRange
@@ -82,6 +86,7 @@ class PodNameServers:
         Also raises UnavailableError if the tenant has no certificates yet.
         """
         namespace = f"{self._parameters.namespace_prefix}{tenant}"
+        service_type = await self._service_type(cluster, namespace=namespace)
         files = PlaneFiles(MOUNT, await read_secret(self._client, FILES, namespace=namespace))
         if not files.has_kubeconfig(COREDNS):
             raise UnavailableError(f"the name server of tenant {tenant!r} has no certificate yet")
@@ -89,9 +94,11 @@ class PodNameServers:
         config = {"Corefile": self._render_corefile(files).encode(), "hosts": render_hosts_file(addresses).encode()}
         await self._objects.apply(
             [
-                name_server_policy(tenant, name, namespace=namespace, port=_PORT),
+                name_server_policy(
+                    tenant, name, namespace=namespace, port=_PORT, is_outside=service_type != "ClusterIP"
+                ),
                 secret(name, config, labels=component_labels(tenant, name), namespace=namespace),
-                _service(tenant, name, namespace=namespace),
+                _service(tenant, name, namespace=namespace, kind=service_type),
                 deployment(
                     tenant,
                     name,
@@ -102,10 +109,28 @@ class PodNameServers:
         )
         selector = pod_selector(tenant, name)
         await self._mounted.deliver(config, namespace=namespace, component=name, labels=selector)
-        found = await self._addresses.endpoints_for(cluster, namespace=namespace, service=name)
+        if service_type == "ClusterIP":
+            found = await self._addresses.endpoints_for(cluster, namespace=namespace, service=name)
+        else:
+            found = await read_outside_endpoints(self._client, name, tenant=tenant, component=name, namespace=namespace)
         if not found:
             raise UnavailableError(f"the name server of tenant {tenant!r} is not ready yet")
         return found
+
+    async def _service_type(self, cluster: ClusterIdentity, *, namespace: str) -> str:
+        """Return the type of the name server's Service: that of the API server's exposure for another cluster.
+
+        Raises:
+            NotPublishedError: the API server is not exposed at an IP address.
+        """
+        if await self._addresses.is_management(cluster):
+            return "ClusterIP"
+        if exposed := await read_published_type(self._client, namespace=namespace):
+            return exposed
+        raise NotPublishedError(
+            f"pods of compute cluster {cluster.name!r} cannot reach the tenant's name server, which has no address "
+            "outside the management cluster; set spec.apiServer.exposure.type to LoadBalancer or NodePort"
+        )
 
     async def remove_stale(self, clusters: Collection[str]) -> None:
         """See `NameServers`."""
@@ -137,7 +162,8 @@ class PodNameServers:
         )
 
 
-def _service(tenant: str, name: str, *, namespace: str) -> Document:
+def _service(tenant: str, name: str, *, namespace: str, kind: str) -> Document:
+    """Return the Service of a name server, which must see the addresses of its clients."""
     ports = [
         {"name": f"dns-{protocol.lower()}", "port": _DNS_PORT, "targetPort": _PORT, "protocol": protocol}
         for protocol in ("UDP", "TCP")
@@ -146,7 +172,12 @@ def _service(tenant: str, name: str, *, namespace: str) -> Document:
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": component_metadata(tenant, name, namespace=namespace),
-        "spec": {"type": "ClusterIP", "selector": pod_selector(tenant, name), "ports": ports},
+        "spec": {
+            "type": kind,
+            "selector": pod_selector(tenant, name),
+            "ports": ports,
+            **({} if kind == "ClusterIP" else {"externalTrafficPolicy": "Local"}),
+        },
     }
 
 

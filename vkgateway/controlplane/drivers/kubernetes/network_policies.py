@@ -58,14 +58,22 @@ def control_plane_policies(
     ]
 
 
-def name_server_policy(tenant: str, name: str, *, namespace: str, port: int) -> dict[str, Any]:
-    """Return the policy of a name server: the tenant's pods may query it."""
+def name_server_policy(
+    tenant: str, name: str, *, namespace: str, port: int, is_outside: bool = False
+) -> dict[str, Any]:
+    """Return the policy of a name server: the tenant's pods may query it.
+
+    With `is_outside`, they are in another cluster. The name server itself refuses other addresses.
+    """
+    peers = (
+        [{"ipBlock": {"cidr": cidr}} for cidr in _ANY_ADDRESS] if is_outside else [_namespaces(TENANT_LABEL, tenant)]
+    )
     spec = {
         "podSelector": {"matchLabels": pod_selector(tenant, name)},
         "policyTypes": ["Ingress"],
         "ingress": [
             {
-                "from": [_namespaces(TENANT_LABEL, tenant)],
+                "from": peers,
                 "ports": [{"protocol": protocol, "port": port} for protocol in ("UDP", "TCP")],
             }
         ],

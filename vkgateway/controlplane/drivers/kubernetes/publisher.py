@@ -6,8 +6,7 @@ import contextlib
 from dataclasses import replace
 from typing import Final
 
-import msgspec
-
+from vkgateway.controlplane.drivers.base import ServerEndpoint
 from vkgateway.controlplane.drivers.kubernetes.applied_objects import AppliedObjects
 from vkgateway.controlplane.drivers.kubernetes.cluster import read_warnings
 from vkgateway.controlplane.drivers.kubernetes.exposures import (
@@ -18,31 +17,26 @@ from vkgateway.controlplane.drivers.kubernetes.exposures import (
     read_route,
     read_service,
 )
-from vkgateway.controlplane.drivers.kubernetes.names import CONTROL_PLANE, pod_selector
+from vkgateway.controlplane.drivers.kubernetes.names import CONTROL_PLANE
+from vkgateway.controlplane.drivers.kubernetes.outside_addresses import (
+    read_node_addresses,
+    read_outside_endpoints,
+    read_published_type,
+)
 from vkgateway.controlplane.publication import Publication
 from vkgateway.kube import errors
 from vkgateway.kube.apply import Discovery
 from vkgateway.kube.client import Client
-from vkgateway.kube.resources import INGRESSES, PODS, SERVICES, Resource
+from vkgateway.kube.resources import INGRESSES, SERVICES, Resource
 from vkgateway.model.api import ApiServerExposure, ExposureType
-from vkgateway.model.objects import Condition, Meta, is_condition_true
+from vkgateway.model.clusters import ClusterIdentity
+from vkgateway.model.errors import NotPublishedError
+from vkgateway.model.objects import Meta
 
 _ROUTE_VERSIONS: Final = tuple(f"gateway.networking.k8s.io/{version}" for version in ("v1", "v1alpha3", "v1alpha2"))
 _FIXED: Final = "may not change once set"
 """Part of the API server's message on a load balancer class that changes."""
 _REFUSALS: Final = (errors.Invalid, errors.Forbidden, errors.BadRequest)
-
-
-class _PodStatus(msgspec.Struct, rename="camel"):
-    host_ip: str = msgspec.field(default="", name="hostIP")
-    conditions: tuple[Condition, ...] = ()
-
-
-class _Pod(msgspec.Struct):
-    status: _PodStatus = msgspec.field(default_factory=_PodStatus)
-
-
-_decode_pod: Final = msgspec.json.Decoder(_Pod).decode
 
 
 class Publisher:
@@ -83,25 +77,36 @@ class Publisher:
         stored = await self._client.get(resource, wanted[1], namespace=namespace)
         return await self._read(exposure, stored, tenant=tenant, namespace=namespace)
 
+    async def outside_endpoints(self, tenant: str, cluster: ClusterIdentity, *, namespace: str) -> list[ServerEndpoint]:
+        """Return where pods of another cluster reach the API server.
+
+        Raises:
+            NotPublishedError: it has no address that an EndpointSlice of that cluster can contain.
+        """
+        found: list[ServerEndpoint] = []
+        if await read_published_type(self._client, namespace=namespace):
+            found = await read_outside_endpoints(
+                self._client, PUBLISHED_SERVICE, tenant=tenant, component=CONTROL_PLANE, namespace=namespace
+            )
+        if not found:
+            raise NotPublishedError(
+                f"pods of compute cluster {cluster.name!r} cannot reach the tenant's API server, which has no IP "
+                "address outside the management cluster; set spec.apiServer.exposure.type to LoadBalancer or NodePort"
+            )
+        return found
+
     async def _read(self, exposure: ApiServerExposure, stored: bytes, *, tenant: str, namespace: str) -> Publication:
         if exposure.type == "TLSRoute":
             return read_route(exposure, stored)
         if exposure.type == "Ingress":
             return read_ingress(exposure, stored)
-        nodes = await self._node_addresses(tenant, namespace=namespace) if exposure.type == "NodePort" else []
+        nodes: list[str] = []
+        if exposure.type == "NodePort":
+            nodes = await read_node_addresses(self._client, tenant, component=CONTROL_PLANE, namespace=namespace)
         found = read_service(exposure, stored, nodes=nodes)
         if exposure.type == "LoadBalancer" and not found.url and (warning := await self._last_warning(namespace)):
             return replace(found, message=f"{found.message}: {warning}")
         return found
-
-    async def _node_addresses(self, tenant: str, *, namespace: str) -> list[str]:
-        """Return the addresses of the nodes that have a ready pod of the control plane, sorted."""
-        selector = ",".join(f"{key}={value}" for key, value in pod_selector(tenant, CONTROL_PLANE).items())
-        found: set[str] = set()
-        async for page in self._client.list_pages(PODS, namespace=namespace, label_selector=selector):
-            pods = [_decode_pod(item) for item in page.items]
-            found |= {pod.status.host_ip for pod in pods if is_condition_true(pod.status.conditions, "Ready")}
-        return sorted(found - {""})
 
     async def _last_warning(self, namespace: str) -> str:
         """Return the last warning about the Service; cloud controllers explain there why it has no address."""
