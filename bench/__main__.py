@@ -8,11 +8,11 @@ from types import ModuleType
 
 import click
 
-from bench import burst, cost, decide, gang, light, memory, onboard, reclaim, restart, streams, trace, translate
+from bench import burst, cost, decide, gang, growth, light, memory, onboard, reclaim, restart, streams, trace, translate
 from bench.environment import component_versions
 from bench.failures import first_failure
 from bench.measurement import start_measurement
-from bench.options import platform_options, run_to_exit
+from bench.options import parse_sizes, platform_options, run_to_exit
 from bench.platform import GPU_NODES, start_platform
 from bench.session import Session
 from bench.settings import LARGEST, Settings, hollow_nodes
@@ -34,15 +34,17 @@ BENCHMARKS: dict[str, ModuleType] = {
     "cost": cost,
     "restart": restart,
     "memory": memory,
+    "growth": growth,
 }
 """Benchmarks in the order of `all`.
 
 The first three need no platform, and streams has a separate one. The next three delete their few tenants, those of
-onboard remain. cost reports the bursts before it.
+onboard remain. cost reports the bursts before it. growth is not part of `all`, because it fills the machine.
 """
 
 _ALONE = frozenset({"translate", "decide", "trace"})
 """Benchmarks that need no platform."""
+_NOT_IN_ALL = frozenset({"growth"})
 _REAL = frozenset({"streams"})
 """Benchmarks that need a real node. Their platform is separate, because a real node would use cores of the others."""
 
@@ -51,17 +53,37 @@ _REAL = frozenset({"streams"})
 @click.argument("names", nargs=-1, required=True, type=click.Choice([*BENCHMARKS, "all"]))
 @click.option("--pods", type=click.IntRange(1, LARGEST), help="Concurrent pods. [default: each benchmark's own sizes]")
 @click.option("--tenants", type=click.IntRange(1, 50), default=25, show_default=True, help="Number of tenants.")
-@click.option("--seconds", type=click.FloatRange(1, 600), default=60.0, show_default=True, help="Duration of light.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(1, 600),
+    default=60.0,
+    show_default=True,
+    help="Duration of light, and of the idle time of growth.",
+)
 @click.option("--rounds", type=click.IntRange(1, 100), default=20, show_default=True, help="Rounds of memory.")
 @click.option(
     "--turns", type=click.IntRange(1, 9), default=3, show_default=True, help="Measurements of each case of burst."
+)
+@click.option(
+    "--sizes",
+    callback=lambda _context, _option, text: parse_sizes(text),
+    metavar="N,N,...",
+    help="Numbers of tenants of growth, ascending. [default: 10,25,50, and as many as the memory holds]",
+)
+@click.option(
+    "--reserve",
+    "reserve_gib",
+    type=click.FloatRange(0.5),
+    default=2.5,
+    show_default=True,
+    help="GiB of memory that growth leaves free.",
 )
 @platform_options
 def main(names: tuple[str, ...], **options: object) -> None:
     """Run benchmarks by name, or all of them, on a temporary platform."""
     settings = Settings(**options)  # type: ignore[arg-type] # click has checked every one of them
     logs.configure_logging(Logging(level="warning"))
-    chosen = [name for name in BENCHMARKS if name in names or "all" in names]
+    chosen = [name for name in BENCHMARKS if name in names or ("all" in names and name not in _NOT_IN_ALL)]
     run_to_exit(_run_benchmarks(chosen, settings))
 
 

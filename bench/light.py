@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import Final
 
 from bench import load
@@ -21,16 +22,25 @@ TENANTS: Final = 5
 _P99_MS: Final = 25.0
 
 
+@dataclass(frozen=True, slots=True)
+class Delays:
+    """Seconds that the gateway took for each pod, in both directions."""
+
+    forward: list[float]
+    mirror: list[float]
+
+
 async def run(session: Session) -> Outcome:
     """Create pods at a steady rate, and watch both sides. Tenants created for the benchmark are deleted."""
     count = min(TENANTS, session.settings.tenants)
     made = await session.ensure_tenants(count)
-    outcome = await _measure_delays(session, session.platform.tenant_places(count))
+    delays = await measure_delays(session, session.platform.tenant_places(count))
     await session.platform.remove_tenants(made)
-    return outcome
+    return _build_outcome(tenants=count, delays=delays)
 
 
-async def _measure_delays(session: Session, places: list[load.Place]) -> Outcome:
+async def measure_delays(session: Session, places: list[load.Place]) -> Delays:
+    """Create pods at a steady rate in these places, and return their delays. The pods are deleted."""
     kind = PodKind(run="light")
     tenant_timeline, compute_timeline = Timeline(), Timeline()
     watches = [(place.client, constant_place(place.name)) for place in places]
@@ -46,14 +56,9 @@ async def _measure_delays(session: Session, places: list[load.Place]) -> Outcome
         await tenant_timeline.wait_for("ready", keys)
         await load.delete_all(places, keys)
         await tenant_timeline.wait_for("gone", keys)
-    return _build_outcome(
-        tenants=len(places),
-        forward_delays=[
-            compute_timeline.times_of("seen")[key] - tenant_timeline.times_of("bound")[key] for key in keys
-        ],
-        mirror_delays=[
-            tenant_timeline.times_of("ready")[key] - compute_timeline.times_of("ready")[key] for key in keys
-        ],
+    return Delays(
+        forward=[compute_timeline.times_of("seen")[key] - tenant_timeline.times_of("bound")[key] for key in keys],
+        mirror=[tenant_timeline.times_of("ready")[key] - compute_timeline.times_of("ready")[key] for key in keys],
     )
 
 
@@ -73,15 +78,15 @@ def pod_tenant(pod: SeenPod) -> str:
     return pod.metadata.namespace.partition("--")[0]
 
 
-def _build_outcome(*, tenants: int, forward_delays: list[float], mirror_delays: list[float]) -> Outcome:
+def _build_outcome(*, tenants: int, delays: Delays) -> Outcome:
     rows: list[list[Cell]] = []
     targets: list[Target] = []
-    for direction, delays in (
-        ("forward: tenant pod bound to compute pod created", forward_delays),
-        ("mirror: compute pod Ready to tenant pod Ready", mirror_delays),
+    for direction, seconds in (
+        ("forward: tenant pod bound to compute pod created", delays.forward),
+        ("mirror: compute pod Ready to tenant pod Ready", delays.mirror),
     ):
-        p50, p99 = (round(1000 * seconds, 1) for seconds in summarize_delays(delays))
-        rows.append([direction, len(delays), p50, p99, round(1000 * max(delays), 1)])
+        p50, p99 = (round(1000 * value, 1) for value in summarize_delays(seconds))
+        rows.append([direction, len(seconds), p50, p99, round(1000 * max(seconds), 1)])
         targets.append(Target(what=f"p99 {direction}", seen=p99, limit=_P99_MS, unit="ms"))
     notes = [
         "A watch of the benchmark measures both ends, so each delay includes one write at an API server.",

@@ -40,6 +40,17 @@ def platform_options(command: F) -> F:
     return command
 
 
+def parse_sizes(text: str | None) -> tuple[int, ...]:
+    """Return the sizes in an option like `10,25,50`, empty if it is missing. Raises click.BadParameter."""
+    try:
+        sizes = tuple(int(part) for part in text.split(",")) if text else ()
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is not a list of numbers. Write it like 10,25,50.") from error
+    if any(size < 1 for size in sizes) or list(sizes) != sorted(set(sizes)):
+        raise click.BadParameter(f"{text!r} does not ascend from 1. Write it like 10,25,50.")
+    return sizes
+
+
 def run_to_exit(measuring: Coroutine[Any, Any, None]) -> None:
     """Run to the end. Print errors and exit with their exit code, or with 130 after an interruption."""
     try:

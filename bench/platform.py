@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -205,12 +205,7 @@ class Platform:
 
     async def start_meter(self) -> CpuMeter:
         """Return a meter of CPU time by kind of process. `load` is the benchmark's process."""
-        groups: dict[str, list[int]] = {"load": [os.getpid()]}
-        for name, pid in (await self.process_ids()).items():
-            first, _, last = name.rpartition("/")
-            group = f"tenants' {last}" if first.startswith("tenant") else f"{first} {last}".strip()
-            groups.setdefault(group, []).append(pid)
-        return CpuMeter(groups)
+        return CpuMeter({"load": [os.getpid()], **group_processes(await self.process_ids(), _process_kind)})
 
     async def stop_gateway(self) -> None:
         """Stop the gateway until it is started again."""
@@ -222,10 +217,32 @@ class Platform:
         settings = msgspec.structs.replace(settings, arbiter=msgspec.structs.replace(settings.arbiter, **arbiter))
         await self.supervisor.ensure_process(gateway_process.process_spec(self.paths, settings))
 
+    async def wait_gateway_ready(self) -> float:
+        """Wait until the gateway's /readyz succeeds, and return that time."""
+        deadline = now() + _READY_WITHIN
+        while not await gateway_process.is_ready(self.record):
+            if now() > deadline:
+                raise UnavailableError(f"the gateway is not ready after {_READY_WITHIN:.0f} s")
+            await asyncio.sleep(0.05)
+        return now()
+
     async def kill_gateway(self) -> None:
         """Kill the gateway, and do not restart it."""
         os.kill(await self.gateway_pid(), signal.SIGKILL)
         await self.stop_gateway()
+
+
+def group_processes(pids: Mapping[str, int], group_of: Callable[[str], str]) -> dict[str, list[int]]:
+    """Return process ids by group. `group_of` returns the group of a process name."""
+    groups: dict[str, list[int]] = {}
+    for name, pid in pids.items():
+        groups.setdefault(group_of(name), []).append(pid)
+    return groups
+
+
+def _process_kind(name: str) -> str:
+    first, _, last = name.rpartition("/")
+    return f"tenants' {last}" if first.startswith("tenant") else f"{first} {last}".strip()
 
 
 @contextlib.asynccontextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Final
 
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _MIB: Final = 1024.0
+_ESTABLISHED: Final = "01"
+"""State of a connection in /proc/PID/net/tcp."""
 
 
 def cpu_seconds(pid: int) -> float:
@@ -35,6 +38,28 @@ def pss_mib(pid: int) -> float:
         if line.startswith("Pss:"):
             return int(line.split()[1]) / _MIB
     return 0.0
+
+
+def available_mib() -> float:
+    """Return the memory that new processes can use without swapping, in MiB."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) / _MIB
+    return 0.0
+
+
+def tcp_connections(pid: int) -> int:
+    """Return the number of established TCP connections of a process."""
+    sockets: set[str] = set()
+    for file in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):  # closed meanwhile
+            sockets.add(str(file.readlink()).removeprefix("socket:[").removesuffix("]"))
+    rows = [
+        row.split()
+        for table in ("tcp", "tcp6")
+        for row in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]
+    ]
+    return sum(row[3] == _ESTABLISHED and row[9] in sockets for row in rows)
 
 
 def busy_seconds() -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -31,10 +32,34 @@ class Difference:
     timeline: Timeline
     mark: Mark
 
+    def first_repair_time(self) -> float:
+        """Return when the first pod was repaired."""
+        return min(self._repair_times())
+
     def repair_time(self) -> float:
         """Return when the last pod was repaired."""
+        return max(self._repair_times())
+
+    def _repair_times(self) -> list[float]:
         marks = self.timeline.times_of(self.mark)
-        return max(marks[key] for key in self.keys)
+        return [marks[key] for key in self.keys]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restart:
+    """When the killed gateway was started, when it was ready, and the differences that it repaired."""
+
+    started: float
+    ready: float
+    differences: list[Difference]
+
+    def first_repair_seconds(self) -> float:
+        """Return the seconds from the start to the first repaired pod."""
+        return min(difference.first_repair_time() for difference in self.differences) - self.started
+
+    def last_repair_seconds(self) -> float:
+        """Return the seconds from the start to the last repaired pod."""
+        return max(difference.repair_time() for difference in self.differences) - self.started
 
 
 async def run(session: Session) -> Outcome:
@@ -43,12 +68,13 @@ async def run(session: Session) -> Outcome:
     rows: list[list[Cell]] = []
     targets: list[Target] = []
     for pods in session.settings.pod_counts(2500):
-        started, differences = await _restart_gateway(session, pods)
+        places = session.platform.tenant_places(session.settings.tenants)
+        restart = await restart_gateway(session, places, pods=pods, changed=max(1, pods // 50))
         rows += [
-            [pods, difference.what, len(difference.keys), round(difference.repair_time() - started, 2)]
-            for difference in differences
+            [pods, difference.what, len(difference.keys), round(difference.repair_time() - restart.started, 2)]
+            for difference in restart.differences
         ]
-        seconds = round(max(difference.repair_time() for difference in differences) - started, 2)
+        seconds = round(restart.last_repair_seconds(), 2)
         targets.append(Target(what=f"everything repaired, {pods} pods", seen=seconds, limit=_SECONDS, unit="s"))
     note = (
         "The time includes the start of Python and all lists. The benchmark kills the gateway after it has processed"
@@ -57,9 +83,12 @@ async def run(session: Session) -> Outcome:
     return Outcome(columns=COLUMNS, rows=rows, targets=targets, notes=[note])
 
 
-async def _restart_gateway(session: Session, pods: int) -> tuple[float, list[Difference]]:
+async def restart_gateway(session: Session, places: list[load.Place], *, pods: int, changed: int) -> Restart:
+    """Kill the gateway, change `changed` of `pods` pods in each of three ways, start it, and wait for the repairs.
+
+    The pods are created before and deleted afterwards.
+    """
     platform = session.platform
-    places = platform.tenant_places(session.settings.tenants)
     kind = PodKind(run="restart")
     tenant_timeline, compute_timeline = Timeline(), Timeline()
     watches = [(place.client, constant_place(place.name)) for place in places]
@@ -77,17 +106,24 @@ async def _restart_gateway(session: Session, pods: int) -> tuple[float, list[Dif
         await platform.wait_calm(idle)
         await platform.kill_gateway()
         differences = await _make_differences(
-            session, places, keys, kind, tenant_timeline=tenant_timeline, compute_timeline=compute_timeline
+            session,
+            places,
+            keys,
+            kind,
+            changed=changed,
+            tenant_timeline=tenant_timeline,
+            compute_timeline=compute_timeline,
         )
         session.report("restarting the gateway")
         started = now()
         await platform.start_gateway()
+        ready = asyncio.create_task(platform.wait_gateway_ready())
         for difference in differences:
             await difference.timeline.wait_for(difference.mark, difference.keys)
         remaining_keys = [key for key in [*keys, *differences[-1].keys] if key not in tenant_timeline.times_of("gone")]
         await load.delete_all(places, remaining_keys)
         await tenant_timeline.wait_for("gone", remaining_keys)
-    return started, differences
+    return Restart(started=started, ready=await ready, differences=differences)
 
 
 async def _make_differences(
@@ -96,13 +132,13 @@ async def _make_differences(
     keys: list[Key],
     kind: PodKind,
     *,
+    changed: int,
     tenant_timeline: Timeline,
     compute_timeline: Timeline,
 ) -> list[Difference]:
-    """Change a fiftieth of the pods in each of three ways."""
-    share = max(1, len(keys) // 50)
+    """Change this number of the pods in each of three ways."""
     by_name = {place.name: place for place in places}
-    ended, removed = keys[:share], keys[share : 2 * share]
+    ended, removed = keys[:changed], keys[changed : 2 * changed]
     succeeded = running_status(times.render_time(datetime.now(UTC)), ready=False) | {"phase": "Succeeded"}
 
     async def end(key: Key) -> None:
@@ -116,7 +152,7 @@ async def _make_differences(
 
     await load.for_each(ended, end)
     await load.for_each(removed, remove)
-    fresh = [(index, f"new-{name}") for index, name in spread_pods(share, len(places))]
+    fresh = [(index, f"new-{name}") for index, name in spread_pods(changed, len(places))]
     new: list[Key] = [(places[index].name, name) for index, name in fresh]
     await load.create_all(places, fresh, kind, timeline=tenant_timeline)
     await tenant_timeline.wait_for("bound", new)

@@ -17,7 +17,10 @@ LARGEST: Final = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Settings of one run. `pods` of None: each benchmark's own sizes."""
+    """Settings of one run. `pods` of None: each benchmark's own sizes.
+
+    `sizes` are the numbers of tenants of growth, and `reserve_gib` the memory that it leaves free.
+    """
 
     pods: int | None = None
     tenants: int = 25
@@ -28,6 +31,8 @@ class Settings:
     seconds: float = 60.0
     rounds: int = 20
     turns: int = 3
+    sizes: tuple[int, ...] = ()
+    reserve_gib: float = 2.5
 
     def pod_counts(self, *usual: int) -> tuple[int, ...]:
         """Return the numbers of pods: the requested one, or the usual ones."""

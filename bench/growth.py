@@ -1,0 +1,85 @@
+"""growth: what mostly idle tenants cost the gateway and the machine, at several numbers of tenants."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from bench import procfs
+from bench.growthtable import RestartFigures, SizeFigures, build_outcome
+from bench.idlemeter import GATEWAY, measure_cordons, measure_idle
+from bench.light import TENANTS as LIGHT_TENANTS
+from bench.light import measure_delays
+from bench.load import Place
+from bench.outcome import Outcome
+from bench.residents import Residents, open_residents
+from bench.restart import restart_gateway
+from bench.session import Session
+from vkgateway.model.errors import UnavailableError
+
+TITLE: Final = "Mostly idle tenants: memory, CPU, requests, restart and delay by number of tenants"
+SIZES: Final = (10, 25, 50, 1000)
+"""Default sizes. The last does not fit, so the benchmark ends with as many tenants as the memory holds."""
+_BATCH: Final = 5
+"""Tenants created between two looks at the free memory."""
+_TENANT_MIB: Final = 300.0
+"""Memory for a tenant that must be free in addition to the reserve: 200 MiB for its processes, and their start."""
+_SETTLE: Final = 30.0
+
+
+async def run(session: Session) -> Outcome:
+    """Create tenants up to each size, and measure there. End when the machine's memory holds no more."""
+    sizes: list[SizeFigures] = []
+    async with open_residents() as residents:
+        for wanted in session.settings.sizes or SIZES:
+            is_complete = await _add_tenants(session, residents, wanted)
+            sizes.append(await _measure_size(session, residents))
+            if not is_complete:
+                break
+    return build_outcome(sizes, reserve_gib=session.settings.reserve_gib, seconds=session.settings.seconds)
+
+
+async def _add_tenants(session: Session, residents: Residents, wanted: int) -> bool:
+    """Create tenants until there are `wanted`. Return False if free memory ends before that."""
+    platform, reserve = session.platform, 1024 * session.settings.reserve_gib
+    while (count := len(platform.tenants)) < wanted:
+        step = min(_BATCH, wanted - count)
+        free = procfs.available_mib()
+        if free < reserve + step * _TENANT_MIB:
+            words = f"{free / 1024:.1f} GiB of memory are free, and {session.settings.reserve_gib:g} GiB must remain"
+            if not count:
+                raise UnavailableError(words, hint="Stop other programs, or set a smaller --reserve.")
+            session.report.done(f"{count} tenants: {words}")
+            return False
+        await session.ensure_tenants(count + step)
+        await residents.add_tenants(platform.tenant_places(count + step)[count:])
+    return True
+
+
+async def _measure_size(session: Session, residents: Residents) -> SizeFigures:
+    platform = session.platform
+    places = platform.tenant_places(len(platform.tenants))
+    words = f"{len(places)} tenants"
+    session.report(f"{words}: idle")
+    await asyncio.sleep(_SETTLE)
+    idle = await measure_idle(platform, seconds=session.settings.seconds)
+    cordons = await measure_cordons(platform, idle)
+    restart = await _measure_restart(session, places)
+    delays = await measure_delays(session, places[:LIGHT_TENANTS])
+    session.report.done(
+        f"{words}: gateway {idle.pss[GATEWAY]:.0f} MiB, {idle.cpu[GATEWAY]:.1f} % of a core, ready "
+        f"{restart.ready:.1f} s after a restart, {idle.available / 1024:.1f} GiB free"
+    )
+    return SizeFigures(
+        tenants=len(places), operators=residents.operators, idle=idle, cordons=cordons, restart=restart, delays=delays
+    )
+
+
+async def _measure_restart(session: Session, places: list[Place]) -> RestartFigures:
+    """Kill and restart the gateway, with three changes in each tenant while it is down."""
+    restart = await restart_gateway(session, places, pods=3 * len(places), changed=len(places))
+    return RestartFigures(
+        ready=restart.ready - restart.started,
+        first=restart.first_repair_seconds(),
+        last=restart.last_repair_seconds(),
+    )

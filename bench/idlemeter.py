@@ -1,0 +1,151 @@
+"""Memory, CPU and requests of a platform whose tenants are mostly idle."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from bench import procfs, startmetrics
+from bench.flows import POOL_LABEL
+from bench.platform import POOL, Platform, group_processes
+from bench.procfs import CpuMeter
+from bench.residents import has_operator
+from bench.timeline import now
+from vkgateway.kube.resources import NODES
+from vkgateway.local import gateway_process
+from vkgateway.model.objects import decode_object
+
+GATEWAY: Final = gateway_process.NAME
+ETCD: Final = "etcd"
+COMPUTE: Final = "compute/apiserver"
+OTHER: Final = "other"
+PLAIN: Final = "tenants without operator"
+BUSY: Final = "tenants with operator"
+_SAMPLE: Final = re.compile(
+    r"^vkgateway_(api_requests_total|api_watches|datastore_bytes)\{(.*?)\} (\S+)$", re.MULTILINE
+)
+_CORDONS: Final = 6
+_CORDON_SECONDS: Final = 4.0
+"""Interval in which all tenants' virtual nodes are updated."""
+_LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
+_TENANT: Final = re.compile(r"tenant/bench-(\d+)/")
+
+Requests = Mapping[tuple[str, str], float]
+"""Requests by kind of cluster and method."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayPage:
+    """Figures on the gateway's page of metrics. `watches` has the kind of cluster as key, `datastore` is in MiB."""
+
+    requests: Requests
+    watches: Mapping[str, float]
+    datastore: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdleFigures:
+    """Figures of an idle platform.
+
+    `pss` is in MiB and `cpu` in percent of a core, both by group of processes. `requests` are per second. `available`
+    is the machine's free memory in MiB.
+    """
+
+    pss: Mapping[str, float]
+    cpu: Mapping[str, float]
+    requests: Requests
+    watches: Mapping[str, float]
+    connections: int
+    datastore: float
+    available: float
+
+    def requests_to(self, *clusters: str) -> float:
+        """Return the requests per second to these kinds of clusters."""
+        return sum(rate for (cluster, _), rate in self.requests.items() if cluster in clusters)
+
+    def watches_of(self, *clusters: str) -> float:
+        """Return the number of open watches of these kinds of clusters."""
+        return sum(self.watches.get(cluster, 0.0) for cluster in clusters)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CordonFigures:
+    """What a node that becomes usable or unusable costs: the gateway's CPU in ms, and its requests to tenants."""
+
+    cpu_ms: float
+    requests: float
+
+
+async def measure_idle(platform: Platform, *, seconds: float) -> IdleFigures:
+    """Observe the platform for this duration."""
+    socket = platform.paths.data_dir / "run/gateway.sock"
+    groups = group_processes(await platform.process_ids(), process_group)
+    before = await _read_page(socket)
+    meter, started = CpuMeter(groups), now()
+    await asyncio.sleep(seconds)
+    elapsed = now() - started
+    cpu = {group: 100 * used / elapsed for group, used in meter.read_seconds().items()}
+    after = await _read_page(socket)
+    return IdleFigures(
+        pss=await asyncio.to_thread(_pss_by_group, groups),
+        cpu=cpu,
+        requests={key: (count - before.requests.get(key, 0.0)) / elapsed for key, count in after.requests.items()},
+        watches=after.watches,
+        connections=procfs.tcp_connections(await platform.gateway_pid()),
+        datastore=after.datastore,
+        available=procfs.available_mib(),
+    )
+
+
+async def measure_cordons(platform: Platform, idle: IdleFigures) -> CordonFigures:
+    """Cordon a node of the tenants' pool and make it usable again, several times. Subtract the idle load."""
+    page = await platform.compute.list_all(NODES, label_selector=f"{POOL_LABEL}={POOL}")
+    name = decode_object(page.items[0]).metadata.name
+    socket = platform.paths.data_dir / "run/gateway.sock"
+    before = await _read_page(socket)
+    meter, started = CpuMeter({GATEWAY: [await platform.gateway_pid()]}), now()
+    for number in range(_CORDONS):
+        await platform.compute.patch(NODES, name, {"spec": {"unschedulable": number % 2 == 0 or None}})
+        await asyncio.sleep(_CORDON_SECONDS)
+    elapsed, used = now() - started, meter.read_seconds()[GATEWAY]
+    after = await _read_page(socket)
+    sent = sum(count - before.requests.get(key, 0.0) for key, count in after.requests.items() if key[0] == "tenant")
+    return CordonFigures(
+        cpu_ms=max(0.0, 1000 * (used - elapsed * idle.cpu[GATEWAY] / 100)) / _CORDONS,
+        requests=max(0.0, sent - elapsed * idle.requests_to("tenant")) / _CORDONS,
+    )
+
+
+def process_group(name: str) -> str:
+    """Return the group of a process by its name at the supervisor."""
+    if (tenant := _TENANT.match(name)) is not None:
+        return BUSY if has_operator(int(tenant[1])) else PLAIN
+    return name if name in (GATEWAY, ETCD, COMPUTE) else OTHER
+
+
+def parse_page(text: str) -> GatewayPage:
+    """Return the figures in a page of metrics."""
+    requests: dict[tuple[str, str], float] = {}
+    watches: dict[str, float] = {}
+    datastore = 0.0
+    for metric, label_text, value in _SAMPLE.findall(text):
+        labels = dict(_LABEL.findall(label_text))
+        if metric == "api_requests_total":
+            requests[labels["cluster"], labels["method"]] = float(value)
+        elif metric == "api_watches":
+            watches[labels["cluster"]] = float(value)
+        elif labels["what"] == "in_use":
+            datastore = float(value) / 2**20
+    return GatewayPage(requests=requests, watches=watches, datastore=datastore)
+
+
+async def _read_page(socket: Path) -> GatewayPage:
+    return parse_page(await startmetrics.fetch_metrics(socket))
+
+
+def _pss_by_group(groups: Mapping[str, Sequence[int]]) -> dict[str, float]:
+    return {group: sum(map(procfs.pss_mib, pids)) for group, pids in groups.items()}
