@@ -11,6 +11,7 @@ from bench.idlemeter import GATEWAY, measure_cordons, measure_idle
 from bench.light import TENANTS as LIGHT_TENANTS
 from bench.light import measure_delays
 from bench.load import Place
+from bench.objectcosts import ObjectCost, measure_nodes, measure_pods
 from bench.outcome import Outcome
 from bench.residents import Residents, open_residents
 from bench.restart import restart_gateway
@@ -25,18 +26,21 @@ _BATCH: Final = 5
 _TENANT_MIB: Final = 300.0
 """Memory for a tenant that must be free in addition to the reserve: 200 MiB for its processes, and their start."""
 _SETTLE: Final = 30.0
+_OBJECT_SECONDS: Final = 30.0
 
 
 async def run(session: Session) -> Outcome:
     """Create tenants up to each size, and measure there. End when the machine's memory holds no more."""
     sizes: list[SizeFigures] = []
+    objects: list[ObjectCost] = []
     async with open_residents() as residents:
         for wanted in session.settings.sizes or SIZES:
             is_complete = await _add_tenants(session, residents, wanted)
             sizes.append(await _measure_size(session, residents))
+            objects = objects or await _measure_objects(session, sizes[0])
             if not is_complete:
                 break
-    return build_outcome(sizes, reserve_gib=session.settings.reserve_gib, seconds=session.settings.seconds)
+    return build_outcome(sizes, objects, reserve_gib=session.settings.reserve_gib, seconds=session.settings.seconds)
 
 
 async def _add_tenants(session: Session, residents: Residents, wanted: int) -> bool:
@@ -73,6 +77,18 @@ async def _measure_size(session: Session, residents: Residents) -> SizeFigures:
     return SizeFigures(
         tenants=len(places), operators=residents.operators, idle=idle, cordons=cordons, restart=restart, delays=delays
     )
+
+
+async def _measure_objects(session: Session, first: SizeFigures) -> list[ObjectCost]:
+    """Measure what further nodes and pods cost, in this order: memory for deleted pods is returned late."""
+    platform, seconds = session.platform, min(_OBJECT_SECONDS, session.settings.seconds)
+    session.report("further nodes")
+    nodes = await measure_nodes(platform, before=first.idle, seconds=seconds)
+    session.report("further pods")
+    pods = await measure_pods(platform, platform.tenant_places(first.tenants), before=first.idle, seconds=seconds)
+    for cost in (pods, nodes):
+        session.report.done(cost.describe())
+    return [pods, nodes]
 
 
 async def _measure_restart(session: Session, places: list[Place]) -> RestartFigures:

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from bench.idlemeter import BUSY, COMPUTE, ETCD, GATEWAY, OTHER, PLAIN, CordonFigures, IdleFigures
 from bench.light import Delays
+from bench.objectcosts import ObjectCost
 from bench.outcome import Cell, Outcome, Target
 from bench.residents import LEASE_SECONDS, OPERATOR_EVERY, PODS_EACH
 from bench.timeline import summarize_delays
@@ -83,7 +84,9 @@ FIGURES: Final = (
 )
 
 
-def build_outcome(sizes: Sequence[SizeFigures], *, reserve_gib: float, seconds: float) -> Outcome:
+def build_outcome(
+    sizes: Sequence[SizeFigures], objects: Sequence[ObjectCost], *, reserve_gib: float, seconds: float
+) -> Outcome:
     """Return the table, with what the last size shows in the notes."""
     last = sizes[-1]
     what = f"first repair after a restart, {last.tenants} tenants"
@@ -91,7 +94,10 @@ def build_outcome(sizes: Sequence[SizeFigures], *, reserve_gib: float, seconds: 
         columns=["figure", *(f"{size.tenants} tenants" for size in sizes), "per tenant", "bend"],
         rows=[_build_row(figure, sizes) for figure in FIGURES],
         targets=[Target(what=what, seen=round(last.restart.first, 2), limit=FIRST_REPAIR_S, unit="s")],
-        notes=_build_notes(last, reserve_gib=reserve_gib, seconds=seconds),
+        notes=[
+            *_build_notes(last, reserve_gib=reserve_gib, seconds=seconds),
+            *(cost.describe() for cost in objects),
+        ],
     )
 
 

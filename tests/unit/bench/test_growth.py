@@ -19,6 +19,7 @@ from bench.idlemeter import (
     process_group,
 )
 from bench.light import Delays
+from bench.objectcosts import ObjectCost
 from bench.options import parse_sizes
 from bench.residents import OPERATOR_EVERY, has_operator
 
@@ -76,7 +77,7 @@ def test_group_of_a_process(name: str, group: str) -> None:
 
 
 def test_table_has_each_size_and_the_growth_per_tenant() -> None:
-    outcome = build_outcome([size(10), size(20), size(40)], reserve_gib=2.5, seconds=60.0)
+    outcome = build_outcome([size(10), size(20), size(40)], [], reserve_gib=2.5, seconds=60.0)
     assert outcome.columns == ["figure", "10 tenants", "20 tenants", "40 tenants", "per tenant", "bend"]
     rows = {str(row[0]): row[1:] for row in outcome.rows}
     assert rows["gateway, PSS, MiB"] == [100, 200, 400, 10, 1]
@@ -87,7 +88,17 @@ def test_table_has_each_size_and_the_growth_per_tenant() -> None:
 
 
 def test_table_of_one_size_has_no_growth() -> None:
-    assert {(row[2], row[3]) for row in build_outcome([size(2)], reserve_gib=2.5, seconds=1.0).rows} == {(None, None)}
+    outcome = build_outcome([size(2)], [], reserve_gib=2.5, seconds=1.0)
+    assert {(row[2], row[3]) for row in outcome.rows} == {(None, None)}
+
+
+def test_cost_of_pods_is_in_the_notes() -> None:
+    small, large = size(10).idle, size(20).idle
+    cost = ObjectCost(what="pod", count=1024, before=small, after=large)
+    text = build_outcome([size(10)], [cost], reserve_gib=2.5, seconds=1.0).notes[-1]
+    assert "gateway 100.0 KiB" in text
+    assert "gateway +100.0 %" in text
+    assert "10.0 KiB in etcd" in text
 
 
 def test_bend_of_a_square() -> None:
