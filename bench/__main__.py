@@ -8,7 +8,22 @@ from types import ModuleType
 
 import click
 
-from bench import burst, cost, decide, gang, growth, light, memory, onboard, reclaim, restart, streams, trace, translate
+from bench import (
+    burst,
+    cost,
+    decide,
+    gang,
+    growth,
+    idle,
+    light,
+    memory,
+    onboard,
+    reclaim,
+    restart,
+    streams,
+    trace,
+    translate,
+)
 from bench.environment import component_versions
 from bench.failures import first_failure
 from bench.measurement import start_measurement
@@ -25,6 +40,7 @@ BENCHMARKS: dict[str, ModuleType] = {
     "translate": translate,
     "decide": decide,
     "trace": trace,
+    "idle": idle,
     "streams": streams,
     "light": light,
     "gang": gang,
@@ -38,13 +54,13 @@ BENCHMARKS: dict[str, ModuleType] = {
 }
 """Benchmarks in the order of `all`.
 
-The first three need no platform, and streams has a separate one. The next three delete their few tenants, those of
-onboard remain. cost reports the bursts before it. growth is not part of `all`, because it fills the machine.
+The first four need no platform, and streams has a separate one. The next three delete their few tenants, those of
+onboard remain. cost reports the bursts before it. growth and idle are not part of `all`, because they take long.
 """
 
-_ALONE = frozenset({"translate", "decide", "trace"})
+_ALONE = frozenset({"translate", "decide", "trace", "idle"})
 """Benchmarks that need no platform."""
-_NOT_IN_ALL = frozenset({"growth"})
+_NOT_IN_ALL = frozenset({"growth", "idle"})
 _REAL = frozenset({"streams"})
 """Benchmarks that need a real node. Their platform is separate, because a real node would use cores of the others."""
 
@@ -58,7 +74,7 @@ _REAL = frozenset({"streams"})
     type=click.FloatRange(1, 600),
     default=60.0,
     show_default=True,
-    help="Duration of light, and of the idle time of growth.",
+    help="Duration of light, and of the idle time of growth and idle.",
 )
 @click.option("--rounds", type=click.IntRange(1, 100), default=20, show_default=True, help="Rounds of memory.")
 @click.option(
@@ -68,7 +84,8 @@ _REAL = frozenset({"streams"})
     "--sizes",
     callback=lambda _context, _option, text: parse_sizes(text),
     metavar="N,N,...",
-    help="Numbers of tenants of growth, ascending. [default: 10,25,50, and as many as the memory holds]",
+    help="Numbers of tenants of growth and idle, ascending. [default: 10,25,50, and as many as the memory holds; "
+    "100,250,500,1000 for idle]",
 )
 @click.option(
     "--reserve",
@@ -115,7 +132,7 @@ async def _run_on_platform(names: list[str], settings: Settings, *, real: bool) 
 async def _measure_benchmark(name: str, session: Session | None, settings: Settings) -> None:
     module = BENCHMARKS[name]
     measurement = await start_measurement()
-    outcome = await module.run(session)
+    outcome = await (idle.run(settings) if module is idle else module.run(session))
     measurement.end_load()
     versions = component_versions(session.platform.record if session is not None else None)
     measurement.publish_result(outcome, name=name, title=module.TITLE, versions=versions, write=settings.write)

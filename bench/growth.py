@@ -6,13 +6,15 @@ import asyncio
 from typing import Final
 
 from bench import procfs
+from bench.flows import POOL_LABEL
 from bench.growthtable import RestartFigures, SizeFigures, build_outcome
-from bench.idlemeter import GATEWAY, measure_cordons, measure_idle
+from bench.idlemeter import GATEWAY, find_gateway, measure_cordons, measure_platform
 from bench.light import TENANTS as LIGHT_TENANTS
 from bench.light import measure_delays
 from bench.load import Place
 from bench.objectcosts import ObjectCost, measure_nodes, measure_pods
 from bench.outcome import Outcome
+from bench.platform import POOL
 from bench.residents import Residents, open_residents
 from bench.restart import restart_gateway
 from bench.session import Session
@@ -66,8 +68,10 @@ async def _measure_size(session: Session, residents: Residents) -> SizeFigures:
     words = f"{len(places)} tenants"
     session.report(f"{words}: idle")
     await asyncio.sleep(_SETTLE)
-    idle = await measure_idle(platform, seconds=session.settings.seconds)
-    cordons = await measure_cordons(platform, idle)
+    idle = await measure_platform(platform, seconds=session.settings.seconds)
+    cordons = await measure_cordons(
+        await find_gateway(platform), platform.compute, selector=f"{POOL_LABEL}={POOL}", idle=idle
+    )
     restart = await _measure_restart(session, places)
     delays = await measure_delays(session, places[:LIGHT_TENANTS])
     session.report.done(

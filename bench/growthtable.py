@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from bench.idlemeter import BUSY, COMPUTE, ETCD, GATEWAY, OTHER, PLAIN, CordonFigures, IdleFigures
 from bench.light import Delays
@@ -14,6 +14,10 @@ from bench.residents import LEASE_SECONDS, OPERATOR_EVERY, PODS_EACH
 from bench.timeline import summarize_delays
 
 FIRST_REPAIR_S: Final = 8.0
+GROWTH_NOTE: Final = (
+    "per tenant: growth from the first to the last size. bend: growth per tenant up to the last size, relative to that "
+    "before; 1 is linear."
+)
 _CLUSTERS: Final = ("management", "compute")
 
 
@@ -43,16 +47,27 @@ class SizeFigures:
         return values.get(group, 0.0) / count if count else 0.0
 
 
-class Figure(NamedTuple):
+class HasTenants(Protocol):
+    """Figures at one number of tenants."""
+
+    @property
+    def tenants(self) -> int:
+        """Number of tenants."""
+
+
+SizeT = TypeVar("SizeT", bound=HasTenants)
+
+
+class Figure(NamedTuple, Generic[SizeT]):
     """Row of the table. `grows` says that its growth per tenant is meaningful."""
 
     title: str
     digits: int
     grows: bool
-    read: Callable[[SizeFigures], float]
+    read: Callable[[SizeT], float]
 
 
-FIGURES: Final = (
+FIGURES: Final[tuple[Figure[SizeFigures], ...]] = (
     Figure("gateway, PSS, MiB", 0, True, lambda size: size.idle.pss[GATEWAY]),
     Figure("gateway, % of a core", 1, True, lambda size: size.idle.cpu[GATEWAY]),
     Figure("tenant without operator, PSS, MiB", 0, False, lambda size: size.per_tenant(size.idle.pss, PLAIN)),
@@ -91,8 +106,8 @@ def build_outcome(
     last = sizes[-1]
     what = f"first repair after a restart, {last.tenants} tenants"
     return Outcome(
-        columns=["figure", *(f"{size.tenants} tenants" for size in sizes), "per tenant", "bend"],
-        rows=[_build_row(figure, sizes) for figure in FIGURES],
+        columns=build_columns(sizes),
+        rows=build_rows(FIGURES, sizes),
         targets=[Target(what=what, seen=round(last.restart.first, 2), limit=FIRST_REPAIR_S, unit="s")],
         notes=[
             *_build_notes(last, reserve_gib=reserve_gib, seconds=seconds),
@@ -101,7 +116,17 @@ def build_outcome(
     )
 
 
-def _build_row(figure: Figure, sizes: Sequence[SizeFigures]) -> list[Cell]:
+def build_columns(sizes: Sequence[HasTenants]) -> list[str]:
+    """Return the columns of a table with these numbers of tenants."""
+    return ["figure", *(f"{size.tenants} tenants" for size in sizes), "per tenant", "bend"]
+
+
+def build_rows(figures: Sequence[Figure[SizeT]], sizes: Sequence[SizeT]) -> list[list[Cell]]:
+    """Return a row for each figure."""
+    return [_build_row(figure, sizes) for figure in figures]
+
+
+def _build_row(figure: Figure[SizeT], sizes: Sequence[SizeT]) -> list[Cell]:
     values = [figure.read(size) for size in sizes]
     row: list[Cell] = [figure.title, *(round(value, figure.digits) for value in values)]
     counts = [size.tenants for size in sizes]
@@ -136,8 +161,7 @@ def _build_notes(last: SizeFigures, *, reserve_gib: float, seconds: float) -> li
         "restart: one pod of each tenant ends, one is deleted by force and one is created while the gateway is down. "
         "Ready is a 200 of /readyz, a repair is one of these changes on the other side.",
         "light: pods of the first tenants, 10 a second, while all other tenants are idle.",
-        "per tenant: growth from the first to the last size. bend: growth per tenant up to the last size, relative to "
-        "that before; 1 is linear.",
+        GROWTH_NOTE,
         f"The benchmark creates no tenant unless {reserve_gib:g} GiB of memory remain free.",
         f"Requests a second by kind of cluster and method, {last.tenants} tenants: {requests}.",
     ]

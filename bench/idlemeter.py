@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Final
 
 from bench import procfs, startmetrics
-from bench.flows import POOL_LABEL
-from bench.platform import POOL, Platform, group_processes
+from bench.platform import Platform, group_processes
 from bench.procfs import CpuMeter
 from bench.residents import has_operator
 from bench.timeline import now
+from vkgateway.kube.client import Client
 from vkgateway.kube.resources import NODES
 from vkgateway.local import gateway_process
 from vkgateway.model.objects import decode_object
@@ -28,9 +28,7 @@ BUSY: Final = "tenants with operator"
 _SAMPLE: Final = re.compile(
     r"^vkgateway_(api_requests_total|api_watches|datastore_bytes)\{(.*?)\} (\S+)$", re.MULTILINE
 )
-_CORDONS: Final = 6
-_CORDON_SECONDS: Final = 4.0
-"""Interval in which all tenants' virtual nodes are updated."""
+_CORDONS: Final = 4
 _LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
 _TENANT: Final = re.compile(r"tenant/bench-(\d+)/")
 
@@ -80,39 +78,59 @@ class CordonFigures:
     requests: float
 
 
-async def measure_idle(platform: Platform, *, seconds: float) -> IdleFigures:
-    """Observe the platform for this duration."""
-    socket = platform.paths.data_dir / "run/gateway.sock"
-    groups = group_processes(await platform.process_ids(), process_group)
-    before = await _read_page(socket)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayProcess:
+    """Running gateway: its process ID, and the socket where it serves metrics."""
+
+    pid: int
+    socket: Path
+
+
+async def find_gateway(platform: Platform) -> GatewayProcess:
+    """Return the gateway of a platform."""
+    return GatewayProcess(pid=await platform.gateway_pid(), socket=platform.paths.data_dir / "run/gateway.sock")
+
+
+async def measure_idle(gateway: GatewayProcess, groups: Mapping[str, Sequence[int]], *, seconds: float) -> IdleFigures:
+    """Observe a gateway, and groups of processes that include it, for this duration."""
+    before = await read_page(gateway.socket)
     meter, started = CpuMeter(groups), now()
     await asyncio.sleep(seconds)
     elapsed = now() - started
     cpu = {group: 100 * used / elapsed for group, used in meter.read_seconds().items()}
-    after = await _read_page(socket)
+    after = await read_page(gateway.socket)
     return IdleFigures(
         pss=await asyncio.to_thread(_pss_by_group, groups),
         cpu=cpu,
         requests={key: (count - before.requests.get(key, 0.0)) / elapsed for key, count in after.requests.items()},
         watches=after.watches,
-        connections=procfs.tcp_connections(await platform.gateway_pid()),
+        connections=procfs.tcp_connections(gateway.pid),
         datastore=after.datastore,
         available=procfs.available_mib(),
     )
 
 
-async def measure_cordons(platform: Platform, idle: IdleFigures) -> CordonFigures:
-    """Cordon a node of the tenants' pool and make it usable again, several times. Subtract the idle load."""
-    page = await platform.compute.list_all(NODES, label_selector=f"{POOL_LABEL}={POOL}")
-    name = decode_object(page.items[0]).metadata.name
-    socket = platform.paths.data_dir / "run/gateway.sock"
-    before = await _read_page(socket)
-    meter, started = CpuMeter({GATEWAY: [await platform.gateway_pid()]}), now()
+async def measure_platform(platform: Platform, *, seconds: float) -> IdleFigures:
+    """Observe all processes of a platform for this duration."""
+    groups = group_processes(await platform.process_ids(), process_group)
+    return await measure_idle(await find_gateway(platform), groups, seconds=seconds)
+
+
+async def measure_cordons(
+    gateway: GatewayProcess, compute: Client, *, selector: str, idle: IdleFigures, interval: float = 4.0
+) -> CordonFigures:
+    """Cordon a node that matches `selector` and make it usable again, several times. Subtract the idle load.
+
+    In `interval` seconds, the virtual nodes of all tenants must be updated.
+    """
+    name = decode_object((await compute.list_all(NODES, label_selector=selector)).items[0]).metadata.name
+    before = await read_page(gateway.socket)
+    meter, started = CpuMeter({GATEWAY: [gateway.pid]}), now()
     for number in range(_CORDONS):
-        await platform.compute.patch(NODES, name, {"spec": {"unschedulable": number % 2 == 0 or None}})
-        await asyncio.sleep(_CORDON_SECONDS)
+        await compute.patch(NODES, name, {"spec": {"unschedulable": number % 2 == 0 or None}})
+        await asyncio.sleep(interval)
     elapsed, used = now() - started, meter.read_seconds()[GATEWAY]
-    after = await _read_page(socket)
+    after = await read_page(gateway.socket)
     sent = sum(count - before.requests.get(key, 0.0) for key, count in after.requests.items() if key[0] == "tenant")
     return CordonFigures(
         cpu_ms=max(0.0, 1000 * (used - elapsed * idle.cpu[GATEWAY] / 100)) / _CORDONS,
@@ -143,7 +161,8 @@ def parse_page(text: str) -> GatewayPage:
     return GatewayPage(requests=requests, watches=watches, datastore=datastore)
 
 
-async def _read_page(socket: Path) -> GatewayPage:
+async def read_page(socket: Path) -> GatewayPage:
+    """Return the figures from a gateway's socket."""
     return parse_page(await startmetrics.fetch_metrics(socket))
 
 

@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from bench import load
 from bench.flows import constant_place
-from bench.idlemeter import COMPUTE, ETCD, GATEWAY, IdleFigures, measure_idle
+from bench.idlemeter import COMPUTE, ETCD, GATEWAY, IdleFigures, measure_platform
 from bench.load import Place
 from bench.platform import POOL, Platform
 from bench.pods import PodKind, spread_pods
@@ -80,7 +80,7 @@ async def measure_nodes(platform: Platform, *, before: IdleFigures, seconds: flo
 
 async def _measure_settled(platform: Platform, *, seconds: float) -> IdleFigures:
     await asyncio.sleep(_SETTLE)
-    return await measure_idle(platform, seconds=seconds)
+    return await measure_platform(platform, seconds=seconds)
 
 
 @contextlib.asynccontextmanager

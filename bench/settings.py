@@ -19,7 +19,7 @@ LARGEST: Final = 10_000
 class Settings:
     """Settings of one run. `pods` of None: each benchmark's own sizes.
 
-    `sizes` are the numbers of tenants of growth, and `reserve_gib` the memory that it leaves free.
+    `sizes` are the numbers of tenants of growth and idle, and `reserve_gib` the memory that it leaves free.
     """
 
     pods: int | None = None

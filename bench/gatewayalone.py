@@ -1,0 +1,145 @@
+"""Gateway whose tenants have simulated API servers: `python -m bench.gatewayalone DIR`.
+
+DIR/servers.json names the servers. The tenant `bench-0007` uses the eighth one.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import uvloop
+
+from bench.simulatedservers import FILE, Servers
+from vkgateway.controlplane.drivers.base import DriverListener
+from vkgateway.controlplane.etcd.quota import StoreUsage
+from vkgateway.controlplane.pki import Authority
+from vkgateway.gateway import config, heap, logs
+from vkgateway.gateway.addresses import GatewayAddress
+from vkgateway.gateway.daemon import kubelet_tls, tune_collector
+from vkgateway.gateway.gateway import Gateway
+from vkgateway.gateway.health import HealthServer
+from vkgateway.gateway.interfaces import ApiServerAccess, OnStep
+from vkgateway.gateway.management_connection import connect_management
+from vkgateway.gateway.metrics import TRAFFIC
+from vkgateway.kube import kubeconfig
+from vkgateway.kube.client import Client
+from vkgateway.model.api import Tenant
+from vkgateway.model.clusters import ClusterIdentity
+from vkgateway.programs.file_limit import raise_file_limit
+from vkgateway.sync.network.platform_service import Endpoint
+
+SOCKET: Final = "gateway.sock"
+_LOOPBACK: Final = "127.0.0.1"
+
+
+class SimulatedPlanes:
+    """Control planes that exist already."""
+
+    def __init__(self, servers: Servers) -> None:
+        self._servers = servers
+        self._access: dict[str, ApiServerAccess] = {}
+
+    def template_names(self) -> Collection[str]:
+        """See `ControlPlanes`."""
+        return ("default",)
+
+    async def load_existing(self, tenant: Tenant) -> ApiServerAccess | None:
+        """See `ControlPlanes`."""
+        name = tenant.metadata.name
+        if name not in self._access:
+            self._access[name] = self._connect(name)
+        return self._access[name]
+
+    def _connect(self, name: str) -> ApiServerAccess:
+        servers = self._servers
+        url = servers.tenants[int(name.rpartition("-")[2])]
+        client = Client.from_pem(
+            url,
+            ca=servers.ca,
+            cert=servers.cert,
+            key=servers.key,
+            name=f"tenant {name}",
+            streaming_lists=False,
+            single_server=True,
+        )
+        client.traffic = TRAFFIC["tenant"]
+        return ApiServerAccess(client=client, url=url, host=_LOOPBACK, port=int(url.rpartition(":")[2]))
+
+    async def ensure(self, tenant: Tenant, *, on_step: OnStep) -> ApiServerAccess:  # noqa: ARG002 - the protocol's
+        """See `ControlPlanes`."""
+        access = await self.load_existing(tenant)
+        assert access is not None
+        return access
+
+    async def api_server_endpoints(
+        self,
+        tenant: str,  # noqa: ARG002 - the protocol's
+        cluster: ClusterIdentity,  # noqa: ARG002
+        *,
+        listening: Endpoint,  # noqa: ARG002
+    ) -> Collection[Endpoint]:
+        """See `ControlPlanes`."""
+        return ()
+
+    async def run(self, listener: DriverListener) -> None:
+        """See `ControlPlanes`."""
+
+    async def restore_kept_objects(self, tenant: Tenant, access: ApiServerAccess) -> None:
+        """See `ControlPlanes`."""
+
+    async def remove(self, name: str, *, on_step: OnStep) -> None:
+        """See `ControlPlanes`."""
+
+
+class EmptyDatastore:
+    """Datastore without usage."""
+
+    blocked: Mapping[str, int] = {}
+
+    async def check_usage(self, *, exempt: Collection[str]) -> StoreUsage:  # noqa: ARG002 - the protocol's
+        """See `datastore_quota.Datastore`."""
+        return StoreUsage(in_use=0, file_size=0, quota=8 * 2**30)
+
+
+def main(folder: Path) -> None:
+    """Run until killed."""
+    logs.configure_logging(config.Logging(level="warning"))
+    tune_collector()
+    heap.mmap_large_blocks()
+    files = raise_file_limit()
+    servers = msgspec.json.decode((folder / FILE).read_bytes(), type=Servers)
+    uvloop.run(_run_gateway(folder, servers, files=files))
+
+
+async def _run_gateway(folder: Path, servers: Servers, *, files: int) -> None:
+    kubeconfig.write_file(folder / "config", kubeconfig.build_document("management", server=servers.management, ca=""))
+    settings = config.Config(
+        data_dir=str(folder),
+        management_cluster=config.ManagementCluster(kubeconfig=str(folder / "config")),
+        kubelet=config.Kubelet(port=0),
+    )
+    address = GatewayAddress(listen=_LOOPBACK, advertised=_LOOPBACK)
+    health = HealthServer(address=_LOOPBACK, port=0, checks={}, socket=folder / SOCKET)
+    async with (
+        health,
+        connect_management(settings, name="the management cluster") as management,
+        kubelet_tls(Authority.create("simulated kubelets"), address) as tls,
+    ):
+        gateway = Gateway(
+            settings,
+            management=management,
+            planes=SimulatedPlanes(servers),
+            datastore=EmptyDatastore(),
+            tls=tls,
+            address=address,
+            files=files,
+        )
+        await gateway.run(health)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
