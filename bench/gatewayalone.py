@@ -17,6 +17,7 @@ from bench.simulatedservers import FILE, Servers
 from vkgateway.controlplane.drivers.base import DriverListener
 from vkgateway.controlplane.etcd.quota import StoreUsage
 from vkgateway.controlplane.pki import Authority
+from vkgateway.controlplane.publication import Publication
 from vkgateway.gateway import config, heap, logs
 from vkgateway.gateway.addresses import GatewayAddress
 from vkgateway.gateway.daemon import kubelet_tls, tune_collector
@@ -87,6 +88,14 @@ class SimulatedPlanes:
 
     async def run(self, listener: DriverListener) -> None:
         """See `ControlPlanes`."""
+
+    async def check_publication(
+        self,
+        tenant: Tenant,  # noqa: ARG002 - the protocol's
+        access: ApiServerAccess,
+    ) -> Publication:
+        """See `ControlPlanes`."""
+        return Publication(url=access.url)
 
     async def restore_kept_objects(self, tenant: Tenant, access: ApiServerAccess) -> None:
         """See `ControlPlanes`."""

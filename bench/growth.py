@@ -18,6 +18,7 @@ from bench.platform import POOL
 from bench.residents import Residents, open_residents
 from bench.restart import restart_gateway
 from bench.session import Session
+from bench.takeover import measure_takeover
 from vkgateway.model.errors import UnavailableError
 
 TITLE: Final = "Mostly idle tenants: memory, CPU, requests, restart and delay by number of tenants"
@@ -73,13 +74,21 @@ async def _measure_size(session: Session, residents: Residents) -> SizeFigures:
         await find_gateway(platform), platform.compute, selector=f"{POOL_LABEL}={POOL}", idle=idle
     )
     restart = await _measure_restart(session, places)
+    session.report(f"{words}: change of the leader")
+    takeover = await measure_takeover(platform, places)
     delays = await measure_delays(session, places[:LIGHT_TENANTS])
     session.report.done(
         f"{words}: gateway {idle.pss[GATEWAY]:.0f} MiB, {idle.cpu[GATEWAY]:.1f} % of a core, ready "
         f"{restart.ready:.1f} s after a restart, {idle.available / 1024:.1f} GiB free"
     )
     return SizeFigures(
-        tenants=len(places), operators=residents.operators, idle=idle, cordons=cordons, restart=restart, delays=delays
+        tenants=len(places),
+        operators=residents.operators,
+        idle=idle,
+        cordons=cordons,
+        restart=restart,
+        takeover=takeover,
+        delays=delays,
     )
 
 

@@ -22,6 +22,7 @@ from bench.light import Delays
 from bench.objectcosts import ObjectCost
 from bench.options import parse_sizes
 from bench.residents import OPERATOR_EVERY, has_operator
+from bench.takeover import TakeoverFigures
 
 PAGE = """
 vkgateway_api_requests_total{cluster="tenant",method="PUT"} 12.0
@@ -49,6 +50,7 @@ def size(tenants: int) -> SizeFigures:
         idle=idle,
         cordons=CordonFigures(cpu_ms=2.0 * tenants, requests=2.0 * tenants),
         restart=RestartFigures(ready=1.0, first=0.5, last=9.0),
+        takeover=TakeoverFigures(first=4.0, last=6.0, standby_pss=50.0),
         delays=Delays(forward=[0.004, 0.009], mirror=[0.003]),
     )
 
