@@ -6,6 +6,7 @@ import asyncio
 from typing import Final
 
 from bench import procfs
+from bench.failures import first_failure
 from bench.flows import POOL_LABEL
 from bench.growthtable import RestartFigures, SizeFigures, build_outcome
 from bench.idlemeter import GATEWAY, find_gateway, measure_cordons, measure_platform
@@ -19,7 +20,7 @@ from bench.residents import Residents, open_residents
 from bench.restart import restart_gateway
 from bench.session import Session
 from bench.takeover import measure_takeover
-from vkgateway.model.errors import UnavailableError
+from vkgateway.model.errors import UnavailableError, VkgatewayError
 
 TITLE: Final = "Mostly idle tenants: memory, CPU, requests, restart and delay by number of tenants"
 SIZES: Final = (10, 25, 50, 1000)
@@ -33,17 +34,41 @@ _OBJECT_SECONDS: Final = 30.0
 
 
 async def run(session: Session) -> Outcome:
-    """Create tenants up to each size, and measure there. End when the machine's memory holds no more."""
+    """Create tenants up to each size, and measure there. End when the machine's memory holds no more.
+
+    A failure after the first size ends the benchmark, too: the outcome names it.
+    """
     sizes: list[SizeFigures] = []
     objects: list[ObjectCost] = []
+    problem = ""
     async with open_residents() as residents:
         for wanted in session.settings.sizes or SIZES:
-            is_complete = await _add_tenants(session, residents, wanted)
-            sizes.append(await _measure_size(session, residents))
-            objects = objects or await _measure_objects(session, sizes[0])
+            try:
+                is_complete = await _add_tenants(session, residents, wanted)
+                sizes.append(await _measure_size(session, residents))
+                objects = objects or await _measure_objects(session, sizes[0])
+            except (VkgatewayError, BaseExceptionGroup) as error:
+                problem = _describe_failure(error, session)
+                if not sizes:
+                    raise
+                break
             if not is_complete:
                 break
-    return build_outcome(sizes, objects, reserve_gib=session.settings.reserve_gib, seconds=session.settings.seconds)
+    outcome = build_outcome(sizes, objects, reserve_gib=session.settings.reserve_gib, seconds=session.settings.seconds)
+    outcome.notes += [problem] if problem else []
+    return outcome
+
+
+def _describe_failure(error: VkgatewayError | BaseExceptionGroup[BaseException], session: Session) -> str:
+    """Return a note about a failure. Raises other errors than those of requests and waits."""
+    if isinstance(error, BaseExceptionGroup):
+        failures, others = error.split(VkgatewayError)
+        if failures is None or others is not None:
+            raise error
+        error = first_failure(failures)
+    problem = f"The benchmark ended at {len(session.platform.tenants)} tenants: {error}"
+    session.report.done(problem)
+    return problem
 
 
 async def _add_tenants(session: Session, residents: Residents, wanted: int) -> bool:
@@ -96,9 +121,11 @@ async def _measure_objects(session: Session, first: SizeFigures) -> list[ObjectC
     """Measure what further nodes and pods cost, in this order: memory for deleted pods is returned late."""
     platform, seconds = session.platform, min(_OBJECT_SECONDS, session.settings.seconds)
     session.report("further nodes")
-    nodes = await measure_nodes(platform, before=first.idle, seconds=seconds)
+    await asyncio.sleep(_SETTLE)
+    before = await measure_platform(platform, seconds=seconds)
+    nodes = await measure_nodes(platform, before=before, seconds=seconds)
     session.report("further pods")
-    pods = await measure_pods(platform, platform.tenant_places(first.tenants), before=first.idle, seconds=seconds)
+    pods = await measure_pods(platform, platform.tenant_places(first.tenants), before=before, seconds=seconds)
     for cost in (pods, nodes):
         session.report.done(cost.describe())
     return [pods, nodes]
