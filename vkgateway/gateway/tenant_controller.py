@@ -28,6 +28,7 @@ from vkgateway.gateway.tenant_finalizer import TenantFinalizer
 from vkgateway.gateway.tenant_record import Interrupted, StatusNotWritten, StatusWriter, TenantRecord
 from vkgateway.gateway.workqueue import DONE, ReconcileResult, WorkQueue
 from vkgateway.kube import errors
+from vkgateway.kube.backoff import vary_slightly
 from vkgateway.kube.client import Client
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.kube.reflector import Reflector
@@ -173,7 +174,8 @@ class TenantController:
         await self._status_writer.write_status(tenant, record)
         if record.facts.virtual_nodes.status == "Unknown":
             return REQUEUE_SECONDS
-        return PROBE_RETRY_SECONDS if record.failed_probes else PROBE_SECONDS
+        # All tenants start at the same time, and simultaneous probes of all would delay pods.
+        return PROBE_RETRY_SECONDS if record.failed_probes else vary_slightly(PROBE_SECONDS)
 
     async def _handle_error(self, name: str, error: Exception) -> None:
         tenant, record = self.tenants.store.get(("", name)), self._records.get(name)

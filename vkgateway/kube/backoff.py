@@ -15,6 +15,16 @@ def add_jitter(seconds: float) -> float:
     return seconds * (1 + random.random())  # noqa: S311 - jitter is not a secret
 
 
+def random_part(seconds: float) -> float:
+    """Return a random duration of at most `seconds`, for the first run of periodic work that starts together."""
+    return seconds * random.random()  # noqa: S311 - jitter is not a secret
+
+
+def vary_slightly(seconds: float) -> float:
+    """Return a random duration within a tenth of `seconds`, so that periodic work does not stay in step."""
+    return seconds * (0.9 + 0.2 * random.random())  # noqa: S311 - jitter is not a secret
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
     """Exponential back-off: `base` seconds, doubled by each failure up to `cap`; the upper half is random."""

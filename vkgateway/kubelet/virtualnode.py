@@ -11,7 +11,7 @@ import msgspec
 import structlog
 
 from vkgateway.kube import errors
-from vkgateway.kube.backoff import Backoff, add_jitter
+from vkgateway.kube.backoff import Backoff, add_jitter, random_part
 from vkgateway.kube.client import Client
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.kube.leases import NODE_LEASE_NAMESPACE, renew_node_lease
@@ -208,6 +208,8 @@ class VirtualNode:
 
     async def _run_lease_loop(self) -> None:
         failures = 0
+        # The nodes of all tenants start at the same time, and simultaneous renewals of all would delay pods.
+        delay = random_part(self._renew_every)
         while True:
             await self._exists.wait()
             try:
@@ -223,5 +225,7 @@ class VirtualNode:
             except errors.ApiError as error:
                 failures += 1
                 _log.warning("node lease not renewed", node=self.name, error=error.message)
-            delay = self._backoff.delay_after(failures) if failures else self._renew_every
+            if failures:
+                delay = self._backoff.delay_after(failures)
             await self._clock.sleep(min(delay, self._renew_every))
+            delay = self._renew_every
