@@ -12,3 +12,16 @@ def first_failure(group: BaseExceptionGroup[VkgatewayError]) -> VkgatewayError:
         error = error.exceptions[0]
     assert isinstance(error, VkgatewayError)
     return error
+
+
+def describe_failure(error: VkgatewayError | BaseExceptionGroup[BaseException], *, tenants: int) -> str:
+    """Return a note about a failure that ends a benchmark at this number of tenants.
+
+    Raises groups with other errors than those of requests and waits.
+    """
+    if isinstance(error, BaseExceptionGroup):
+        failures, others = error.split(VkgatewayError)
+        if failures is None or others is not None:
+            raise error
+        error = first_failure(failures)
+    return f"The benchmark ended at {tenants} tenants: {error}"

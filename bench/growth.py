@@ -6,7 +6,7 @@ import asyncio
 from typing import Final
 
 from bench import procfs
-from bench.failures import first_failure
+from bench.failures import describe_failure
 from bench.flows import POOL_LABEL
 from bench.growthtable import RestartFigures, SizeFigures, build_outcome
 from bench.idlemeter import GATEWAY, find_gateway, measure_cordons, measure_platform
@@ -48,27 +48,16 @@ async def run(session: Session) -> Outcome:
                 sizes.append(await _measure_size(session, residents))
                 objects = objects or await _measure_objects(session, sizes[0])
             except (VkgatewayError, BaseExceptionGroup) as error:
-                problem = _describe_failure(error, session)
                 if not sizes:
                     raise
+                problem = describe_failure(error, tenants=len(session.platform.tenants))
+                session.report.done(problem)
                 break
             if not is_complete:
                 break
     outcome = build_outcome(sizes, objects, reserve_gib=session.settings.reserve_gib, seconds=session.settings.seconds)
     outcome.notes += [problem] if problem else []
     return outcome
-
-
-def _describe_failure(error: VkgatewayError | BaseExceptionGroup[BaseException], session: Session) -> str:
-    """Return a note about a failure. Raises other errors than those of requests and waits."""
-    if isinstance(error, BaseExceptionGroup):
-        failures, others = error.split(VkgatewayError)
-        if failures is None or others is not None:
-            raise error
-        error = first_failure(failures)
-    problem = f"The benchmark ended at {len(session.platform.tenants)} tenants: {error}"
-    session.report.done(problem)
-    return problem
 
 
 async def _add_tenants(session: Session, residents: Residents, wanted: int) -> bool:

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from bench import procfs
+from bench.failures import describe_failure
 from bench.gatewayalone import SOCKET
 from bench.growthtable import GROWTH_NOTE, Figure, build_columns, build_rows
 from bench.idlemeter import (
@@ -37,7 +38,7 @@ from vkgateway.kube.client import Client
 from vkgateway.kube.resources import TENANTS
 from vkgateway.local.hollow.nodes import POOL_LABEL
 from vkgateway.model.api import Tenant
-from vkgateway.model.errors import UnavailableError
+from vkgateway.model.errors import UnavailableError, VkgatewayError
 
 TITLE: Final = "The gateway alone, with mostly idle tenants whose API servers are simulated"
 SIZES: Final = (100, 250, 500, 1000)
@@ -78,17 +79,27 @@ FIGURES: Final[tuple[Figure[AloneFigures], ...]] = (
 
 
 async def run(settings: Settings) -> Outcome:
-    """Add tenants up to each size, and measure there."""
+    """Add tenants up to each size, and measure there. A failure after the first size keeps the figures before it."""
     sizes = settings.sizes or SIZES
     found: list[AloneFigures] = []
+    problem = ""
     with Progress() as report, tempfile.TemporaryDirectory(prefix="vkgateway-idle-") as folder:
         async with _start_servers(Path(folder), sizes[-1]) as servers, Client(servers.management) as management:
             for size in sizes:
                 report(f"{size} tenants")
-                await _add_tenants(management, size)
-                found.append(await _measure_size(Path(folder), management, size, seconds=settings.seconds))
+                try:
+                    await _add_tenants(management, size)
+                    found.append(await _measure_size(Path(folder), management, size, seconds=settings.seconds))
+                except (VkgatewayError, BaseExceptionGroup) as error:
+                    if not found:
+                        raise
+                    problem = describe_failure(error, tenants=size)
+                    report.done(problem)
+                    break
                 report.done(f"{size} tenants: {found[-1].idle.pss[GATEWAY]:.0f} MiB")
-    return _build_outcome(found, seconds=settings.seconds)
+    outcome = _build_outcome(found, seconds=settings.seconds)
+    outcome.notes += [problem] if problem else []
+    return outcome
 
 
 @contextlib.asynccontextmanager
