@@ -5,6 +5,7 @@ DIR/servers.json names the servers. The tenant `bench-0007` uses the eighth one.
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -147,7 +148,13 @@ async def _run_gateway(folder: Path, servers: Servers, *, files: int) -> None:
             address=address,
             files=files,
         )
-        await gateway.run(health)
+        leading = asyncio.Event()
+        leading.set()
+        await gateway.run(health, leading=leading, prepare=_prepare_nothing)
+
+
+async def _prepare_nothing() -> None:
+    """Accept the simulated management cluster as it is."""
 
 
 if __name__ == "__main__":

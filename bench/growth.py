@@ -48,9 +48,9 @@ async def run(session: Session) -> Outcome:
                 sizes.append(await _measure_size(session, residents))
                 objects = objects or await _measure_objects(session, sizes[0])
             except (VkgatewayError, BaseExceptionGroup) as error:
-                if not sizes:
-                    raise
                 problem = describe_failure(error, tenants=len(session.platform.tenants))
+                if not sizes:
+                    raise UnavailableError(problem) from error
                 session.report.done(problem)
                 break
             if not is_complete:

@@ -91,9 +91,9 @@ async def run(settings: Settings) -> Outcome:
                     await _add_tenants(management, size)
                     found.append(await _measure_size(Path(folder), management, size, seconds=settings.seconds))
                 except (VkgatewayError, BaseExceptionGroup) as error:
-                    if not found:
-                        raise
                     problem = describe_failure(error, tenants=size)
+                    if not found:
+                        raise UnavailableError(problem) from error
                     report.done(problem)
                     break
                 report.done(f"{size} tenants: {found[-1].idle.pss[GATEWAY]:.0f} MiB")
@@ -121,14 +121,24 @@ async def _start_gateway(folder: Path) -> AsyncIterator[GatewayProcess]:
 
 @contextlib.asynccontextmanager
 async def _run_module(name: str, *arguments: str) -> AsyncIterator[int]:
-    """Run a module of the benchmarks until the block ends, and yield its process ID."""
+    """Run a module of the benchmarks until the block ends, and yield its process ID.
+
+    Cancels the block and raises UnavailableError, in a group, if the process ends before that.
+    """
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", name, *arguments)
     try:
-        yield process.pid
+        async with asyncio.TaskGroup() as group:
+            watch = group.create_task(_fail_at_end(process, name))
+            yield process.pid
+            watch.cancel()
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         await process.wait()
+
+
+async def _fail_at_end(process: asyncio.subprocess.Process, name: str) -> None:
+    raise UnavailableError(f"{name} ended with status {await process.wait()}")
 
 
 async def _add_tenants(management: Client, size: int) -> None:
