@@ -171,7 +171,8 @@ def _build_notes(last: SizeFigures, *, reserve_gib: float, seconds: float) -> li
         "restart: one pod of each tenant ends, one is deleted by force and one is created while the gateway is down. "
         "Ready is a 200 of /readyz, a repair is one of these changes on the other side.",
         "leader change: from kill -9 of the leader to new pods in the compute cluster, with a standby gateway. Each "
-        "tenant creates one pod at that moment. On this platform, the standby advertises the leader's port.",
+        "tenant creates one pod at that moment. Both gateways have the default settings of leaderElection. On this "
+        "platform, the standby advertises the leader's port.",
         "light: pods of the first tenants, 10 a second, while all other tenants are idle.",
         GROWTH_NOTE,
         f"The benchmark creates no tenant unless {reserve_gib:g} GiB of memory remain free.",

@@ -17,6 +17,7 @@ from bench.load import Place, for_each
 from bench.procfs import CpuMeter
 from bench.settings import Settings
 from bench.timeline import now
+from vkgateway.gateway.config import LeaderElection
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import COMPUTE_CLUSTERS, NODES, TENANTS
@@ -211,10 +212,17 @@ class Platform:
         """Stop the gateway until it is started again."""
         await self.supervisor.remove_process(gateway_process.NAME)
 
-    async def start_gateway(self, **arbiter: float) -> None:
-        """Start the gateway, or restart it with other settings of its arbiter. Return once the process was started."""
+    async def start_gateway(self, *, election: LeaderElection | None = None, **arbiter: float) -> None:
+        """Start the gateway, or restart it with other settings of its leader election and arbiter.
+
+        Return once the process was started.
+        """
         settings = gateway_process.gateway_settings(self.paths, record=self.record)
-        settings = msgspec.structs.replace(settings, arbiter=msgspec.structs.replace(settings.arbiter, **arbiter))
+        settings = msgspec.structs.replace(
+            settings,
+            leader_election=election or settings.leader_election,
+            arbiter=msgspec.structs.replace(settings.arbiter, **arbiter),
+        )
         await self.supervisor.ensure_process(gateway_process.process_spec(self.paths, settings))
 
     async def wait_gateway_ready(self) -> float:

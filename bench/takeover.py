@@ -30,6 +30,8 @@ from vkgateway.local import gateway_process
 from vkgateway.model.errors import UnavailableError
 
 _STANDBY: Final = "vkgateway_leader 0.0"
+_ELECTION: Final = config.LeaderElection()
+"""The defaults, which are shorter than those of an embedded platform."""
 _WITHIN: Final = 60.0
 _POD: Final = "takeover"
 
@@ -52,6 +54,8 @@ async def measure_takeover(platform: Platform, places: list[Place]) -> TakeoverF
     keys: list[Key] = [(place.name, _POD) for place in places]
     tenants, compute = Timeline(), Timeline()
     watches = [(place.client, constant_place(place.name)) for place in places]
+    await platform.start_gateway(election=_ELECTION)
+    await platform.wait_gateway_ready()
     async with (
         _start_standby(platform) as standby,
         watch_pods(watches, run=kind.run, timeline=tenants),
@@ -103,6 +107,7 @@ def _write_settings(platform: Platform, folder: Path) -> Path:
     standby = msgspec.structs.replace(
         leader,
         data_dir=str(folder),
+        leader_election=_ELECTION,
         kubelet=config.Kubelet(port=0, advertise_port=leader.kubelet.port),
         arbiter=msgspec.structs.replace(leader.arbiter, decision_log="", usage_log=""),
         observability=msgspec.structs.replace(leader.observability, port=0, secure_port=0),
