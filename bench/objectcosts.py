@@ -59,7 +59,7 @@ async def measure_pods(platform: Platform, places: list[Place], *, before: IdleF
     """Create running pods in these places, measure, and delete them."""
     kind = PodKind(run="more")
     timeline = Timeline()
-    wanted = spread_pods(PODS, len(places))
+    wanted = spread_pods(PODS, len(places), prefix=kind.run)
     keys: list[Key] = [(places[index].name, name) for index, name in wanted]
     watches = [(place.client, constant_place(place.name)) for place in places]
     async with watch_pods(watches, run=kind.run, timeline=timeline):

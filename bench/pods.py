@@ -79,9 +79,9 @@ def gang_marks(gang: str, members: int) -> dict[str, str]:
     return {GANG_ANNOTATION: gang, GANG_MIN_ANNOTATION: str(members)}
 
 
-def spread_pods(count: int, places: int) -> list[tuple[int, str]]:
+def spread_pods(count: int, places: int, *, prefix: str = "p") -> list[tuple[int, str]]:
     """Return place and pod name of each of `count` pods, distributed over `places`."""
-    return [(number % places, f"p-{number:05d}") for number in range(count)]
+    return [(number % places, f"{prefix}-{number:05d}") for number in range(count)]
 
 
 def running_status(now: str, *, node_ip: str = "10.0.0.1", ready: bool = True) -> dict[str, Any]:

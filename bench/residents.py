@@ -100,7 +100,7 @@ def has_operator(number: int) -> bool:
 async def _create_pods(places: list[Place]) -> None:
     kind = PodKind(run="resident")
     timeline = Timeline()
-    wanted = spread_pods(PODS_EACH * len(places), len(places))
+    wanted = spread_pods(PODS_EACH * len(places), len(places), prefix=kind.run)
     keys: list[Key] = [(places[index].name, name) for index, name in wanted]
     async with watch_pods(
         [(place.client, constant_place(place.name)) for place in places], run=kind.run, timeline=timeline
