@@ -21,7 +21,7 @@ from vkgateway.controlplane.pki import Authority
 from vkgateway.controlplane.publication import Publication
 from vkgateway.gateway import config, heap, logs
 from vkgateway.gateway.addresses import GatewayAddress
-from vkgateway.gateway.daemon import kubelet_tls, tune_collector
+from vkgateway.gateway.daemon import tune_collector
 from vkgateway.gateway.gateway import Gateway
 from vkgateway.gateway.health import HealthServer
 from vkgateway.gateway.interfaces import ApiServerAccess, OnStep
@@ -29,6 +29,7 @@ from vkgateway.gateway.management_connection import connect_management
 from vkgateway.gateway.metrics import TRAFFIC
 from vkgateway.kube import kubeconfig
 from vkgateway.kube.client import Client
+from vkgateway.kubelet.identity import server_context
 from vkgateway.model.api import Tenant
 from vkgateway.model.clusters import ClusterIdentity
 from vkgateway.programs.file_limit import raise_file_limit
@@ -43,7 +44,6 @@ class SimulatedPlanes:
 
     def __init__(self, servers: Servers) -> None:
         self._servers = servers
-        self._access: dict[str, ApiServerAccess] = {}
 
     def template_names(self) -> Collection[str]:
         """See `ControlPlanes`."""
@@ -51,10 +51,7 @@ class SimulatedPlanes:
 
     async def load_existing(self, tenant: Tenant) -> ApiServerAccess | None:
         """See `ControlPlanes`."""
-        name = tenant.metadata.name
-        if name not in self._access:
-            self._access[name] = self._connect(name)
-        return self._access[name]
+        return self._connect(tenant.metadata.name)
 
     def _connect(self, name: str) -> ApiServerAccess:
         servers = self._servers
@@ -73,9 +70,7 @@ class SimulatedPlanes:
 
     async def ensure(self, tenant: Tenant, *, on_step: OnStep) -> ApiServerAccess:  # noqa: ARG002 - the protocol's
         """See `ControlPlanes`."""
-        access = await self.load_existing(tenant)
-        assert access is not None
-        return access
+        return self._connect(tenant.metadata.name)
 
     async def api_server_endpoints(
         self,
@@ -134,11 +129,10 @@ async def _run_gateway(folder: Path, servers: Servers, *, files: int) -> None:
     )
     address = GatewayAddress(listen=_LOOPBACK, advertised=_LOOPBACK)
     health = HealthServer(address=_LOOPBACK, port=0, checks={}, socket=folder / SOCKET)
-    async with (
-        health,
-        connect_management(settings, name="the management cluster") as management,
-        kubelet_tls(Authority.create("simulated kubelets"), address) as tls,
-    ):
+    authority = Authority.create("simulated kubelets")
+    pair = authority.issue("vkgateway", ips=(_LOOPBACK,), server=True)
+    tls = server_context(ca=authority.cert_pem, cert=pair.cert_pem, key=pair.key_pem)
+    async with health, connect_management(settings, name="the management cluster") as management:
         gateway = Gateway(
             settings,
             management=management,
