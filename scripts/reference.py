@@ -114,10 +114,10 @@ def render_metrics() -> str:
 
 
 def render_exit_codes() -> str:
-    """Return a table of the exit codes of the command line."""
+    """Return a table of the exit codes of the command line; an error without its own code has that of its base."""
     codes = {0: "The command succeeded."}
     for kind in vars(errors).values():
-        if isinstance(kind, type) and issubclass(kind, errors.VkgatewayError):
+        if isinstance(kind, type) and issubclass(kind, errors.VkgatewayError) and "exit_code" in vars(kind):
             codes[kind.exit_code] = (kind.__doc__ or "").partition("\n")[0]
     codes[cli.INTERRUPTED] = "The user interrupted the command."
     return "\n".join(["| code | meaning |", "|---:|---|", *(f"| {code} | {codes[code]} |" for code in sorted(codes))])
