@@ -211,3 +211,7 @@ async def test_name_server_of_another_cluster_is_exposed_like_the_api_server(wor
     assert (service["type"], service["externalTrafficPolicy"]) == ("LoadBalancer", "Local")
     set_status(world, SERVICES, "names-east", {"loadBalancer": {"ingress": [{"ip": "192.0.2.8"}]}})
     assert list(await servers.ensure_server("alpha", east, {})) == [ServerEndpoint("192.0.2.8", 53)]
+    await world.provisioner().provision(tenant())
+    with pytest.raises(NotPublishedError):
+        await servers.ensure_server("alpha", east, {})
+    assert world.cluster.find(SERVICES, "names-east", NAMESPACE) is None

@@ -103,6 +103,10 @@ class AppliedObjects:
         for key in [key for key in self._applied if _is_part(key, namespace, name)]:
             del self._applied[key]
 
+    def is_known(self, kind: str, name: str, *, namespace: str) -> bool:
+        """Return whether an object was applied or seen, and not forgotten."""
+        return (kind, namespace, name) in self._applied
+
     def forget_object(self, kind: str, name: str, *, namespace: str) -> None:
         """Expect one object to be deleted."""
         self._applied.pop((kind, namespace, name), None)

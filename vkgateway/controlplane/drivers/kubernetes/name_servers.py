@@ -120,6 +120,8 @@ class PodNameServers:
     async def _service_type(self, cluster: ClusterIdentity, *, namespace: str) -> str:
         """Return the type of the name server's Service: that of the API server's exposure for another cluster.
 
+        A name server does not stay exposed when its API server is not.
+
         Raises:
             NotPublishedError: the API server is not exposed at an IP address.
         """
@@ -127,6 +129,9 @@ class PodNameServers:
             return "ClusterIP"
         if exposed := await read_published_type(self._client, namespace=namespace):
             return exposed
+        name = f"{_PREFIX}{cluster.name}"
+        if self._objects.is_known(SERVICES.kind, name, namespace=namespace):
+            await self._remove_server(name, namespace=namespace)
         raise NotPublishedError(
             f"pods of compute cluster {cluster.name!r} cannot reach the tenant's name server, which has no address "
             "outside the management cluster; set spec.apiServer.exposure.type to LoadBalancer or NodePort"
@@ -138,11 +143,14 @@ class PodNameServers:
         async for page in self._client.list_pages(NETWORK_POLICIES, label_selector=selector):
             for policy in (decode_object(item).metadata for item in page.items):
                 if policy.name.startswith(_PREFIX) and policy.name.removeprefix(_PREFIX) not in clusters:
-                    self._objects.forget(namespace=policy.namespace, name=policy.name)
-                    self._mounted.forget(namespace=policy.namespace, component=policy.name)
-                    # The policy marks a name server: it is created first and deleted last.
-                    for resource in (DEPLOYMENTS, SERVICES, SECRETS, NETWORK_POLICIES):
-                        await self._delete(resource, policy.name, namespace=policy.namespace)
+                    await self._remove_server(policy.name, namespace=policy.namespace)
+
+    async def _remove_server(self, name: str, *, namespace: str) -> None:
+        self._objects.forget(namespace=namespace, name=name)
+        self._mounted.forget(namespace=namespace, component=name)
+        # The policy marks a name server: it is created first and deleted last.
+        for resource in (DEPLOYMENTS, SERVICES, SECRETS, NETWORK_POLICIES):
+            await self._delete(resource, name, namespace=namespace)
 
     async def _delete(self, resource: Resource, name: str, *, namespace: str) -> None:
         try:
