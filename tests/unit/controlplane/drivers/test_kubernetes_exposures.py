@@ -10,10 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.fakes.addresses import Addresses
-from tests.fakes.apiserver import FakeApiServer
-from tests.fakes.rights import Rights
-from tests.unit.controlplane.drivers.test_kubernetes_driver import NAMESPACE, ManagementWorld
+from tests.unit.controlplane.drivers.test_kubernetes_driver import NAMESPACE, ManagementWorld, start_world
 from tests.unit.controlplane.test_provisioner import tenant
 from vkgateway.controlplane.drivers.base import ServerEndpoint
 from vkgateway.controlplane.drivers.kubernetes.exposures import exposure_object, read_route
@@ -30,13 +27,8 @@ EDGE = GatewayReference(namespace="edge", name="shared", section_name="tls")
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[ManagementWorld]:
-    async with (
-        FakeApiServer() as server,
-        FakeApiServer(rights=Rights.of_driver()) as management,
-        management.client("management") as client,
-    ):
-        Addresses(management.store)
-        yield ManagementWorld(server, tmp_path, management=management, client=client)
+    async with start_world(tmp_path) as world:
+        yield world
 
 
 def exposed(**exposure: Any) -> Tenant:

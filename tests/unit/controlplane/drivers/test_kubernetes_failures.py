@@ -8,10 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.addresses import Addresses
-from tests.fakes.apiserver import FakeApiServer
-from tests.fakes.rights import Rights
-from tests.unit.controlplane.drivers.test_kubernetes_driver import NAMESPACE, PLANE, ManagementWorld
+from tests.unit.controlplane.drivers.test_kubernetes_driver import NAMESPACE, PLANE, ManagementWorld, start_world
 from tests.unit.controlplane.test_provisioner import tenant
 from vkgateway.kube.resources import DEPLOYMENTS, EVENTS, PODS
 
@@ -20,13 +17,8 @@ COMPONENT = {"app.kubernetes.io/component": "control-plane"}
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[ManagementWorld]:
-    async with (
-        FakeApiServer() as server,
-        FakeApiServer(rights=Rights.of_driver()) as management,
-        management.client("management") as client,
-    ):
-        Addresses(management.store)
-        yield ManagementWorld(server, tmp_path, management=management, client=client)
+    async with start_world(tmp_path) as world:
+        yield world
 
 
 @pytest.mark.parametrize(

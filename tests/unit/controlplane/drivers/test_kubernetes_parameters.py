@@ -10,10 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.fakes.addresses import Addresses
-from tests.fakes.apiserver import FakeApiServer
-from tests.fakes.rights import Rights
-from tests.unit.controlplane.drivers.test_kubernetes_driver import NAMESPACE, ManagementWorld
+from tests.unit.controlplane.drivers.test_kubernetes_driver import NAMESPACE, ManagementWorld, start_world
 from tests.unit.controlplane.test_provisioner import tenant
 from vkgateway.controlplane.drivers.kubernetes.parameters import Parameters, parse_parameters
 from vkgateway.kube.resources import SECRETS
@@ -25,13 +22,8 @@ REFERENCE = Path(__file__).parents[4] / "docs" / "reference" / "kubernetes-drive
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[ManagementWorld]:
-    async with (
-        FakeApiServer() as server,
-        FakeApiServer(rights=Rights.of_driver()) as management,
-        management.client("management") as client,
-    ):
-        Addresses(management.store)
-        yield ManagementWorld(server, tmp_path, management=management, client=client)
+    async with start_world(tmp_path) as world:
+        yield world
 
 
 def test_a_digest_pins_the_image_of_its_tag_only() -> None:

@@ -8,24 +8,18 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.addresses import Addresses
-from tests.fakes.apiserver import FakeApiServer
-from tests.fakes.rights import Rights
-from tests.unit.controlplane.drivers.test_kubernetes_driver import NAMESPACE, ManagementWorld
+from tests.unit.controlplane.drivers.test_kubernetes_driver import NAMESPACE, ManagementWorld, start_world
 from tests.unit.controlplane.test_provisioner import tenant
 from vkgateway.controlplane.plane import COMPONENTS
-from vkgateway.kube.resources import DEPLOYMENTS, DISRUPTION_BUDGETS
+from vkgateway.kube.resources import DEPLOYMENTS, DISRUPTION_BUDGETS, NAMESPACES
+from vkgateway.model.clusters import ClusterIdentity
+from vkgateway.model.errors import UnavailableError
 
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[ManagementWorld]:
-    async with (
-        FakeApiServer() as server,
-        FakeApiServer(rights=Rights.of_driver()) as management,
-        management.client("management") as client,
-    ):
-        Addresses(management.store)
-        yield ManagementWorld(server, tmp_path, management=management, client=client)
+    async with start_world(tmp_path) as world:
+        yield world
 
 
 def write_template(world: ManagementWorld, text: str) -> None:
@@ -122,3 +116,19 @@ async def test_settings_of_a_template_add_to_the_parameters(world: ManagementWor
     assert spec["nodeSelector"] == {"pool": "system", "disk": "fast"}
     assert [one["key"] for one in spec["tolerations"]] == ["system", "fast"]
     assert spec["priorityClassName"] == "high"
+
+
+async def test_name_servers_have_as_many_pods_at_the_same_nodes(world: ManagementWorld) -> None:
+    await provision(world, "pod: {replicas: 2, nodeSelector: {disk: fast}, tolerations: [{key: fast}]}")
+    servers = world.create_driver().name_servers
+    assert servers is not None
+    local = ClusterIdentity("local", world.cluster.get(NAMESPACES, "kube-system")["metadata"]["uid"])
+    with pytest.raises(UnavailableError):
+        await servers.ensure_server("alpha", local, {})
+    assert world.cluster.get(DEPLOYMENTS, "names-local", NAMESPACE)["spec"]["replicas"] == 2
+    spec = world.pod_spec("names-local")
+    assert (spec["nodeSelector"], spec["tolerations"]) == ({"disk": "fast"}, [{"key": "fast"}])
+    assert spec["topologySpreadConstraints"]
+    assert world.cluster.find(DISRUPTION_BUDGETS, "names-local", NAMESPACE) is not None
+    await servers.remove_stale(())
+    assert world.cluster.find(DISRUPTION_BUDGETS, "names-local", NAMESPACE) is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -16,6 +16,7 @@ from vkgateway.controlplane.drivers.kubernetes.names import COMPONENT_LABEL, CON
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import DEPLOYMENTS, EVENTS, NAMESPACES, PODS, SECRETS, SERVICES, Resource
+from vkgateway.model.errors import UnavailableError
 from vkgateway.model.objects import Condition, Meta, decode_secret
 from vkgateway.translate.services import decode_service
 
@@ -28,6 +29,33 @@ class _Deployment(msgspec.Struct):
     status: _DeploymentStatus = msgspec.field(default_factory=_DeploymentStatus)
 
 
+class _PodSpec(msgspec.Struct, rename="camel", omit_defaults=True):
+    node_selector: dict[str, str] = {}
+    tolerations: list[Any] = []
+    priority_class_name: str = ""
+
+
+class _PodTemplate(msgspec.Struct):
+    spec: _PodSpec = msgspec.field(default_factory=_PodSpec)
+
+
+class _ScheduledSpec(msgspec.Struct):
+    replicas: int = 1
+    template: _PodTemplate = msgspec.field(default_factory=_PodTemplate)
+
+
+class _Scheduled(msgspec.Struct):
+    spec: _ScheduledSpec = msgspec.field(default_factory=_ScheduledSpec)
+
+
+class ScheduledPods(NamedTuple):
+    """Number of pods of a control plane, and the fields of a pod spec that select their nodes."""
+
+    replicas: int
+    fields: dict[str, Any]
+
+
+_decode_scheduled: Final = msgspec.json.Decoder(_Scheduled).decode
 _decode_deployment: Final = msgspec.json.Decoder(_Deployment).decode
 _decode_event: Final = msgspec.json.Decoder(failures.Event).decode
 _decode_pod: Final = msgspec.json.Decoder(failures.Pod).decode
@@ -62,6 +90,15 @@ def service_endpoint(body: bytes) -> ServerEndpoint | None:
     """Return address and first port of a stored Service; None if it has no address yet."""
     service = decode_service(body)
     return ServerEndpoint(service.cluster_ip, service.spec["ports"][0]["port"]) if service.cluster_ip else None
+
+
+async def read_scheduling(client: Client, *, namespace: str) -> ScheduledPods:
+    """Return how the pods of a control plane are scheduled. Raises UnavailableError if it does not exist yet."""
+    try:
+        found = _decode_scheduled(await client.get(DEPLOYMENTS, CONTROL_PLANE, namespace=namespace)).spec
+    except errors.NotFound as error:
+        raise UnavailableError(f"namespace {namespace} has no control plane yet") from error
+    return ScheduledPods(found.replicas, msgspec.to_builtins(found.template.spec))
 
 
 async def read_failure(client: Client, *, namespace: str) -> str:

@@ -10,7 +10,7 @@ import structlog
 from vkgateway.controlplane.drivers.base import ServerEndpoint
 from vkgateway.controlplane.drivers.kubernetes.addresses import ServerAddresses
 from vkgateway.controlplane.drivers.kubernetes.applied_objects import AppliedObjects
-from vkgateway.controlplane.drivers.kubernetes.cluster import read_secret
+from vkgateway.controlplane.drivers.kubernetes.cluster import ScheduledPods, read_scheduling, read_secret
 from vkgateway.controlplane.drivers.kubernetes.mounted_files import MountedFiles
 from vkgateway.controlplane.drivers.kubernetes.names import (
     FILES,
@@ -23,6 +23,7 @@ from vkgateway.controlplane.drivers.kubernetes.objects import (
     Document,
     component_metadata,
     deployment,
+    disruption_budget,
     secret,
 )
 from vkgateway.controlplane.drivers.kubernetes.outside_addresses import (
@@ -30,12 +31,17 @@ from vkgateway.controlplane.drivers.kubernetes.outside_addresses import (
     read_published_type,
 )
 from vkgateway.controlplane.drivers.kubernetes.parameters import Parameters
-from vkgateway.controlplane.drivers.kubernetes.pods import container_security, pod_defaults, secret_volume
+from vkgateway.controlplane.drivers.kubernetes.pods import (
+    container_security,
+    pod_defaults,
+    secret_volume,
+    spread_constraints,
+)
 from vkgateway.controlplane.name_server_config import name_server_environment, render_corefile, render_hosts_file
 from vkgateway.controlplane.plane_files import COREDNS, PlaneFiles
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
-from vkgateway.kube.resources import DEPLOYMENTS, NETWORK_POLICIES, SECRETS, SERVICES, Resource
+from vkgateway.kube.resources import DEPLOYMENTS, DISRUPTION_BUDGETS, NETWORK_POLICIES, SECRETS, SERVICES, Resource
 from vkgateway.model.clusters import ClusterIdentity
 from vkgateway.model.errors import NotPublishedError, UnavailableError
 from vkgateway.model.names import CONTROL_PLANE_LABEL
@@ -91,6 +97,7 @@ class PodNameServers:
         if not files.has_kubeconfig(COREDNS):
             raise UnavailableError(f"the name server of tenant {tenant!r} has no certificate yet")
         name = f"{_PREFIX}{cluster.name}"
+        scheduling = await read_scheduling(self._client, namespace=namespace)
         config = {"Corefile": self._render_corefile(files).encode(), "hosts": render_hosts_file(addresses).encode()}
         await self._objects.apply(
             [
@@ -103,8 +110,10 @@ class PodNameServers:
                     tenant,
                     name,
                     namespace=namespace,
-                    pod=_pod(name, config=config, files=files, parameters=self._parameters),
+                    pod=self._render_pod(tenant, name, config=config, files=files, scheduling=scheduling),
+                    replicas=scheduling.replicas,
                 ),
+                *([disruption_budget(tenant, name, namespace=namespace)] if scheduling.replicas > 1 else []),
             ],
         )
         selector = pod_selector(tenant, name)
@@ -116,6 +125,14 @@ class PodNameServers:
         if not found:
             raise UnavailableError(f"the name server of tenant {tenant!r} is not ready yet")
         return found
+
+    def _render_pod(
+        self, tenant: str, name: str, *, config: Mapping[str, bytes], files: PlaneFiles, scheduling: ScheduledPods
+    ) -> Document:
+        """Return the spec of a pod that is scheduled like those of the control plane."""
+        spread = {"topologySpreadConstraints": spread_constraints(tenant, name)} if scheduling.replicas > 1 else {}
+        pod = _pod(name, config=config, files=files, parameters=self._parameters)
+        return {**pod, **scheduling.fields, **spread}
 
     async def _service_type(self, cluster: ClusterIdentity, *, namespace: str) -> str:
         """Return the type of the name server's Service: that of the API server's exposure for another cluster.
@@ -149,7 +166,7 @@ class PodNameServers:
         self._objects.forget(namespace=namespace, name=name)
         self._mounted.forget(namespace=namespace, component=name)
         # The policy marks a name server: it is created first and deleted last.
-        for resource in (DEPLOYMENTS, SERVICES, SECRETS, NETWORK_POLICIES):
+        for resource in (DEPLOYMENTS, DISRUPTION_BUDGETS, SERVICES, SECRETS, NETWORK_POLICIES):
             await self._delete(resource, name, namespace=namespace)
 
     async def _delete(self, resource: Resource, name: str, *, namespace: str) -> None:

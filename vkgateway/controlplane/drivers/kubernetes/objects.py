@@ -70,7 +70,7 @@ def control_plane_objects(
             clients=(*parameters.client_ranges, *plane.client_ranges),
             blocked=parameters.blocked_ranges,
         ),
-        *([_disruption_budget(tenant, namespace=namespace)] if replicas > 1 else []),
+        *([disruption_budget(tenant, CONTROL_PLANE, namespace=namespace)] if replicas > 1 else []),
         deployment(
             tenant,
             CONTROL_PLANE,
@@ -117,15 +117,16 @@ def deployment(tenant: str, component: str, *, namespace: str, pod: Document, re
     }
 
 
-def _disruption_budget(tenant: str, *, namespace: str) -> Document:
+def disruption_budget(tenant: str, component: str, *, namespace: str) -> Document:
+    """Return the budget of a component with several pods: one may be unavailable."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
-        "metadata": component_metadata(tenant, CONTROL_PLANE, namespace=namespace),
+        "metadata": component_metadata(tenant, component, namespace=namespace),
         "spec": {
             "maxUnavailable": 1,
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
-            "selector": {"matchLabels": pod_selector(tenant, CONTROL_PLANE)},
+            "selector": {"matchLabels": pod_selector(tenant, component)},
         },
     }
 

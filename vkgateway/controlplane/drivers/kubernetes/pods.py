@@ -45,7 +45,7 @@ def control_plane_pod(
     return {
         **pod_defaults(parameters, plane.pod),
         "terminationGracePeriodSeconds": _STOP_SECONDS if is_single else _SHARED_STOP_SECONDS,
-        **({} if is_single else {"topologySpreadConstraints": _spread_constraints(plane.cluster)}),
+        **({} if is_single else {"topologySpreadConstraints": spread_constraints(plane.cluster, CONTROL_PLANE)}),
         "containers": [
             _component_container(name, plane=plane, files=files, version=version, parameters=parameters)
             for name in COMPONENTS
@@ -130,14 +130,14 @@ def _go_limits(resources: ContainerResources) -> dict[str, str]:
     return found
 
 
-def _spread_constraints(tenant: str) -> list[dict[str, Any]]:
+def spread_constraints(tenant: str, component: str) -> list[dict[str, Any]]:
     """Return the preference for replicas in different zones and on different nodes."""
     return [
         {
             "maxSkew": 1,
             "topologyKey": key,
             "whenUnsatisfiable": "ScheduleAnyway",
-            "labelSelector": {"matchLabels": pod_selector(tenant, CONTROL_PLANE)},
+            "labelSelector": {"matchLabels": pod_selector(tenant, component)},
             # While pods are replaced, the old ones do not count.
             "matchLabelKeys": ["pod-template-hash"],
         }
