@@ -34,7 +34,11 @@ async def test_the_permissions_of_helm_test_suffice(
     assert installation.pods[0]["spec"]["containers"][0]["image"] == "pause:1"
 
 
-def test_objects_of_helm_test_are_no_part_of_the_release(helm: Helm) -> None:
-    hooks = [one for one in helm.render().all if one["metadata"]["name"] == "vkgateway-test"]
-    assert len(hooks) == 6
-    assert all(one["metadata"]["annotations"]["helm.sh/hook"] == "test" for one in hooks)
+def test_only_the_pod_is_a_test(helm: Helm) -> None:
+    """`helm test --logs` reads the log of a pod for each object that is a test."""
+    objects = helm.render()
+    hooks = [one for one in objects.all if "helm.sh/hook" in one["metadata"].get("annotations", {})]
+    assert [one["kind"] for one in hooks] == ["Pod"]
+    assert hooks[0]["metadata"]["annotations"]["helm.sh/hook"] == "test"
+    disabled = helm.render("--set=test.enabled=false").all
+    assert not [one for one in disabled if one["metadata"]["name"] == "vkgateway-test"]
