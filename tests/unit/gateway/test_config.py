@@ -46,6 +46,7 @@ def test_environment_overrides_file_and_file_overrides_defaults(tmp_path: Path) 
         ("nodes: {leaseSeconds: 0}", "nodes.leaseSeconds"),
         ("logging: {level: loud}", "logging.level: expected one of debug, info, warning, error; the value is 'loud'"),
         ("controlPlanes: {driver: pods}", "controlPlanes.driver: driver 'pods' does not exist"),
+        ("controlPlanes: {otherDrivers: {pods: {}}}", "controlPlanes.otherDrivers.pods: driver 'pods' does not exist"),
         ("- a list", "contains a list"),
         ("{", "not valid YAML"),
     ],
