@@ -76,6 +76,8 @@ class TenantController:
         self.on_tenant: Callable[[Tenant | None, Tenant | None], None] = lambda _old, _new: None
         """Called with the old and new state of a Tenant that was added, changed or deleted."""
         self._records: dict[str, TenantRecord] = {}
+        self._repairs_due: set[str] = set()
+        """Tenants without a record whose control planes must be repaired."""
         self.accepted_specs = AcceptedSpecs(computes.clusters.pool_facts, computes.clusters.guaranteed_pods)
         self._finalizer = TenantFinalizer(
             management,
@@ -96,10 +98,15 @@ class TenantController:
             self._queue.enqueue(name)
 
     def repair_control_plane(self, name: str) -> None:
-        """Request that the control plane of a known tenant is provisioned again, because another client changed it."""
-        if (record := self._records.get(name)) is not None:
-            record.is_repair_due = True
-            self._queue.enqueue(name)
+        """Request that a control plane is provisioned again, because another client changed it.
+
+        A tenant that is not reconciled yet follows when it is.
+        """
+        if (record := self._records.get(name)) is None:
+            self._repairs_due.add(name)
+            return
+        record.is_repair_due = True
+        self._queue.enqueue(name)
 
     def enqueue_all(self) -> None:
         """Request a reconciliation of all tenants, because a compute cluster changed."""
@@ -152,6 +159,8 @@ class TenantController:
             return DONE if tenant is None else 0.0
         if record is None:
             record = self._records[name] = TenantRecord.from_tenant(tenant, now=self._clock.monotonic())
+            record.is_repair_due = name in self._repairs_due
+            self._repairs_due.discard(name)
         record.generation = tenant.metadata.generation
         if tenant.metadata.deletion_timestamp is not None:
             await self._finalizer.finalize_tenant(tenant, record)

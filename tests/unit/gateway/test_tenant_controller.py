@@ -399,6 +399,17 @@ async def test_changed_control_plane_is_provisioned_again_without_a_status(world
         assert world.get("alpha")["metadata"]["resourceVersion"] == version
 
 
+async def test_repair_of_a_tenant_that_is_not_reconciled_yet_follows(world: World) -> None:
+    world.create("alpha", pools=[pool(8)])
+    async with world.gateway():
+        await wait_until(lambda: world.phase("alpha") == "Ready")
+    async with world.gateway() as tenants:
+        tenants.repair_control_plane("alpha")
+        await wait_until(lambda: world.planes.made["alpha"] == 2)
+        await looked_at(world, tenants)
+        assert world.planes.made["alpha"] == 2
+
+
 async def test_failed_repair_is_retried_at_the_next_probe(world: World) -> None:
     world.create("alpha", pools=[pool(8)])
     async with world.gateway() as tenants:

@@ -218,6 +218,15 @@ async def test_changes_after_a_restart_are_found(same: SameDriver) -> None:
         await wait_until(lambda: listener.changed == ["alpha"])
 
 
+async def test_object_that_was_deleted_meanwhile_is_missed(same: SameDriver) -> None:
+    await same.provisioner.provision(tenant())
+    same.world.cluster.delete(DEPLOYMENTS, "control-plane", NAMESPACE)
+    async with running(same.driver) as listener:
+        await wait_until(lambda: listener.changed == ["alpha"])
+        await same.provisioner.provision(tenant())
+        assert same.world.cluster.get(DEPLOYMENTS, "control-plane", NAMESPACE)
+
+
 async def test_changed_name_server_is_reconciled_with_the_names(same: SameDriver) -> None:
     servers = same.driver.name_servers
     assert servers is not None

@@ -13,7 +13,7 @@ import msgspec
 import structlog
 
 from vkgateway.controlplane.drivers.kubernetes.managed_fields import ManagedObject, decode_managed
-from vkgateway.controlplane.drivers.kubernetes.names import COMPONENT_LABEL
+from vkgateway.controlplane.drivers.kubernetes.names import API_SERVER, COMPONENT_LABEL, CONTROL_PLANE, FILES
 from vkgateway.kube.apply import Document, apply_objects
 from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
@@ -38,6 +38,14 @@ _WATCHED: Final[Sequence[Resource]] = (
     DISRUPTION_BUDGETS,
     DEPLOYMENTS,
 )
+
+_ESSENTIAL: Final = (
+    (SECRETS.kind, FILES),
+    (SERVICES.kind, API_SERVER),
+    (NETWORK_POLICIES.kind, CONTROL_PLANE),
+    (DEPLOYMENTS.kind, CONTROL_PLANE),
+)
+"""Kind and name of the objects without which no control plane is complete."""
 
 _Key = tuple[str, str, str]
 """Kind, namespace and name of an object."""
@@ -81,10 +89,13 @@ class AppliedObjects:
         }
 
     async def run(self) -> None:
-        """Watch until cancelled."""
+        """Watch until cancelled. First, report control planes that lost an object while nothing watched."""
         async with asyncio.TaskGroup() as group:
             for kind, reflector in self._reflectors.items():
                 group.create_task(reflector.run(), name=f"control-planes/watch-{kind}")
+            for reflector in self._reflectors.values():
+                await reflector.wait_until_complete()
+            self._report_missing()
 
     async def apply(self, documents: Iterable[Document]) -> None:
         """Apply the documents that are new, or that differ from the last applied or from the stored ones, in order.
@@ -135,6 +146,14 @@ class AppliedObjects:
         """Return the last seen state of an object; None if it does not exist, or is not known for certain."""
         reflector = self._reflectors.get(key[0])
         return reflector.store.get(key[1:]) if reflector is not None and reflector.is_complete else None
+
+    def _report_missing(self) -> None:
+        for namespace in list(self._reflectors[NAMESPACES.kind].store.values()):
+            metadata = namespace.metadata
+            for kind, name in _ESSENTIAL:
+                if metadata.deletion_timestamp is None and self._find((kind, metadata.name, name)) is None:
+                    tenant = metadata.labels.get(CONTROL_PLANE_LABEL, "")
+                    self._on_change(tenant, CONTROL_PLANE, f"{kind}/{metadata.name}/{name}")
 
     def _observe(self, kind: str, old: ManagedObject | None, new: ManagedObject | None) -> None:
         view = new or old
