@@ -15,7 +15,7 @@ from vkgateway.cli.options import cluster_options, run_async
 from vkgateway.cli.output import output_option
 
 if TYPE_CHECKING:
-    from vkgateway.model.api import Tenant, TenantPool
+    from vkgateway.model.api import ApiServerExposure, Tenant, TenantPool
 
 
 @click.command(short_help="Show the details of a tenant.", epilog="\b\nExample: vkgateway tenant describe alpha")
@@ -43,6 +43,8 @@ def description_lines(tenant: Tenant) -> Iterator[str]:
         "Template": spec.template,
         "Kubernetes": spec.kubernetes_version,
         "API server": status.api_server.url if status.api_server else "",
+        "Exposure": _format_exposure(spec.api_server.exposure),
+        "Driver": spec.control_plane.driver,
         "Pod security": policy.pod_security,
         "Runtime classes": _format_classes(policy.runtime_classes, policy.runtime_class_names),
         "Storage classes": _format_classes(policy.storage_classes, policy.storage_class_names),
@@ -55,6 +57,12 @@ def description_lines(tenant: Tenant) -> Iterator[str]:
     }
     pools = table_lines(_POOL_TITLES, (_pool_row(pool, tenant) for pool in spec.pools))
     return object_lines(facts, pools=pools, conditions=status.conditions)
+
+
+def _format_exposure(exposure: ApiServerExposure) -> str:
+    if exposure.type == "ClusterIP":
+        return ""
+    return " ".join(filter(None, (exposure.type, exposure.hostname)))
 
 
 def _format_classes(names: Sequence[str], renamed: Mapping[str, str]) -> str:

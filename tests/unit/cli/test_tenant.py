@@ -17,9 +17,19 @@ from tests.fakes.apiserver import FakeApiServer
 from tests.support.waiting import wait_until
 from vkgateway.cli import main, tenant_create
 from vkgateway.cli.compute import description_lines as compute_lines
+from vkgateway.cli.tenant_describe import description_lines as tenant_lines
 from vkgateway.kube import kubeconfig
 from vkgateway.kube.resources import COMPUTE_CLUSTERS, SECRETS, TENANTS
-from vkgateway.model.api import ComputeCluster, ComputeClusterSpec, Pool
+from vkgateway.model.api import (
+    ApiServerAccess,
+    ApiServerExposure,
+    ComputeCluster,
+    ComputeClusterSpec,
+    Pool,
+    Tenant,
+    TenantControlPlane,
+    TenantSpec,
+)
 from vkgateway.model.objects import Meta
 
 API = "vkgateway.io/v1alpha1"
@@ -224,6 +234,16 @@ async def test_describe_shows_cells(cli: Cli) -> None:
     ]
     assert await cli("tenant", "describe", "alpha") == 0
     assert "nvidia.com/gpu=17   2x8+1   -       2.5" in cli.out
+
+
+def test_describe_shows_exposure_and_driver() -> None:
+    access = ApiServerAccess(exposure=ApiServerExposure(type="NodePort", hostname="alpha.example.org"))
+    spec = TenantSpec(api_server=access, control_plane=TenantControlPlane(driver="kubernetes"))
+    lines = [" ".join(line.split()) for line in tenant_lines(Tenant(metadata=Meta(name="alpha"), spec=spec))]
+    assert "Exposure: NodePort alpha.example.org" in lines
+    assert "Driver: kubernetes" in lines
+    inside = [" ".join(line.split()) for line in tenant_lines(Tenant(metadata=Meta(name="alpha")))]
+    assert {"Exposure: -", "Driver: -"} <= set(inside)
 
 
 async def test_unknown_names_exit_with_3_and_list_available(cli: Cli) -> None:
