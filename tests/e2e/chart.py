@@ -23,18 +23,14 @@ from operators.programs import HELM
 from operators.published import provide_programs
 from tests.e2e.cluster import CommandResult, Document, Platform, run_program
 from tests.e2e.strangers import unverified_context
-from vkgateway.local import compute, real_node_steps
+from vkgateway.local import compute
 from vkgateway.local.paths import PlatformPaths
-from vkgateway.local.realnode.images import PAUSE_IMAGE
-from vkgateway.local.realnode.options import NodeNetwork
-from vkgateway.local.record import PlatformRecord, load_record
+from vkgateway.local.record import load_record
 
 CHART: Final = Path(__file__).parents[2] / "deploy/chart/vkgateway"
 SYSTEM: Final = "vkgateway-system"
 RELEASE: Final = "vkgateway"
 _GATEWAY_PODS: Final = "app.kubernetes.io/name=vkgateway,app.kubernetes.io/component=gateway"
-_REAL_NODE: Final = {"platform.vkgateway.io/pool": "real"}
-"""Hollow nodes run no programs."""
 _INSTALL_SECONDS: Final = 300
 _TOKEN_FILE: Final = "reader.token"
 
@@ -177,14 +173,15 @@ def install_chart(platform: ChartPlatform, *values: Document) -> None:
     assert record is not None
     load_images(platform)
     platform.helm_path = str(asyncio.run(provide_programs(HELM, report=print)) / "helm")
-    files = write_values(platform.data_dir, default_values(record), *values)
+    paths = PlatformPaths(platform.data_dir)
+    files = [paths.chart_values, *write_values(platform.data_dir, *values)]
     platform.helm(
         *("install", RELEASE, str(CHART), "--namespace", SYSTEM, "--create-namespace", "--wait"),
         *(part for file in files for part in ("--values", str(file))),
         f"--timeout={_INSTALL_SECONDS}s",
     )
-    pools = [*record.hollow_nodes, real_node_steps.POOL]
-    platform.compute.apply(compute.compute_cluster(pools, hollow=record.hollow_nodes), *compute.lean_pods(record))
+    platform.compute.kubectl("apply", "-f", str(paths.compute_cluster))
+    platform.compute.apply(*compute.lean_pods(record))
     create_reader(platform)
     platform.environment["VKGATEWAY_KUBECONFIG"] = str(platform.compute.kubeconfig)
 
@@ -196,25 +193,6 @@ def load_images(platform: Platform) -> None:
     (archive,) = (line.split()[1] for line in built.out.splitlines() if line.startswith("archive"))
     platform.vkgateway("image", "load", archive, timeout=300)
     platform.vkgateway("image", "load-control-planes", timeout=3600)
-
-
-def default_values(record: PlatformRecord) -> Document:
-    """Return values for an embedded cluster, with the settings of an embedded gateway."""
-    network = NodeNetwork(record.number)
-    return {
-        "nodeSelector": _REAL_NODE,
-        "test": {"image": PAUSE_IMAGE, "pool": "real"},
-        "etcd": {"nodeSelector": _REAL_NODE, "persistence": {"size": "1Gi"}},
-        "config": {
-            "controlPlanes": {"parameters": {"nodeSelector": _REAL_NODE}},
-            "names": {
-                "forwarder": network.dns_forwarder,
-                "sources": [network.pod_subnet, f"{network.node_address}/32"],
-            },
-            "services": {"range": network.tenant_services, "tenantPrefix": 24},
-            "arbiter": {"noticeSeconds": 5},
-        },
-    }
 
 
 def write_values(folder: Path, *values: Document) -> list[Path]:

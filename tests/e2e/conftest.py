@@ -92,7 +92,7 @@ def _select_tests_of_the_chart(config: pytest.Config, items: list[pytest.Item]) 
 def start_platform(*options: str, chart: bool = False) -> Iterator[Platform]:
     """Start a platform, with the gateway from the chart or as a process, yield it, and remove it completely."""
     platform = ChartPlatform(new_data_dir()) if chart else Platform(new_data_dir())
-    chart_options = ("--cluster-only", "--real-node", "yes") if chart else ()
+    chart_options = ("--cluster-only",) if chart else ()
     try:
         platform.vkgateway("up", *chart_options, *options, timeout=UP_TIMEOUT)
         platform.kubectl_path = platform.vkgateway("binaries", "path", "kubectl").strip()

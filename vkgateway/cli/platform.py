@@ -19,6 +19,7 @@ from vkgateway.cli.progress import Progress
 
 if TYPE_CHECKING:
     from vkgateway.local.options import RealNodeChoice
+    from vkgateway.local.paths import PlatformPaths
     from vkgateway.local.record import PlatformRecord
     from vkgateway.local.status import PlatformStatus, ProcessSummary
 
@@ -35,7 +36,7 @@ Examples:
   vkgateway up
   vkgateway up --real-node no --port compute-api=16443
   vkgateway up --data-dir /tmp/second --port-range 20000-20999
-  vkgateway up --cluster-only --real-node yes
+  vkgateway up --cluster-only
 """
 
 
@@ -118,7 +119,8 @@ async def up(
     _log_warnings_only()
     options = UpOptions(
         kubernetes_version=kubernetes_version,
-        real_node=real_node,
+        # The pods of the chart run on the real node.
+        real_node=real_node or ("yes" if cluster_only else None),
         ports=dict(port_choice.parse_port(text, names=PORTS) for text in ports),
         port_range=port_choice.parse_range(port_range) if port_range else None,
         hollow_nodes=dict(_parse_pool_count(text) for text in hollow_nodes),
@@ -133,8 +135,8 @@ async def up(
         if record.real_node_why_not:
             progress.done(f"no real node: {record.real_node_why_not}")
         progress.done("platform is up")
-    if not quiet and not cluster_only:
-        click.echo(_next_steps(data_dir, record))
+    if not quiet:
+        click.echo(_next_steps(data_dir, record, cluster_only=cluster_only))
 
 
 @click.command(
@@ -224,23 +226,44 @@ def _parse_pool_count(text: str) -> tuple[str, int]:
     return pool, int(count)
 
 
-def _next_steps(data_dir: Path, record: PlatformRecord) -> str:
+def _next_steps(data_dir: Path, record: PlatformRecord, *, cluster_only: bool) -> str:
     from vkgateway.cli.options import default_data_dir
     from vkgateway.local.paths import PlatformPaths
     from vkgateway.local.proxies import no_proxy
 
     proxy = no_proxy(os.environ, address=record.address)
     data_dir_option = "" if data_dir == default_data_dir().resolve() else f" --data-dir {shlex.quote(str(data_dir))}"
+    paths = PlatformPaths(data_dir)
+    kubeconfig = shlex.quote(str(paths.admin_kubeconfig))
+    if cluster_only:
+        steps = _chart_steps(paths, data_dir_option)
+    else:
+        steps = [
+            f"kubectl --kubeconfig {kubeconfig} get nodes",
+            f"vkgateway tenant create alpha --pool a100{data_dir_option}",
+            f"vkgateway status{data_dir_option}",
+            f"vkgateway down{data_dir_option}",
+        ]
     return "\n".join(
         (
             f"The compute cluster serves at https://{record.address}:{record.ports['compute-api']}. Next steps:",
             *([f"  export NO_PROXY={shlex.quote(proxy)}    # otherwise kubectl uses your proxy"] if proxy else []),
-            f"  kubectl --kubeconfig {shlex.quote(str(PlatformPaths(data_dir).admin_kubeconfig))} get nodes",
-            f"  vkgateway tenant create alpha --pool a100{data_dir_option}",
-            f"  vkgateway status{data_dir_option}",
-            f"  vkgateway down{data_dir_option}",
+            *(f"  {step}" for step in steps),
         )
     )
+
+
+def _chart_steps(paths: PlatformPaths, data_dir_option: str) -> list[str]:
+    """Return the commands that install the chart."""
+    return [
+        f"export KUBECONFIG={shlex.quote(str(paths.admin_kubeconfig))}",
+        f"vkgateway image load-control-planes{data_dir_option}",
+        f"vkgateway image load ARCHIVE{data_dir_option}    # the archive of `make image`",
+        "helm install vkgateway deploy/chart/vkgateway --namespace vkgateway-system --create-namespace "
+        f"--values {shlex.quote(str(paths.chart_values))} --wait",
+        f"kubectl apply -f {shlex.quote(str(paths.compute_cluster))}",
+        "helm test vkgateway --namespace vkgateway-system --logs",
+    ]
 
 
 def _print_status(status: PlatformStatus) -> None:

@@ -107,6 +107,16 @@ class PlatformPaths:
         return GatewayPaths(self.data_dir)
 
     @property
+    def chart_values(self) -> Path:
+        """Values for the chart, if only the cluster was started."""
+        return self.data_dir / "chart-values.yaml"
+
+    @property
+    def compute_cluster(self) -> Path:
+        """The ComputeCluster to apply after the chart, if only the cluster was started."""
+        return self.data_dir / "compute-cluster.yaml"
+
+    @property
     def conformance_dir(self) -> Path:
         """Outcomes of conformance cases, with the suite's logs and images."""
         return self.data_dir / "conformance"
@@ -125,5 +135,13 @@ class PlatformPaths:
             self.conformance_dir,
         )
         kubeconfigs = (self.admin_kubeconfig, self.gateway.kubeconfig, self.provisioner_kubeconfig)
-        files = (*kubeconfigs, self.gateway.config_file, self.gateway.lock_file, self.record_path, self.lock_path)
+        chart = (self.chart_values, self.compute_cluster)
+        files = (
+            *kubeconfigs,
+            *chart,
+            self.gateway.config_file,
+            self.gateway.lock_file,
+            self.record_path,
+            self.lock_path,
+        )
         return [*folders, self.tenants_dir, supervisor.run_dir, supervisor.log_dir, *files]

@@ -15,6 +15,7 @@ from vkgateway.controlplane.plane_files import PlaneFiles
 from vkgateway.kube.apply import apply_objects
 from vkgateway.kube.client import Client
 from vkgateway.local import (
+    chart_files,
     choices,
     compute,
     etcd,
@@ -239,6 +240,7 @@ class Startup:
 
     async def _apply_endpoints(self) -> str:
         await apply_objects(self._api, compute.own_endpoints(self._record), field_manager=FIELD_MANAGER)
+        chart_files.write_chart_files(self._paths, self._record)
         return "vkgateway is not installed"
 
     async def _apply_definitions(self) -> str:
