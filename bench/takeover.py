@@ -113,6 +113,8 @@ def _write_settings(platform: Platform, folder: Path) -> Path:
         observability=msgspec.structs.replace(leader.observability, port=0, secure_port=0),
     )
     folder.mkdir(mode=0o700)
+    # Without the files of the control planes, a new leader would provision them again, and restart their API servers.
+    (folder / "tenants").symlink_to(platform.paths.data_dir / "tenants")
     file = folder / "gateway.yaml"
     file.touch(mode=0o600)
     file.write_text(settingsfile.render_settings(standby))
