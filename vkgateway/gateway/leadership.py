@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 LEASE_NAME: Final = "gateway"
 _SPACE_SECONDS: Final = 60.0
 """Time limit to free space in a full datastore."""
-_IDLE_SECONDS: Final = 0.5
+_IDLE_SECONDS: Final = 1.0
 """How long a leader that stops waits for the responses to its last writes."""
 
 
@@ -41,7 +41,7 @@ class Leadership:
         self.gate: Final = WriteGate()
         self.problem = "waiting for the management cluster"
         """Why the state of the Lease is unknown; empty if it is known."""
-        self.finish_logs: Callable[[], Awaitable[None]] = _nothing_to_finish
+        self.finish_logs: Callable[[], Coroutine[Any, Any, None]] = _nothing_to_finish
         """Writes what this leader did to its logs; called before it releases its Lease."""
         self.role_known: Final = asyncio.Event()
         """Set once this replica leads or has seen another leader."""
@@ -165,7 +165,7 @@ class Leadership:
         """Wait for the responses to the last writes, and until what was done is logged."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_IDLE_SECONDS):
-                await self.finish_logs()
+                await asyncio.shield(self.finish_logs())
                 await self.gate.writes.wait_idle(timeout=_IDLE_SECONDS)
 
     async def _release(self) -> None:
