@@ -6,6 +6,7 @@ addresses are those of the ready pods, which Kubernetes publishes in the Endpoin
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 
 from vkgateway.controlplane.drivers.base import ServerEndpoint
@@ -30,6 +31,8 @@ class ServerAddresses:
         self._client = client
         self._on_change = on_change
         self._uid = ""
+        self._by_service: defaultdict[tuple[str, str], dict[str, frozenset[ServerEndpoint]]] = defaultdict(dict)
+        """Ready endpoints of each EndpointSlice, by namespace and name of the Service."""
         self._slices: Reflector[SliceView] = Reflector(
             client,
             ENDPOINT_SLICES,
@@ -58,13 +61,8 @@ class ServerAddresses:
             )
         if not self._slices.is_complete:
             raise UnavailableError(f"the addresses of the tenant's {server} are not known yet")
-        found = {
-            endpoint
-            for view in self._slices.store.values()
-            if view.metadata.namespace == namespace and view.service_name == service
-            for endpoint in _ready_endpoints(view)
-        }
-        return sorted(found)
+        slices = self._by_service.get((namespace, service), {})
+        return sorted(frozenset().union(*slices.values()))
 
     async def is_management(self, cluster: ClusterIdentity) -> bool:
         """Return whether a compute cluster is the management cluster. Raises UnavailableError if that is unknown."""
@@ -74,10 +72,23 @@ class ServerAddresses:
         return cluster.uid == self._uid
 
     def _slice_changed(self, old: SliceView | None, new: SliceView | None) -> None:
-        before, after = (set(_ready_endpoints(view)) if view is not None else set() for view in (old, new))
+        before = self._forget_slice(old) if old is not None else frozenset()
+        after = self._index_slice(new) if new is not None else frozenset()
         view = new or old
         if view is not None and before != after and self._slices.is_complete:
             self._on_change(view.metadata.labels.get(CONTROL_PLANE_LABEL, ""))
+
+    def _forget_slice(self, view: SliceView) -> frozenset[ServerEndpoint]:
+        key = view.metadata.namespace, view.service_name
+        found = self._by_service[key].pop(view.metadata.name, frozenset())
+        if not self._by_service[key]:
+            del self._by_service[key]
+        return found
+
+    def _index_slice(self, view: SliceView) -> frozenset[ServerEndpoint]:
+        ready = frozenset(_ready_endpoints(view))
+        self._by_service[view.metadata.namespace, view.service_name][view.metadata.name] = ready
+        return ready
 
     def _list_completed(self) -> None:
         for tenant in {view.metadata.labels.get(CONTROL_PLANE_LABEL, "") for view in self._slices.store.values()}:
