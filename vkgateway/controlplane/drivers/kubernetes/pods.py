@@ -28,6 +28,10 @@ _REQUESTS: Mapping[ComponentName, Mapping[str, Quantity]] = {
     "controller-manager": {"cpu": "20m", "memory": "64Mi"},
     "scheduler": {"cpu": "10m", "memory": "48Mi"},
 }
+_SERVING: Final = "/readyz?exclude=poststarthook/rbac/bootstrap-roles"
+"""The default roles of a new cluster come a second later. The gateway needs none of them, and waits for them itself."""
+_ALIVE: Final = "/livez?exclude=etcd"
+"""Without etcd, a restart helps no API server: all tenants' servers would restart, and then wait in turn."""
 _STOP_SECONDS: Final = 10
 _SHARED_STOP_SECONDS: Final = 30
 """Of an API server among others, which completes running requests after the delay of its shutdown."""
@@ -158,9 +162,9 @@ def _api_server_probes(plane: ControlPlaneSpec) -> dict[str, Any]:
 
     return {
         "ports": [{"name": "https", "containerPort": PORT}],
-        "startupProbe": probe("/livez", periodSeconds=1, failureThreshold=120),
-        "livenessProbe": probe("/livez", periodSeconds=10, failureThreshold=8),
-        "readinessProbe": probe("/readyz", periodSeconds=1, failureThreshold=3),
+        "startupProbe": probe(_SERVING, periodSeconds=1, failureThreshold=120),
+        "livenessProbe": probe(_ALIVE, periodSeconds=10, failureThreshold=8),
+        "readinessProbe": probe(_SERVING, periodSeconds=1, failureThreshold=3),
     }
 
 
