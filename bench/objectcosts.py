@@ -14,15 +14,18 @@ from bench.idlemeter import COMPUTE, ETCD, GATEWAY, IdleFigures, measure_platfor
 from bench.load import Place
 from bench.platform import POOL, Platform
 from bench.pods import PodKind, spread_pods
-from bench.timeline import Key, Timeline
+from bench.timeline import Key, Timeline, now
 from bench.watching import watch_pods
 from vkgateway.kube import errors
 from vkgateway.kube.resources import NODES
 from vkgateway.local.hollow.nodes import hollow_nodes
+from vkgateway.model.errors import UnavailableError
+from vkgateway.sync.compute.nodes import decode_node
 
 PODS: Final = 2000
 NODE_COUNT: Final = 500
 _SETTLE: Final = 30.0
+_USABLE_WITHIN: Final = 180.0
 _KIB: Final = 1024.0
 
 
@@ -83,6 +86,18 @@ async def _measure_settled(platform: Platform, *, seconds: float) -> IdleFigures
     return await measure_platform(platform, seconds=seconds)
 
 
+async def _wait_usable(platform: Platform, name: str) -> None:
+    """Wait until a node is ready and has no taints: until then, its changes cost more than its existence."""
+    deadline = now() + _USABLE_WITHIN
+    while True:
+        node = decode_node(await platform.compute.get(NODES, name))
+        if node.is_usable and not node.spec.taints:
+            return
+        if now() > deadline:
+            raise UnavailableError(f"node {name} is not usable after {_USABLE_WITHIN:.0f} s")
+        await asyncio.sleep(0.5)
+
+
 @contextlib.asynccontextmanager
 async def _more_nodes(platform: Platform) -> AsyncIterator[None]:
     nodes = list(hollow_nodes({POOL: NODE_COUNT}, version=platform.record.kubernetes_version))
@@ -98,6 +113,8 @@ async def _more_nodes(platform: Platform) -> AsyncIterator[None]:
 
     try:
         await load.for_each(nodes, create)
+        for node in nodes:
+            await _wait_usable(platform, node["metadata"]["name"])
         yield
     finally:
         await load.for_each(nodes, delete)
