@@ -107,7 +107,10 @@ async def _measure_size(session: Session, residents: Residents) -> SizeFigures:
 
 
 async def _measure_objects(session: Session, first: SizeFigures) -> list[ObjectCost]:
-    """Measure what further nodes and pods cost, in this order: memory for deleted pods is returned late."""
+    """Measure what further nodes and pods cost.
+
+    Pods come last, and the gateway is restarted afterwards: memory of deleted pods is returned late.
+    """
     platform, seconds = session.platform, min(_OBJECT_SECONDS, session.settings.seconds)
     session.report("further nodes")
     await asyncio.sleep(_SETTLE)
@@ -115,6 +118,9 @@ async def _measure_objects(session: Session, first: SizeFigures) -> list[ObjectC
     nodes = await measure_nodes(platform, before=before, seconds=seconds)
     session.report("further pods")
     pods = await measure_pods(platform, platform.tenant_places(first.tenants), before=before, seconds=seconds)
+    await platform.kill_gateway()
+    await platform.start_gateway()
+    await platform.wait_gateway_ready()
     for cost in (pods, nodes):
         session.report.done(cost.describe())
     return [pods, nodes]
