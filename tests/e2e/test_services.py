@@ -277,7 +277,12 @@ def test_network_policies_are_forwarded_within_the_isolation(
     compute_policy = eventually(lambda: platform.compute.find("networkpolicy", "web", *below))
     assert compute_policy is not None
     assert compute_policy["spec"]["ingress"] == [{"from": [own_pods], "ports": [{"port": "http", "protocol": "TCP"}]}]
-    eventually(lambda: "ingress" not in platform.compute.get("networkpolicy", "vkgateway-tenant", *below)["spec"])
+    eventually(
+        lambda: (
+            platform.compute.get("networkpolicy", "vkgateway-tenant", *below)["spec"]["ingress"]
+            == [{"from": [control_plane]}]
+        )
+    )
     opened = platform.compute.get("networkpolicy", "vkgateway-tenant-ingress-0", *below)["spec"]
     assert opened["podSelector"]["matchExpressions"] == [{"key": "app", "operator": "NotIn", "values": ["web"]}]
     side.cluster.kubectl("delete", "networkpolicy", "web", "-n", NAMESPACE)

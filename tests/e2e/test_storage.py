@@ -67,9 +67,19 @@ def stateful_set() -> Document:
 
 def volume_folders(platform: Platform) -> list[str]:
     """Return the folders of tenants' volumes; etcd in a pod has another one."""
-    volumes = platform.compute.get("persistentvolumes")["items"]
-    others = {v["metadata"]["name"] for v in volumes if v["spec"]["claimRef"]["namespace"] == "vkgateway-system"}
+    volumes = platform.compute.get("pv")["items"]
+    others = {volume["metadata"]["name"] for volume in volumes} - set(tenant_volumes(platform))
     return sorted({path.name for path in (platform.data_dir / "volumes").glob("*")} - others)
+
+
+def tenant_volumes(platform: Platform) -> list[str]:
+    """Return the volumes of tenants' claims in the compute cluster."""
+    volumes = platform.compute.get("pv")["items"]
+    return [
+        volume["metadata"]["name"]
+        for volume in volumes
+        if volume["spec"]["claimRef"]["namespace"] != "vkgateway-system"
+    ]
 
 
 def test_volume_data_survives_its_pod(platform: Platform, gamma: Cluster) -> None:
@@ -156,4 +166,4 @@ def test_deleted_tenant_leaves_no_compute_objects(platform: Platform, gamma: Clu
     platform.vkgateway("tenant", "delete", "gamma", "--yes", timeout=200)
     assert platform.compute.get("pvc", "-A", "-l", "vkgateway.io/tenant=gamma")["items"] == []
     eventually(lambda: volume_folders(platform) == [], what="no folder")
-    eventually(lambda: platform.compute.get("pv")["items"] == [], what="no volume")
+    eventually(lambda: tenant_volumes(platform) == [], what="no volume")

@@ -14,6 +14,7 @@ from vkgateway.local.hollow.nodes import POOL_LABEL
 from vkgateway.local.paths import PlatformPaths
 from vkgateway.local.real_node_steps import POOL
 from vkgateway.local.realnode.images import PAUSE_IMAGE
+from vkgateway.local.realnode.options import NodeNetwork
 from vkgateway.local.record import PlatformRecord
 
 _REAL_NODE: Final = {POOL_LABEL: POOL}
@@ -35,12 +36,15 @@ def write_chart_files(paths: PlatformPaths, record: PlatformRecord) -> None:
 def chart_values(paths: PlatformPaths, record: PlatformRecord) -> dict[str, Any]:
     """Return values with which the chart's gateway has the settings of an embedded gateway."""
     settings: config.Config = gateway_settings(paths, record=record)
+    network = NodeNetwork(record.number)
+    # Webhooks on this machine stay reachable.
+    blocked = [network.all_pods_range, network.all_services_range]
     return {
         "nodeSelector": _REAL_NODE,
         "etcd": {"nodeSelector": _REAL_NODE, "persistence": {"size": "1Gi"}},
         "test": {"image": PAUSE_IMAGE, "pool": POOL},
         "config": {
-            "controlPlanes": {"parameters": {"nodeSelector": _REAL_NODE}},
+            "controlPlanes": {"parameters": {"nodeSelector": _REAL_NODE, "blockedRanges": blocked}},
             "names": {"forwarder": settings.names.forwarder, "sources": list(settings.names.sources)},
             "services": {"range": settings.services.range, "tenantPrefix": settings.services.tenant_prefix},
             "arbiter": {"noticeSeconds": settings.arbiter.notice_seconds},
