@@ -79,6 +79,21 @@ class ChartPlatform(Platform):
         with urllib.request.urlopen(request, context=unverified_context(), timeout=30) as answer:
             return str(answer.read().decode())
 
+    def decision_log(self) -> list[str]:
+        """Collect the decisions from the gateways' logs."""
+        return [str(self._collect_log("decisions"))]
+
+    def usage_log(self) -> list[str]:
+        """Collect the records of usage from the gateways' logs."""
+        return ["--log", str(self._collect_log("usage"))]
+
+    def _collect_log(self, name: str) -> Path:
+        logs = [self.compute.kubectl("logs", "-n", SYSTEM, pod["metadata"]["name"]) for pod in self.gateway_pods()]
+        lines = [line for log in logs for line in log.splitlines() if json.loads(line).get("log") == name]
+        path = self.data_dir / f"{name}.jsonl"
+        path.write_text("".join(f"{line}\n" for line in lines))
+        return path
+
     def metrics_url(self) -> str:
         """Return the URL of the Service for metrics and state."""
         service = self.compute.get("service", "vkgateway-kubelet", "-n", SYSTEM)

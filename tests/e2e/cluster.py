@@ -228,6 +228,14 @@ class Platform:
         """Return the gateway's metrics, from its Unix socket."""
         return asyncio.run(gatewaysocket.read_page(self.data_dir, "/metrics"))
 
+    def decision_log(self) -> list[str]:
+        """Return the argument of `vkgateway replay` for the decision log; nothing for its default."""
+        return []
+
+    def usage_log(self) -> list[str]:
+        """Return the arguments of `vkgateway usage` for the usage log; nothing for its default."""
+        return []
+
     def metrics_url(self) -> str:
         """Return the URL at which the gateway serves metrics and state for bearers of a token."""
         status = self.status()

@@ -115,14 +115,14 @@ def test_top_and_usage_account_for_pools_and_tenants(platform: Platform, waiter:
 
 
 def usage_entries(platform: Platform) -> list[Document]:
-    found = json_output(platform, "usage", "--since", "1h", "--by", "tenant")
+    found = json_output(platform, "usage", "--since", "1h", "--by", "tenant", *platform.usage_log())
     return [entry for entry in found if entry["by"]["tenant"] == "waiter"]
 
 
 def test_logged_decisions_are_replayed_identically(platform: Platform, waiter: Cluster) -> None:
     waiter.apply(gpu_pod("logged", 1))
     waiter.wait_pod("logged")
-    cycles = json_output(platform, "replay")
+    cycles = json_output(platform, "replay", *platform.decision_log())
     assert any(cycle["admits"] and cycle["same"] for cycle in cycles), "no admission was decided again"
     assert not [cycle for cycle in cycles if cycle["same"] is False]
     waiter.kubectl("delete", "pod", "logged", "--grace-period=1")

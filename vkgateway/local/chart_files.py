@@ -19,6 +19,7 @@ from vkgateway.local.record import PlatformRecord
 
 _REAL_NODE: Final = {POOL_LABEL: POOL}
 """Selects the real node: hollow nodes run no programs."""
+_STANDARD_OUTPUT: Final = "-"
 _FILE_MODE: Final = 0o644
 
 
@@ -47,6 +48,10 @@ def chart_values(paths: PlatformPaths, record: PlatformRecord) -> dict[str, Any]
             "controlPlanes": {"parameters": {"nodeSelector": _REAL_NODE, "blockedRanges": blocked}},
             "names": {"forwarder": settings.names.forwarder, "sources": list(settings.names.sources)},
             "services": {"range": settings.services.range, "tenantPrefix": settings.services.tenant_prefix},
-            "arbiter": {"noticeSeconds": settings.arbiter.notice_seconds},
+            "arbiter": {
+                "noticeSeconds": settings.arbiter.notice_seconds,
+                "decisionLog": _STANDARD_OUTPUT,
+                "usageLog": _STANDARD_OUTPUT,
+            },
         },
     }
