@@ -189,13 +189,13 @@ def install_chart(platform: ChartPlatform, *values: Document) -> None:
     load_images(platform)
     platform.helm_path = str(asyncio.run(provide_programs(HELM, report=print)) / "helm")
     paths = PlatformPaths(platform.data_dir)
-    files = [paths.chart_values, *write_values(platform.data_dir, *values)]
+    files = [paths.gateway.chart_values, *write_values(platform.data_dir, *values)]
     platform.helm(
         *("install", RELEASE, str(CHART), "--namespace", SYSTEM, "--create-namespace", "--wait"),
         *(part for file in files for part in ("--values", str(file))),
         f"--timeout={_INSTALL_SECONDS}s",
     )
-    platform.compute.kubectl("apply", "-f", str(paths.compute_cluster))
+    platform.compute.kubectl("apply", "-f", str(paths.gateway.compute_cluster))
     platform.compute.apply(*compute.lean_pods(record))
     create_reader(platform)
     platform.environment["VKGATEWAY_KUBECONFIG"] = str(platform.compute.kubeconfig)

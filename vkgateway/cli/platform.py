@@ -260,8 +260,8 @@ def _chart_steps(paths: PlatformPaths, data_dir_option: str) -> list[str]:
         f"vkgateway image load-control-planes{data_dir_option}",
         f"vkgateway image load ARCHIVE{data_dir_option}    # the archive of `make image`",
         "helm install vkgateway deploy/chart/vkgateway --namespace vkgateway-system --create-namespace "
-        f"--values {shlex.quote(str(paths.chart_values))} --wait",
-        f"kubectl apply -f {shlex.quote(str(paths.compute_cluster))}",
+        f"--values {shlex.quote(str(paths.gateway.chart_values))} --wait",
+        f"kubectl apply -f {shlex.quote(str(paths.gateway.compute_cluster))}",
         "helm test vkgateway --namespace vkgateway-system --logs",
     ]
 

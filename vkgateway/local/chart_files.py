@@ -27,8 +27,8 @@ def write_chart_files(paths: PlatformPaths, record: PlatformRecord) -> None:
     """Write the values of the chart and the ComputeCluster with the pools of this platform."""
     pools = [*record.hollow_nodes, POOL]
     documents = {
-        paths.chart_values: chart_values(paths, record),
-        paths.compute_cluster: compute.compute_cluster(pools, hollow=record.hollow_nodes),
+        paths.gateway.chart_values: chart_values(paths, record),
+        paths.gateway.compute_cluster: compute.compute_cluster(pools, hollow=record.hollow_nodes),
     }
     for path, document in documents.items():
         write_file(path, yaml.safe_dump(document, sort_keys=False).encode(), mode=_FILE_MODE)

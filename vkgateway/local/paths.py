@@ -30,6 +30,16 @@ class GatewayPaths:
         return self.data_dir / "gateway.lock"
 
     @property
+    def chart_values(self) -> Path:
+        """Values for the chart, if only the cluster was started."""
+        return self.data_dir / "chart-values.yaml"
+
+    @property
+    def compute_cluster(self) -> Path:
+        """The ComputeCluster to apply after the chart, if only the cluster was started."""
+        return self.data_dir / "compute-cluster.yaml"
+
+    @property
     def arbiter_dir(self) -> Path:
         """Logs of decisions and of resource usage."""
         return self.data_dir / "arbiter"
@@ -107,16 +117,6 @@ class PlatformPaths:
         return GatewayPaths(self.data_dir)
 
     @property
-    def chart_values(self) -> Path:
-        """Values for the chart, if only the cluster was started."""
-        return self.data_dir / "chart-values.yaml"
-
-    @property
-    def compute_cluster(self) -> Path:
-        """The ComputeCluster to apply after the chart, if only the cluster was started."""
-        return self.data_dir / "compute-cluster.yaml"
-
-    @property
     def conformance_dir(self) -> Path:
         """Outcomes of conformance cases, with the suite's logs and images."""
         return self.data_dir / "conformance"
@@ -135,7 +135,7 @@ class PlatformPaths:
             self.conformance_dir,
         )
         kubeconfigs = (self.admin_kubeconfig, self.gateway.kubeconfig, self.provisioner_kubeconfig)
-        chart = (self.chart_values, self.compute_cluster)
+        chart = (self.gateway.chart_values, self.gateway.compute_cluster)
         files = (
             *kubeconfigs,
             *chart,
