@@ -125,11 +125,12 @@ class Provisioner:
         template = self._templates.load_template(tenant.spec.template)
         await on_step(Step.CREDENTIALS)
         record, plane, former = await self._ensure_record(tenant, template)
-        driver = self._drivers.of(name)
+        driver = self._drivers.named(record.driver)
         await on_step(Step.PROGRAMS)
         await driver.prepare(tenant.spec.kubernetes_version)
         if former:
             await self._drivers.remove(name, names=former)
+        self._drivers.assign(name, record.driver)
         await on_step(Step.DATASTORE)
         if await self._datastore.ensure_tenant(name):
             record = await self._forget_objects(name, record)
@@ -228,7 +229,7 @@ class Provisioner:
             if kept and former:
                 kept = await self._store.save(name, replace(kept, moving_to=wanted))
             is_same = kept is not None and self._drivers.name_for(kept.driver) == wanted
-            driver = self._drivers.assign(name, wanted)
+            driver = self._drivers.named(wanted)
             endpoint = await driver.ensure_endpoint(
                 name,
                 requested_port=tenant.spec.api_server.port,

@@ -81,6 +81,18 @@ async def test_interrupted_move_can_be_taken_back(world: MovingWorld, step: Step
     assert world.store.records["alpha"].moving_to == ""
 
 
+async def test_former_driver_stays_in_charge_until_its_control_plane_stops(world: MovingWorld) -> None:
+    drivers = world.create_drivers()
+    world.create_drivers = lambda: drivers  # type: ignore[method-assign]
+    await world.provisioner().provision(on("first"))
+    with pytest.raises(Stopped):
+        await world.provisioner().provision(on("second"), on_step=lambda reached: stop_at(Step.PROGRAMS, reached))
+    assert drivers.of("alpha") is world.first
+    with pytest.raises(Stopped):
+        await world.provisioner().provision(on("second"), on_step=lambda reached: stop_at(Step.PROCESSES, reached))
+    assert drivers.of("alpha") is world.second
+
+
 async def test_restart_finds_the_control_plane_at_its_driver(world: MovingWorld) -> None:
     await world.provisioner().provision(on("second"))
     loaded = await world.provisioner().load_existing(on("second"))

@@ -34,6 +34,10 @@ class DriverSet:
             )
         return name
 
+    def named(self, name: str) -> Driver:
+        """Return a driver by name; empty means the default. Raises InputError like `name_for`."""
+        return self._drivers[self.name_for(name)]
+
     def assign(self, tenant: str, name: str) -> Driver:
         """Let a driver run the control plane of a tenant from now on, and return it."""
         self._assigned[tenant] = self.name_for(name)
