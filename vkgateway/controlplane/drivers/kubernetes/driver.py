@@ -120,8 +120,8 @@ class KubernetesDriver:
         return self._name_servers
 
     step_messages = StepMessages(
-        preparing="checking the Kubernetes version",
-        starting="creating the objects of the control plane; nodes pull images that they lack",
+        preparing="leaving the images of the components to the nodes",
+        starting="creating the objects of the control plane",
         stopping="deleting the namespace of the control plane",
     )
 
