@@ -13,6 +13,7 @@ from vkgateway.gateway.interfaces import ApiServerAccess, ControlPlanes, OnStep,
 from vkgateway.gateway.status import Verdict, false_verdict, true_verdict, unknown_verdict
 from vkgateway.gateway.tenant_record import (
     Interrupted,
+    Restarted,
     StatusWriter,
     TenantRecord,
     api_server_status,
@@ -116,7 +117,7 @@ class ControlPlaneReconciler:
         access = record.access
         if access is None or record.provisioned_spec != _control_plane_spec(tenant.spec):
             return None
-        if self._clock.monotonic() < record.probe_due:
+        if self._clock.monotonic() < record.probe_due or record.is_repair_due:
             return access
         try:
             await access.client.request("GET", "/readyz", timeout=PROBE_TIMEOUT)
@@ -230,11 +231,14 @@ class ControlPlaneReconciler:
             log.warning("kept objects not restored", tenant=tenant.metadata.name, error=str(error))
 
     async def _provision_access(self, tenant: Tenant, record: TenantRecord, *, on_step: OnStep) -> ApiServerAccess:
-        record.is_repair_due = False
-        async with record.interrupt_on_deletion():
-            if self._slots.locked():
-                await on_step("Queued", "waiting while other control planes are provisioned")
-            access = await self._provision_once(tenant, record, on_step=on_step)
+        access = None
+        while access is None:
+            record.is_repair_due = False
+            with contextlib.suppress(Restarted):
+                async with record.interrupt_on_deletion():
+                    if self._slots.locked():
+                        await on_step("Queued", "waiting while other control planes are provisioned")
+                    access = await self._provision_once(tenant, record, on_step=on_step)
         record.access = await self._reuse_client(tenant.metadata.name, record.access, access)
         record.provisioned_spec = _control_plane_spec(tenant.spec)
         record.failed_probes, record.renewal_failing_since = 0, None

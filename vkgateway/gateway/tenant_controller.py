@@ -105,7 +105,7 @@ class TenantController:
         if (record := self._records.get(name)) is None:
             self._repairs_due.add(name)
             return
-        record.is_repair_due = True
+        record.request_repair()
         self._queue.enqueue(name)
 
     def enqueue_all(self) -> None:

@@ -112,11 +112,16 @@ class TenantRecord:
 
     @contextlib.asynccontextmanager
     async def interrupt_on_deletion(self) -> AsyncIterator[None]:
-        """Run long work that is useless once the tenant is deleted. Raises Interrupted on deletion."""
+        """Run long work that is useless once the tenant is deleted. Raises Interrupted on deletion.
+
+        Raises Restarted if another client changes the control plane meanwhile.
+        """
         try:
             async with asyncio.timeout(0 if self._interrupted else None) as self._timeout:
                 yield
         except TimeoutError as error:
+            if not self._interrupted:
+                raise Restarted from error
             raise Interrupted("the tenant is being deleted") from error
         finally:
             self._timeout = None
@@ -124,6 +129,14 @@ class TenantRecord:
     def request_interrupt(self) -> None:
         """Interrupt the current `interrupt_on_deletion` block and all later ones."""
         self._interrupted = True
+        self._end_block()
+
+    def request_repair(self) -> None:
+        """Request a repair of the control plane; work on it starts again, because it may wait for the changed part."""
+        self.is_repair_due = True
+        self._end_block()
+
+    def _end_block(self) -> None:
         timeout, self._timeout = self._timeout, None
         if timeout is not None:
             timeout.reschedule(asyncio.get_running_loop().time())
@@ -160,6 +173,10 @@ def _error_reason(error: Exception) -> str:
 
 class StatusNotWritten(VkgatewayError):  # noqa: N818 - named by the reason
     """Failed write of a status, which is a problem of the management cluster, not of the tenant."""
+
+
+class Restarted(Exception):  # noqa: N818 - named by the reason
+    """Work on a control plane that another client changed meanwhile, so that it must start again."""
 
 
 class Interrupted(VkgatewayError):  # noqa: N818 - named by what happened

@@ -410,6 +410,35 @@ async def test_repair_of_a_tenant_that_is_not_reconciled_yet_follows(world: Worl
         assert world.planes.made["alpha"] == 2
 
 
+async def test_change_during_a_repair_starts_it_again(world: World) -> None:
+    """The repair may wait for an API server that the change stopped."""
+    world.create("alpha", pools=[pool(8)])
+    async with world.gateway() as tenants:
+        await wait_until(lambda: world.phase("alpha") == "Ready")
+        world.planes.held["alpha"] = asyncio.Event()
+        tenants.repair_control_plane("alpha")
+        await wait_until(lambda: world.planes.waited["alpha"] == 1)
+        tenants.repair_control_plane("alpha")
+        tenants.repair_control_plane("alpha")
+        await wait_until(lambda: world.planes.waited["alpha"] == 2)
+        world.planes.held.pop("alpha").set()
+        await wait_until(lambda: world.planes.made["alpha"] == 2)
+        await looked_at(world, tenants)
+        assert world.planes.made["alpha"] == 2
+
+
+async def test_tenant_is_deleted_during_a_repair(world: World) -> None:
+    world.create("alpha", pools=[pool(8)])
+    async with world.gateway() as tenants:
+        await wait_until(lambda: world.phase("alpha") == "Ready")
+        world.planes.held["alpha"] = asyncio.Event()
+        tenants.repair_control_plane("alpha")
+        await wait_until(lambda: world.planes.waited["alpha"] == 1)
+        tenants.repair_control_plane("alpha")
+        world.server.store.delete(TENANTS, "alpha")
+        await wait_until(lambda: world.server.store.find(TENANTS, "alpha") is None)
+
+
 async def test_failed_repair_is_retried_at_the_next_probe(world: World) -> None:
     world.create("alpha", pools=[pool(8)])
     async with world.gateway() as tenants:
