@@ -12,6 +12,7 @@ from bench import (
     burst,
     cost,
     decide,
+    failover,
     gang,
     growth,
     idle,
@@ -51,16 +52,18 @@ BENCHMARKS: dict[str, ModuleType] = {
     "restart": restart,
     "memory": memory,
     "growth": growth,
+    "failover": failover,
 }
 """Benchmarks in the order of `all`.
 
 The first four need no platform, and streams has a separate one. The next three delete their few tenants, those of
-onboard remain. cost reports the bursts before it. growth and idle are not part of `all`, because they take long.
+onboard remain. cost reports the bursts before it. growth, idle and failover are not part of `all`,
+because they take long.
 """
 
 _ALONE = frozenset({"translate", "decide", "trace", "idle"})
 """Benchmarks that need no platform."""
-_NOT_IN_ALL = frozenset({"growth", "idle"})
+_NOT_IN_ALL = frozenset({"growth", "idle", "failover"})
 _REAL = frozenset({"streams"})
 """Benchmarks that need a real node. Their platform is separate, because a real node would use cores of the others."""
 
@@ -74,11 +77,15 @@ _REAL = frozenset({"streams"})
     type=click.FloatRange(1, 600),
     default=60.0,
     show_default=True,
-    help="Duration of light, and of the idle time of growth and idle.",
+    help="Duration of light, of the idle time of growth and idle, and of the freezes of failover.",
 )
 @click.option("--rounds", type=click.IntRange(1, 100), default=20, show_default=True, help="Rounds of memory.")
 @click.option(
-    "--turns", type=click.IntRange(1, 9), default=3, show_default=True, help="Measurements of each case of burst."
+    "--turns",
+    type=click.IntRange(1, 30),
+    default=3,
+    show_default=True,
+    help="Measurements of each case of burst and failover.",
 )
 @click.option(
     "--sizes",
