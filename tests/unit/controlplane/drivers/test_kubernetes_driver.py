@@ -193,6 +193,18 @@ async def test_deprovision_deletes_the_namespace(world: ManagementWorld) -> None
     assert world.cluster.find(DEPLOYMENTS, "control-plane", NAMESPACE) is None
 
 
+async def test_namespace_is_deleted_after_the_ends_of_its_pods(world: ManagementWorld) -> None:
+    await world.provisioner().provision(tenant())
+    world.cluster.create(PODS, {"metadata": {"name": "server-0"}, "spec": {}}, NAMESPACE)
+    removal = asyncio.create_task(world.provisioner().deprovision("alpha"))
+    await wait_until(lambda: world.cluster.find(DEPLOYMENTS, "control-plane", NAMESPACE) is None)
+    await asyncio.sleep(0)
+    assert "deletionTimestamp" not in world.cluster.get(NAMESPACES, NAMESPACE)["metadata"]
+    world.cluster.delete(PODS, "server-0", NAMESPACE)
+    await removal
+    assert world.cluster.find(NAMESPACES, NAMESPACE) is None
+
+
 async def test_unknown_parameter_is_an_error_that_lists_the_known_ones(world: ManagementWorld) -> None:
     world.parameters["registri"] = "registry.example.org"
     with pytest.raises(InputError, match=r"controlPlanes\.parameters: .*registri") as caught:

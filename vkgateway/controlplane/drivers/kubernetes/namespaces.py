@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Final
 
 import structlog
@@ -13,13 +14,15 @@ from vkgateway.controlplane.drivers.kubernetes.managed_fields import ManagedObje
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
-from vkgateway.kube.resources import NAMESPACES
+from vkgateway.kube.resources import DEPLOYMENTS, NAMESPACES, PODS
 from vkgateway.model.errors import ConflictError, UnavailableError
 from vkgateway.model.names import CONTROL_PLANE_LABEL
+from vkgateway.model.objects import decode_object
 
 _log = structlog.get_logger(__name__)
 
 _REMOVAL_SECONDS: Final = 60.0
+_STOP_SECONDS: Final = 15.0
 _POLL_SECONDS: Final = 0.2
 
 
@@ -69,10 +72,33 @@ class ControlPlaneNamespaces:
                 return
             self._objects.forget(namespace=name)
             if not found.metadata.deletion_timestamp:
+                await self._stop_pods(name)
                 await self._delete(name, uid=found.metadata.uid)
             if self._clock.monotonic() - started >= _REMOVAL_SECONDS:
                 raise UnavailableError(f"namespace {name} is still being deleted after {_REMOVAL_SECONDS:.0f} s")
             await self._clock.sleep(_POLL_SECONDS)
+
+    async def _stop_pods(self, name: str) -> None:
+        """Delete the Deployments, and wait for a while until their pods have ended.
+
+        The namespace controller looks at pods that are ending only after half of their grace period, and again after
+        that, although API servers end within a second.
+        """
+        async for page in self._client.list_pages(DEPLOYMENTS, namespace=name):
+            for deployment in (decode_object(item).metadata for item in page.items):
+                with contextlib.suppress(errors.NotFound):
+                    await self._client.delete(
+                        DEPLOYMENTS, deployment.name, namespace=name, propagation_policy="Background"
+                    )
+        deadline = self._clock.monotonic() + _STOP_SECONDS
+        while self._clock.monotonic() < deadline and await self._has_pods(name):
+            await self._clock.sleep(_POLL_SECONDS)
+
+    async def _has_pods(self, name: str) -> bool:
+        async for page in self._client.list_pages(PODS, namespace=name):
+            if page.items:
+                return True
+        return False
 
     async def _delete(self, name: str, *, uid: str) -> None:
         try:
