@@ -193,6 +193,15 @@ async def test_deprovision_deletes_the_namespace(world: ManagementWorld) -> None
     assert world.cluster.find(DEPLOYMENTS, "control-plane", NAMESPACE) is None
 
 
+async def test_changed_certificates_are_delivered_to_running_pods(world: ManagementWorld) -> None:
+    await world.provisioner().provision(tenant())
+    labels = world.cluster.get(DEPLOYMENTS, "control-plane", NAMESPACE)["spec"]["selector"]["matchLabels"]
+    world.cluster.create(PODS, {"metadata": {"name": "server-0", "labels": labels}, "spec": {}}, NAMESPACE)
+    world.cluster.delete(SECRETS, "files", NAMESPACE)
+    await world.provisioner().provision(tenant())
+    assert "vkgateway.io/mounted" in world.cluster.get(PODS, "server-0", NAMESPACE)["metadata"]["annotations"]
+
+
 async def test_namespace_is_deleted_after_the_ends_of_its_pods(world: ManagementWorld) -> None:
     await world.provisioner().provision(tenant())
     world.cluster.create(PODS, {"metadata": {"name": "server-0"}, "spec": {}}, NAMESPACE)

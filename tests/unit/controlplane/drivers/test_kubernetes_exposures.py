@@ -96,7 +96,7 @@ async def test_node_port_is_published_at_a_node_with_a_ready_pod(world: Manageme
     made = await world.provisioner().provision(wanted)
     assert made.publication.reason == "AddressPending"
     labels = world.cluster.get(SERVICES, "api", NAMESPACE)["spec"]["selector"]
-    pod = world.cluster.create(PODS, {"metadata": {"name": "one", "labels": labels}}, NAMESPACE)
+    pod = world.cluster.create(PODS, {"metadata": {"name": "one", "labels": labels}, "spec": {}}, NAMESPACE)
     status = {"hostIP": "10.0.0.5", "conditions": [{"type": "Ready", "status": "True"}]}
     world.cluster.update(PODS, pod | {"status": status}, name="one", namespace=NAMESPACE, status=True)
     made = await world.provisioner().provision(wanted)

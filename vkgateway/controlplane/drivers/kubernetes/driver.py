@@ -27,8 +27,9 @@ from vkgateway.controlplane.drivers.kubernetes.cluster import (
     read_failure,
     read_secret,
 )
+from vkgateway.controlplane.drivers.kubernetes.mounted_files import MountedFiles
 from vkgateway.controlplane.drivers.kubernetes.name_servers import PodNameServers
-from vkgateway.controlplane.drivers.kubernetes.names import API_SERVER, FILES, MOUNT, PORT
+from vkgateway.controlplane.drivers.kubernetes.names import API_SERVER, CONTROL_PLANE, FILES, MOUNT, PORT, pod_selector
 from vkgateway.controlplane.drivers.kubernetes.namespaces import ControlPlaneNamespaces
 from vkgateway.controlplane.drivers.kubernetes.parameters import Parameters, parse_parameters
 from vkgateway.controlplane.drivers.kubernetes.publisher import Publisher
@@ -106,6 +107,7 @@ class KubernetesDriver:
         self._authorities = authorities
         self._addresses = addresses
         self._objects = applied
+        self._mounted = MountedFiles(client)
         self._namespaces = ControlPlaneNamespaces(client, applied, prefix=parameters.namespace_prefix, clock=clock)
         self._changes = changes
         self._gateway = gateway
@@ -205,6 +207,9 @@ class KubernetesDriver:
         names = self._parameters.image_pull_secrets
         copies = await pull_secret_copies(self._client, names, tenant=plane.cluster, to=namespace)
         await self._objects.apply([*copies, *documents])
+        # A new address of the API server is published at once, so its certificate must be there soon.
+        selector = pod_selector(plane.cluster, CONTROL_PLANE)
+        await self._mounted.deliver(files.contents, namespace=namespace, component=CONTROL_PLANE, labels=selector)
         return files.kubelet_clients()
 
     async def kubelet_clients(self, tenant: str) -> frozenset[str]:
@@ -220,6 +225,7 @@ class KubernetesDriver:
 
     async def remove(self, tenant: str) -> None:
         """See `ControlPlaneNamespaces.remove`: pods that do not exist cannot write to etcd."""
+        self._mounted.forget(namespace=self._namespaces.name_for(tenant), component=CONTROL_PLANE)
         await self._namespaces.remove(tenant)
 
     async def run(self, listener: DriverListener) -> None:
