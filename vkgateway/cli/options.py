@@ -65,34 +65,21 @@ def data_dir_given(ctx: click.Context) -> bool:
 
 def root_data_dir_option(command: F) -> F:
     """Add `--data-dir` to the root command, where it means the same as on the subcommand."""
-    return click.option(
-        "--data-dir",
-        type=click.Path(path_type=Path, file_okay=False),
-        callback=_remember_root,
-        expose_value=False,
-        help=DATA_DIR_HELP,
-    )(command)
+    return _data_dir_option(callback=_remember_root, expose_value=False)(command)
 
 
 def data_dir_option(command: F) -> F:
     """Add `--data-dir`; the command gets `data_dir: Path`, resolved, which need not exist."""
-    return click.option(
-        "--data-dir",
-        type=click.Path(path_type=Path, file_okay=False),
-        callback=_choose_data_dir,
-        help=DATA_DIR_HELP,
-    )(command)
+    return _data_dir_option(callback=_choose_data_dir)(command)
 
 
 def lazy_data_dir_option(command: F) -> F:
     """Add `--data-dir` to a command that may not need it; `chosen_data_dir` returns it."""
-    return click.option(
-        "--data-dir",
-        type=click.Path(path_type=Path, file_okay=False),
-        callback=_remember_given,
-        expose_value=False,
-        help=DATA_DIR_HELP,
-    )(command)
+    return _data_dir_option(callback=_remember_given, expose_value=False)(command)
+
+
+def _data_dir_option(**settings: Any) -> Callable[[F], F]:
+    return click.option("--data-dir", type=click.Path(path_type=Path, file_okay=False), help=DATA_DIR_HELP, **settings)
 
 
 def cluster_options(command: F) -> F:

@@ -8,15 +8,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from vkgateway.controlplane.components import PROGRAMS
+from vkgateway.controlplane.drivers.kubernetes.parameters import Parameters
+from vkgateway.controlplane.plane import COMPONENTS
 from vkgateway.local.realnode.images import ImageEntry, image_architecture
 from vkgateway.local.realnode.layers import LayeredImage, write_archive, write_layer
 from vkgateway.local.steps import Report
 from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
 from vkgateway.programs.binaries.resolver import Resolver
 
-_REGISTRY: Final = "registry.k8s.io"
 _USER: Final = "65532:65532"
-_COMPONENTS: Final = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 
 
 async def write_control_plane_images(
@@ -30,17 +31,18 @@ async def write_control_plane_images(
         VkgatewayError: a program cannot be fetched.
     """
     resolver = Resolver(report=report, kubernetes_version=kubernetes_version)
-    programs = await resolver.resolve(*_COMPONENTS, "etcd", "coredns")
     names = image_names(resolver.versions)
+    programs = await resolver.resolve(*names)
     await asyncio.to_thread(_write_images, archive, {names[name]: path for name, path in programs.items()})
 
 
 def image_names(versions: Mapping[str, str]) -> dict[str, str]:
     """Return the reference of each program's official image; `versions` is by project, without `v`."""
-    components = {name: f"{_REGISTRY}/{name}:v{versions['kubernetes']}" for name in _COMPONENTS}
+    official = Parameters()
+    components = {PROGRAMS[name]: official.component_image(name, versions["kubernetes"]) for name in COMPONENTS}
     return components | {
-        "etcd": f"{_REGISTRY}/etcd:{versions['etcd']}-0",
-        "coredns": f"{_REGISTRY}/coredns/coredns:v{versions['coredns']}",
+        "etcd": f"{official.registry}/etcd:{versions['etcd']}-0",
+        "coredns": f"{official.registry}/coredns/coredns:v{versions['coredns']}",
     }
 
 
