@@ -6,9 +6,8 @@ import asyncio
 import contextlib
 import gc
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import structlog
 
@@ -16,6 +15,7 @@ from vkgateway.controlplane.pki import Authority
 from vkgateway.gateway import certificate_authority as authority
 from vkgateway.gateway import heap, instance_lock, logs
 from vkgateway.gateway.addresses import AddressMonitor, GatewayAddress, find_gateway_address
+from vkgateway.gateway.background import background_task
 from vkgateway.gateway.config import Config, gateway_socket
 from vkgateway.gateway.datastore import LazyDatastore, open_datastore
 from vkgateway.gateway.datastore_readiness import DatastoreReadiness
@@ -209,7 +209,7 @@ async def watch_datastore(settings: Config, datastore: LazyDatastore, health: He
     """Check the datastore periodically within the block, and report it on /readyz."""
     readiness = DatastoreReadiness(datastore, enable_auth=settings.datastore.enable_auth)
     health.add_check("datastore", readiness.problem)
-    async with _background_task(readiness.run(), name="datastore-readiness"):
+    async with background_task(readiness.run(), name="datastore-readiness"):
         yield
 
 
@@ -219,15 +219,5 @@ async def watch_address(address: GatewayAddress, health: HealthServer) -> AsyncI
     monitor = AddressMonitor(address)
     if address.advertised_name:
         health.add_check("address", monitor.problem)
-    async with _background_task(monitor.run(), name="advertised-address"):
+    async with background_task(monitor.run(), name="advertised-address"):
         yield
-
-
-@contextlib.asynccontextmanager
-async def _background_task(work: Coroutine[Any, Any, None], *, name: str) -> AsyncIterator[None]:
-    task = asyncio.create_task(work, name=name)
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)

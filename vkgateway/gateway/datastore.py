@@ -15,6 +15,7 @@ from vkgateway.controlplane.etcd.endpoints import ClientTls, grpc_targets
 from vkgateway.controlplane.etcd.quota import QuotaController, StoreUsage
 from vkgateway.controlplane.etcd.tenancy import Tenancy
 from vkgateway.controlplane.pki import Authority, is_matching_pair
+from vkgateway.gateway.background import background_task
 from vkgateway.gateway.config import Datastore
 from vkgateway.gateway.managed_certificates import ManagedCertificates
 from vkgateway.kube.client import Client
@@ -161,15 +162,13 @@ async def open_datastore(
     grpc_targets(settings.endpoints)
     await retry(certificates.ensure)
     found = certificates.identity
-    renewal = asyncio.create_task(certificates.renew_daily(), name="renew-etcd-certificates")
-    try:
-        async with LazyDatastore(
+    async with (
+        background_task(certificates.renew_daily(), name="renew-etcd-certificates"),
+        LazyDatastore(
             settings.endpoints, tls=found.tls, read_tls=lambda: certificates.identity.tls, gate=gate
-        ) as datastore:
-            yield found.authority, datastore
-    finally:
-        renewal.cancel()
-        await asyncio.gather(renewal, return_exceptions=True)
+        ) as datastore,
+    ):
+        yield found.authority, datastore
 
 
 def etcd_authority(datastore: Datastore) -> Authority:

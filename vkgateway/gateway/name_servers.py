@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping
 import structlog
 
 from vkgateway.controlplane.drivers.base import NameServers
+from vkgateway.gateway.background import background_task
 from vkgateway.gateway.settings_validation import address_and_port
 from vkgateway.model.clusters import ClusterIdentity
 from vkgateway.model.errors import VkgatewayError
@@ -76,9 +77,5 @@ async def retire_periodically(
             except VkgatewayError as error:
                 log.warning("name servers not checked", error=str(error))
 
-    task = asyncio.create_task(retire(), name="retire-name-servers")
-    try:
+    async with background_task(retire(), name="retire-name-servers"):
         yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)

@@ -13,6 +13,7 @@ import structlog
 from vkgateway.controlplane.pki import Authority, KeyPair
 from vkgateway.gateway import authorization
 from vkgateway.gateway.addresses import GatewayAddress, is_unspecified
+from vkgateway.gateway.background import background_task
 from vkgateway.gateway.config import Observability
 from vkgateway.gateway.health import HealthServer
 from vkgateway.kube.client import Client
@@ -85,12 +86,8 @@ async def renew_certificate(context: ssl.SSLContext, pair: Callable[[], tuple[by
                 # For example a full disk; the current certificate is valid for much longer than a day.
                 log.error("serving certificate not renewed", error=str(error))
 
-    task = asyncio.create_task(renew(), name="renew-serving-certificate")
-    try:
+    async with background_task(renew(), name="renew-serving-certificate"):
         yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 def issue_certificate(kubelet_authority: Authority, address: GatewayAddress, *, extra: Sequence[str] = ()) -> KeyPair:
