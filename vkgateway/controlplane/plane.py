@@ -119,18 +119,24 @@ class ControlPlaneSpec:
         """DNS names of the API server."""
         service = "kubernetes.default.svc"
         own = ("kubernetes", "kubernetes.default", service, f"{service}.{self.cluster_domain}", "localhost")
-        return own + tuple(name for name in self._added_names if not is_ip_address(name))
+        return own + tuple(name for name in self.added_names if not is_ip_address(name))
 
     @property
     def server_ips(self) -> tuple[str, ...]:
         """IP addresses of the API server, including the first of the Service range (`kubernetes`)."""
         service = next(ipaddress.ip_network(self.service_cidr).hosts())
         own = (self.address, "127.0.0.1", str(service))
-        return tuple(dict.fromkeys(own + tuple(name for name in self._added_names if is_ip_address(name))))
+        return tuple(dict.fromkeys(own + tuple(name for name in self.added_names if is_ip_address(name))))
 
     @property
-    def _added_names(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys((*self.subject_alt_names, *self.publication.names)))
+    def added_names(self) -> tuple[str, ...]:
+        """DNS names and IP addresses that certificates contain in addition to those of every cluster."""
+        return tuple(dict.fromkeys(_canonical(name) for name in (*self.subject_alt_names, *self.publication.names)))
+
+
+def _canonical(name: str) -> str:
+    """Return an IP address as certificates have it: IPv6 addresses have several forms."""
+    return str(ipaddress.ip_address(name)) if is_ip_address(name) else name
 
 
 def tenant_plane_spec(

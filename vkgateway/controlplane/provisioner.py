@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import enum
 from collections.abc import Awaitable, Callable, Collection
@@ -12,28 +11,24 @@ from typing import Protocol
 import structlog
 
 from vkgateway.controlplane.access import ControlPlane
-from vkgateway.controlplane.credentials import Credentials
 from vkgateway.controlplane.drivers.base import ServerEndpoint
 from vkgateway.controlplane.drivers.driver_set import DriverSet
 from vkgateway.controlplane.plane import ControlPlaneSpec, tenant_plane_spec
-from vkgateway.controlplane.plane_files import admin_kubeconfig
-from vkgateway.controlplane.publication import Publication, client_ranges
+from vkgateway.controlplane.plane_records import PlaneRecords, PlatformEndpoints
+from vkgateway.controlplane.publication import Publication
 from vkgateway.controlplane.record_store import ControlPlaneRecord, RecordStore
 from vkgateway.controlplane.service_ranges import ServiceRanges
+from vkgateway.controlplane.serving import wait_for_names, wait_until_ready
 from vkgateway.controlplane.template_objects import TemplateObjects
-from vkgateway.controlplane.templates import Template, Templates, TenantFacts
-from vkgateway.kube import errors, kubeconfig
+from vkgateway.controlplane.templates import Templates, TenantFacts
 from vkgateway.kube.client import Client
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.model.api import Tenant
-from vkgateway.model.errors import InputError, UnavailableError
+from vkgateway.model.errors import InputError
 from vkgateway.model.names import validate_tenant_name
 
 _log = structlog.get_logger(__name__)
 
-_SERVING_SECONDS = 60.0
-_POLL_SECONDS = 0.05
-_FAILURE_CHECK_SECONDS = 1.0
 # The bootstrap roles take a second longer than the rest. An admin needs none of them, so objects are created meanwhile.
 _ROLES_HOOK = "poststarthook/rbac/bootstrap-roles"
 
@@ -73,10 +68,9 @@ async def _ignore_step(step: Step) -> None:
 class Provisioner:
     """Creates and removes control planes. One call per tenant at a time; calls for different tenants run concurrently.
 
-    `etcd_endpoints` is where API servers reach etcd. `endpoint` is the host and port of the gateway's endpoint, with
-    port 0 if the port is not fixed. `webhooks_at` is the same as HOST:PORT for API servers too old to gate pods by
-    policy; `webhooks_ca` signed its certificate. New tenants get their Service range from `ranges`; without it, from
-    their template. `taken_ranges` returns the ranges that no tenant may get; the gateway sets it later.
+    `endpoints` is what API servers reach. `address` is the host and port of the gateway's endpoint, with port 0 if the
+    port is not fixed; `webhooks_ca` signed its certificate. New tenants get their Service range from `ranges`; without
+    it, from their template.
     """
 
     def __init__(
@@ -86,9 +80,8 @@ class Provisioner:
         datastore: Datastore,
         drivers: DriverSet,
         templates: Templates,
-        etcd_endpoints: tuple[str, ...],
-        webhooks_at: str = "",
-        endpoint: tuple[str, int] = ("", 0),
+        endpoints: PlatformEndpoints,
+        address: tuple[str, int] = ("", 0),
         webhooks_ca: bytes = b"",
         ranges: ServiceRanges | None = None,
         connect: Callable[[ControlPlane], Client] = ControlPlane.create_client,
@@ -98,16 +91,17 @@ class Provisioner:
         self._datastore = datastore
         self._drivers = drivers
         self._templates = templates
-        self._etcd_endpoints = etcd_endpoints
-        self._webhooks_at = webhooks_at
-        self._endpoint = endpoint
+        self._endpoints = endpoints
+        self._address = address
         self._webhooks_ca = webhooks_ca
-        self._ranges = ranges
-        self.taken_ranges: Callable[[], Collection[str]] = tuple
         self._connect = connect
         self._clock = clock
         self._objects = TemplateObjects(store, clock=clock)
-        self._record_lock = asyncio.Lock()
+        self._records = PlaneRecords(store, drivers=drivers, endpoints=endpoints, ranges=ranges, clock=clock)
+
+    def exclude_ranges(self, taken: Callable[[], Collection[str]]) -> None:
+        """Give no tenant a Service range that overlaps one of those that `taken` returns."""
+        self._records.taken_ranges = taken
 
     async def provision(self, tenant: Tenant, *, on_step: OnStep = _ignore_step) -> ControlPlane:
         """Create or update a tenant's control plane as its spec says, and return once it serves.
@@ -124,7 +118,7 @@ class Provisioner:
         await on_step(Step.TEMPLATE)
         template = self._templates.load_template(tenant.spec.template)
         await on_step(Step.CREDENTIALS)
-        record, plane, former = await self._ensure_record(tenant, template)
+        record, plane, former = await self._records.ensure(tenant, template)
         driver = self._drivers.named(record.driver)
         await on_step(Step.PROGRAMS)
         await driver.prepare(tenant.spec.kubernetes_version)
@@ -142,14 +136,15 @@ class Provisioner:
             _log.info("control plane moved", tenant=name, to=record.driver)
         control_plane = ControlPlane.from_record(plane, record, kubelet_clients)
         async with self._connect(control_plane) as client:
-            await self._wait_until_ready(client, plane, exclude=_ROLES_HOOK)
+            await wait_until_ready(client, plane, driver=driver, clock=self._clock, exclude=_ROLES_HOOK)
             await on_step(Step.OBJECTS)
             objects = template.render_objects(self._tenant_facts(tenant, plane))
             await self._objects.ensure(client, record, objects, tenant=name)
             if record.objects:
                 await self._objects.delete_obsolete(client, objects, tenant=name)
             await on_step(Step.SERVING)
-            await self._wait_until_ready(client, plane)
+            await wait_until_ready(client, plane, driver=driver, clock=self._clock)
+        await wait_for_names(plane, ca=control_plane.ca, driver=driver, clock=self._clock)
         return control_plane
 
     async def load_existing(self, tenant: Tenant) -> ControlPlane | None:
@@ -172,7 +167,7 @@ class Provisioner:
             name,
             address=endpoint.address,
             port=endpoint.port,
-            etcd_endpoints=self._etcd_endpoints,
+            etcd_endpoints=self._endpoints.etcd,
             publication=Publication(type=kept.exposure, url=kept.published_url),
         )
         return ControlPlane.from_record(plane, kept, kubelet_clients)
@@ -190,7 +185,7 @@ class Provisioner:
             VkgatewayError: the template is not readable, or the API server does not answer or refuses.
         """
         template = self._templates.load_template(tenant.spec.template)
-        facts = self._tenant_facts(tenant, self._plane_spec(tenant, template, endpoint=endpoint))
+        facts = self._tenant_facts(tenant, self._endpoints.plane_spec(tenant, template, endpoint=endpoint))
         objects = template.render_objects(facts)
         await self._objects.restore(client, objects, tenant=facts.name)
         await self._objects.delete_obsolete(client, objects, tenant=facts.name)
@@ -213,116 +208,12 @@ class Provisioner:
         await self._store.delete(tenant)
         _log.info("control plane removed", tenant=tenant, keys=keys)
 
-    async def _ensure_record(
-        self, tenant: Tenant, template: Template
-    ) -> tuple[ControlPlaneRecord, ControlPlaneSpec, frozenset[str]]:
-        """Load or create the record; renew the admin certificate; apply a changed port.
-
-        Also return the names of other drivers that may still run the control plane. Then the record with the new driver
-        is saved after its start: until then, the saved one must name all of them.
-        """
-        name = tenant.metadata.name
-        wanted = self._drivers.name_for(tenant.spec.control_plane.driver)
-        async with self._record_lock:
-            kept = await self._store.load(name)
-            former = self._former_drivers(kept, wanted)
-            if kept and former:
-                kept = await self._store.save(name, replace(kept, moving_to=wanted))
-            is_same = kept is not None and self._drivers.name_for(kept.driver) == wanted
-            driver = self._drivers.named(wanted)
-            endpoint = await driver.ensure_endpoint(
-                name,
-                requested_port=tenant.spec.api_server.port,
-                recorded=ServerEndpoint(kept.address, kept.port) if kept and is_same else None,
-                assigned_ports=self._store.assigned_ports,
-            )
-            credentials = kept.credentials if kept else await asyncio.to_thread(Credentials.create, name)
-            credentials = credentials.renew_admin(now=self._clock.now())
-            service_range = kept.service_range if kept else await self._choose_range(name)
-            service_cidr = (kept.service_cidr if kept else "") or service_range or template.service_cidr
-            publication = await driver.publish(
-                name,
-                tenant.spec.api_server.exposure,
-                previous=kept.exposure if kept and is_same else "ClusterIP",
-                endpoint=endpoint,
-            )
-            plane = self._plane_spec(
-                tenant, template, endpoint=endpoint, service_cidr=service_cidr, publication=publication
-            )
-            record = ControlPlaneRecord(
-                credentials=credentials,
-                address=endpoint.address,
-                port=endpoint.port,
-                kubeconfig=kubeconfig.dump(admin_kubeconfig(plane, credentials=credentials)),
-                objects=kept.objects if kept else "",
-                service_range=service_range,
-                service_cidr=service_cidr,
-                replicas=template.pod.replicas,
-                exposure=publication.type,
-                published_url=publication.url,
-                driver=wanted,
-            )
-            if kept == record or former:
-                return record, plane, former
-            saved = await self._store.save(name, record)
-        if (saved.port, saved.service_cidr) != (endpoint.port, service_cidr):  # another replica saved its record first
-            endpoint = endpoint._replace(port=saved.port)
-            plane = self._plane_spec(
-                tenant, template, endpoint=endpoint, service_cidr=saved.service_cidr, publication=publication
-            )
-        return saved, plane, former
-
-    def _former_drivers(self, kept: ControlPlaneRecord | None, wanted: str) -> frozenset[str]:
-        """Return the drivers apart from `wanted` that may run the control plane."""
-        if kept is None:
-            return frozenset()
-        known = {self._drivers.name_for(kept.driver), self._drivers.name_for(kept.moving_to or kept.driver)}
-        return frozenset(known - {wanted})
-
     async def _forget_objects(self, tenant: str, record: ControlPlaneRecord) -> ControlPlaneRecord:
         """Clear the digest of the initial objects: etcd did not know the tenant, so its objects are lost."""
         if not record.objects:
             return record
         _log.warning("tenant missing in the datastore; its initial objects are created again", tenant=tenant)
         return await self._store.save(tenant, replace(record, objects=""))
-
-    async def _choose_range(self, tenant: str) -> str:
-        """Return a new tenant's Service range, "" if it uses its template's. API servers do not allow to change it
-        later.
-        """
-        if self._ranges is None:
-            return ""
-        found = self._ranges.choose_range(
-            tenant, assigned=await self._store.assigned_ranges(), taken=self.taken_ranges()
-        )
-        if not found:
-            _log.warning("no Service range is free; the tenant uses its template's", tenant=tenant)
-        return found
-
-    def _plane_spec(
-        self,
-        tenant: Tenant,
-        template: Template,
-        *,
-        endpoint: ServerEndpoint,
-        service_cidr: str = "",
-        publication: Publication | None = None,
-    ) -> ControlPlaneSpec:
-        return tenant_plane_spec(
-            tenant.metadata.name,
-            address=endpoint.address,
-            port=endpoint.port,
-            etcd_endpoints=self._etcd_endpoints,
-            subject_alt_names=tenant.spec.api_server.subject_alt_names,
-            service_cidr=service_cidr or template.service_cidr,
-            kubernetes_version=tenant.spec.kubernetes_version,
-            webhooks_at=self._webhooks_at,
-            pod_security=tenant.spec.policy.pod_security,
-            tuning=template.tuning,
-            pod=template.pod,
-            publication=publication,
-            client_ranges=client_ranges(tenant.spec.api_server.exposure),
-        )
 
     def _tenant_facts(self, tenant: Tenant, plane: ControlPlaneSpec) -> TenantFacts:
         return TenantFacts(
@@ -333,29 +224,8 @@ class Provisioner:
             port=plane.port,
             cluster_domain=plane.cluster_domain,
             policy=tenant.spec.policy,
-            endpoint_host=self._endpoint[0],
-            endpoint_port=self._endpoint[1],
+            endpoint_host=self._address[0],
+            endpoint_port=self._address[1],
             webhooks_url=f"https://{plane.webhooks_at}" if plane.webhooks_at else "",
             webhooks_ca=base64.b64encode(self._webhooks_ca).decode(),
         )
-
-    async def _wait_until_ready(self, client: Client, plane: ControlPlaneSpec, *, exclude: str = "") -> None:
-        """Wait until the API server is ready, apart from the check `exclude`."""
-        params = {"exclude": exclude} if exclude else None
-        started = checked = self._clock.monotonic()
-        while True:
-            try:
-                await client.request("GET", "/readyz", params=params, timeout=5)
-                return
-            except errors.ApiError as error:
-                failure = error
-            now = self._clock.monotonic()
-            if now - checked >= _FAILURE_CHECK_SECONDS:
-                checked = now
-                if reason := await self._drivers.of(plane.cluster).failure_reason(plane):
-                    raise UnavailableError(reason)
-            if now - started >= _SERVING_SECONDS:
-                raise UnavailableError(
-                    f"the API server of {plane.cluster!r} is not ready after {_SERVING_SECONDS:.0f} s: {failure}"
-                ) from failure
-            await self._clock.sleep(_POLL_SECONDS)

@@ -15,6 +15,7 @@ from vkgateway.controlplane.drivers.driver_set import DriverSet
 from vkgateway.controlplane.drivers.registry import driver_factory
 from vkgateway.controlplane.pki import Authority
 from vkgateway.controlplane.plane_files import Authorities
+from vkgateway.controlplane.plane_records import PlatformEndpoints
 from vkgateway.controlplane.provisioner import Provisioner, Step
 from vkgateway.controlplane.publication import Publication
 from vkgateway.controlplane.record_store import SecretStore
@@ -69,7 +70,7 @@ class ProvisionedControlPlanes:
 
     def exclude_ranges(self, taken: Callable[[], Collection[str]]) -> None:
         """Allocate no Service range that overlaps one of those that `taken` returns."""
-        self._provisioner.taken_ranges = taken
+        self._provisioner.exclude_ranges(taken)
 
     async def ensure(self, tenant: Tenant, *, on_step: OnStep) -> ApiServerAccess:
         """See `planes.ControlPlanes`."""
@@ -169,9 +170,11 @@ def build_control_planes(
         datastore=datastore,
         drivers=drivers,
         templates=templates,
-        etcd_endpoints=settings.datastore.endpoints,
-        webhooks_at=_webhook_address(address.advertised, address.advertised_port),
-        endpoint=(address.advertised, address.advertised_port),
+        endpoints=PlatformEndpoints(
+            etcd=settings.datastore.endpoints,
+            webhooks_at=_webhook_address(address.advertised, address.advertised_port),
+        ),
+        address=(address.advertised, address.advertised_port),
         webhooks_ca=kubelet_authority.cert_pem,
         ranges=_service_ranges(settings.services),
         connect=lambda plane: plane.create_client().guard_writes(gate),

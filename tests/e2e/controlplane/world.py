@@ -26,6 +26,7 @@ from vkgateway.controlplane.etcd.tenancy import Tenancy
 from vkgateway.controlplane.pki import Authority
 from vkgateway.controlplane.plane import ControlPlaneSpec, compute_plane_spec
 from vkgateway.controlplane.plane_files import Authorities
+from vkgateway.controlplane.plane_records import PlatformEndpoints
 from vkgateway.controlplane.provisioner import Provisioner
 from vkgateway.controlplane.record_store import SecretStore
 from vkgateway.controlplane.templates import Templates
@@ -63,7 +64,7 @@ class World:
             datastore=Tenancy(self.etcd),
             drivers=DriverSet({"process": driver}, default="process"),
             templates=Templates(),
-            etcd_endpoints=(self.endpoint,),
+            endpoints=PlatformEndpoints(etcd=(self.endpoint,)),
         )
 
     def store(self) -> SecretStore:

@@ -216,6 +216,8 @@ class FakeDriver:
     starts: int = 0
     failure: str = ""
     address: str = "10.0.0.1"
+    servers: tuple[ServerEndpoint, ...] = ()
+    """Where the replicas of API servers answer, if not at the address."""
     name_servers: NameServers | None = None
 
     step_messages = StepMessages("preparing", "starting", "stopping")
@@ -250,6 +252,9 @@ class FakeDriver:
         self, tenant: str, cluster: ClusterIdentity, *, endpoint: ServerEndpoint
     ) -> Collection[ServerEndpoint]:
         return (endpoint,)
+
+    async def running_servers(self, tenant: str, *, endpoint: ServerEndpoint) -> Collection[ServerEndpoint]:
+        return self.servers or (endpoint,)
 
     async def run(self, listener: DriverListener) -> None:
         """Nothing changes by itself."""

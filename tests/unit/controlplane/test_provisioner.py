@@ -19,6 +19,7 @@ from vkgateway.controlplane.drivers.driver_set import DriverSet
 from vkgateway.controlplane.etcd.tenancy import Tenancy
 from vkgateway.controlplane.kept_objects import KEPT_ANNOTATION
 from vkgateway.controlplane.pki import common_name
+from vkgateway.controlplane.plane_records import PlatformEndpoints
 from vkgateway.controlplane.provisioner import Provisioner, Step
 from vkgateway.controlplane.service_ranges import ServiceRanges
 from vkgateway.controlplane.templates import SHIPPED_FOLDER, Templates
@@ -63,7 +64,7 @@ class World:
             datastore=Tenancy(self.etcd),
             drivers=self.create_drivers(),
             templates=self.templates,
-            etcd_endpoints=("https://10.0.0.1:2379",),
+            endpoints=PlatformEndpoints(etcd=("https://10.0.0.1:2379",)),
             ranges=self.ranges,
             connect=self.connect,
             clock=self.clock,
@@ -205,7 +206,7 @@ async def test_changed_range_in_the_template_applies_to_new_tenants_only(world: 
 async def test_taken_ranges_are_skipped_and_the_templates_range_is_the_fallback(world: World) -> None:
     world.ranges = ServiceRanges.parse("10.160.0.0/23", prefix=24)
     provisioner = world.provisioner()
-    provisioner.taken_ranges = lambda: ["10.160.0.0/24", "fd00::/64"]
+    provisioner.exclude_ranges(lambda: ["10.160.0.0/24", "fd00::/64"])
     assert (await provisioner.provision(tenant("a"))).service_range == "10.160.1.0/24"
     assert (await provisioner.provision(tenant("b"))).service_range == ""
     assert world.driver.running["b"][0].service_cidr == "10.96.0.0/16"

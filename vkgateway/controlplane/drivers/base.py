@@ -135,6 +135,9 @@ class Driver(Protocol):
             UnavailableError: the addresses are not known yet.
         """
 
+    async def running_servers(self, tenant: str, *, endpoint: ServerEndpoint) -> Collection[ServerEndpoint]:
+        """Return where each replica of the tenant's API server answers, which clients reach at `endpoint`."""
+
     async def start(self, plane: ControlPlaneSpec, *, credentials: Credentials, version: str) -> frozenset[str]:
         """Start or update the components as `plane` describes, and return before they serve.
 

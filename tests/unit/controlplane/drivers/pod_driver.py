@@ -157,6 +157,9 @@ class PodDriver:
     ) -> Collection[ServerEndpoint]:
         return (endpoint,)
 
+    async def running_servers(self, tenant: str, *, endpoint: ServerEndpoint) -> Collection[ServerEndpoint]:
+        return (endpoint,)
+
     async def run(self, listener: DriverListener) -> None:
         """Nothing changes by itself."""
 

@@ -61,6 +61,10 @@ class ServerAddresses:
             )
         if not self._slices.is_complete:
             raise UnavailableError(f"the addresses of the tenant's {server} are not known yet")
+        return self.ready_endpoints(namespace=namespace, service=service)
+
+    def ready_endpoints(self, *, namespace: str, service: str) -> list[ServerEndpoint]:
+        """Return the ready pods of a Service as far as they are known."""
         slices = self._by_service.get((namespace, service), {})
         return sorted(frozenset().union(*slices.values()))
 

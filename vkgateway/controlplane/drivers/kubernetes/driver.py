@@ -181,6 +181,11 @@ class KubernetesDriver:
             return await self._addresses.endpoints_for(cluster, namespace=namespace, service=API_SERVER)
         return await self._publisher.outside_endpoints(tenant, cluster, namespace=namespace)
 
+    async def running_servers(self, tenant: str, *, endpoint: ServerEndpoint) -> Collection[ServerEndpoint]:
+        """See `Driver`: the ready pods, or the Service while none is known."""
+        ready = self._addresses.ready_endpoints(namespace=self._namespaces.name_for(tenant), service=API_SERVER)
+        return ready or (endpoint,)
+
     async def start(self, plane: ControlPlaneSpec, *, credentials: Credentials, version: str) -> frozenset[str]:
         """Apply the files and the Deployment. A change of what a component reads only at start replaces the pod."""
         plane = replace(

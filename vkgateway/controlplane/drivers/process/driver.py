@@ -166,6 +166,10 @@ class ProcessDriver:
         """See `Driver`."""
         return (endpoint,)
 
+    async def running_servers(self, tenant: str, *, endpoint: ServerEndpoint) -> Collection[ServerEndpoint]:  # noqa: ARG002 - there is one
+        """See `Driver`."""
+        return (endpoint,)
+
     async def start(self, plane: ControlPlaneSpec, *, credentials: Credentials, version: str) -> frozenset[str]:
         """Write the files and start all processes at once; the clients wait for the API server themselves."""
         if plane.pod.replicas > 1:
