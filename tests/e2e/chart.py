@@ -21,11 +21,11 @@ import yaml
 
 from operators.programs import HELM
 from operators.published import provide_programs
-from tests.e2e.cluster import CommandResult, Document, Platform, eventually, run_program
+from tests.e2e.cluster import CommandResult, Document, Platform, run_program
 from tests.e2e.strangers import unverified_context
 from vkgateway.local import compute
 from vkgateway.local.paths import PlatformPaths
-from vkgateway.local.record import load_record
+from vkgateway.local.record import PlatformRecord, load_record
 
 CHART: Final = Path(__file__).parents[2] / "deploy/chart/vkgateway"
 SYSTEM: Final = "vkgateway-system"
@@ -129,9 +129,7 @@ class ChartPlatform(Platform):
     @property
     def host_address(self) -> str:
         """Address of this machine at which control planes reach servers of the tests."""
-        record = load_record(PlatformPaths(self.data_dir).record_path)
-        assert record is not None
-        return record.address
+        return platform_record(self).address
 
     def has_control_plane(self, tenant: str) -> bool:
         """Return whether the namespace of a tenant's control plane exists."""
@@ -170,6 +168,13 @@ class ChartPlatform(Platform):
         return found
 
 
+def platform_record(platform: Platform) -> PlatformRecord:
+    """Return the record of an embedded platform."""
+    record = load_record(PlatformPaths(platform.data_dir).record_path)
+    assert record is not None
+    return record
+
+
 def gateway_process(pod: Document) -> int:
     """Return the process id of a gateway pod on this machine, where the real node's containers run."""
     uid = pod["metadata"]["uid"]
@@ -186,8 +191,6 @@ def _namespace(tenant: str) -> str:
 
 def install_chart(platform: ChartPlatform, *values: Document) -> None:
     """Load the images, install the chart, register the cluster's pools, and wait for the gateway."""
-    record = load_record(PlatformPaths(platform.data_dir).record_path)
-    assert record is not None
     load_images(platform)
     platform.helm_path = str(asyncio.run(provide_programs(HELM, report=print)) / "helm")
     paths = PlatformPaths(platform.data_dir)
@@ -198,7 +201,7 @@ def install_chart(platform: ChartPlatform, *values: Document) -> None:
         f"--timeout={_INSTALL_SECONDS}s",
     )
     platform.compute.kubectl("apply", "-f", str(paths.gateway.compute_cluster))
-    platform.compute.apply(*compute.lean_pods(record))
+    platform.compute.apply(*compute.lean_pods(platform_record(platform)))
     create_reader(platform)
     platform.environment["VKGATEWAY_KUBECONFIG"] = str(platform.compute.kubeconfig)
 

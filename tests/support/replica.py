@@ -6,13 +6,14 @@ import asyncio
 import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import uvloop
 
 from vkgateway.controlplane.drivers.base import DriverListener
 from vkgateway.gateway import daemon, settingsfile
+from vkgateway.gateway.config import Config
+from vkgateway.gateway.dependencies import Dependencies
 from vkgateway.gateway.interfaces import ApiServerAccess, OnStep
 from vkgateway.kube.client import Client
 from vkgateway.kube.write_gate import WriteGate
@@ -73,8 +74,8 @@ def main(settings_file: str, *tenants: str) -> None:
     """Run the gateway until SIGTERM."""
     urls = dict(tenant.split("=", 1) for tenant in tenants)
 
-    def existing_planes(*_: Any, gate: WriteGate | None = None, **__: Any) -> ExistingPlanes:
-        return ExistingPlanes(urls, gate=gate)
+    def existing_planes(_: Config, shared: Dependencies) -> ExistingPlanes:
+        return ExistingPlanes(urls, gate=shared.gate)
 
     setattr(daemon, "build_control_planes", existing_planes)  # noqa: B010 - not exported
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

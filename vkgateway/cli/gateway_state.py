@@ -62,9 +62,11 @@ class GatewayEndpoint:
         from_environment = os.environ.get(KUBECONFIG_VARIABLE, "")
         return Path(from_environment) if from_environment and not has_gateway_settings(data_dir) else None
 
-    def or_cluster(self, kubeconfig: Path | None) -> GatewayEndpoint:
-        """Return the gateway in the cluster of `kubeconfig`, unless the options name another."""
-        return self if self.url or self.kubeconfig else replace(self, kubeconfig=kubeconfig)
+    def or_cluster(self, data_dir: Path, kubeconfig: Path | None) -> GatewayEndpoint:
+        """Return the gateway in the cluster of `kubeconfig`, unless the options or the platform have another."""
+        if self.url or self.kubeconfig or has_gateway_settings(data_dir):
+            return self
+        return replace(self, kubeconfig=kubeconfig)
 
 
 def gateway_option(command: F) -> F:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vkgateway.cli.gateway_state import GatewayEndpoint, gateway_option, has_gateway_settings
+from vkgateway.cli.gateway_state import GatewayEndpoint, gateway_option
 from vkgateway.cli.options import cluster_options, run_async
 from vkgateway.cli.output import FORMATS, serialize
 from vkgateway.cli.progress import Progress
@@ -118,8 +118,7 @@ async def create(
         await validate_tenant(client, tenant)
         if dry_run:
             click.echo(serialize(tenant_spec.to_manifest(tenant), output=output or "yaml"), nl=False)
-            given = kubeconfig if not has_gateway_settings(data_dir) else None
-            await whatif_tenant.print_what_if(tenant, data_dir, gateway.or_cluster(given))
+            await whatif_tenant.print_what_if(tenant, data_dir, gateway.or_cluster(data_dir, kubeconfig))
             return
         created = await create_tenant(client, tenant)
         if wait:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import structlog
 
-from vkgateway.controlplane.pki import Authority
+from vkgateway.controlplane.plane_files import Authorities
 from vkgateway.gateway import certificate_authority as authority
 from vkgateway.gateway import heap, instance_lock, logs
 from vkgateway.gateway.addresses import AddressMonitor, GatewayAddress, find_gateway_address
@@ -19,6 +19,7 @@ from vkgateway.gateway.background import background_task
 from vkgateway.gateway.config import Config, gateway_socket
 from vkgateway.gateway.datastore import LazyDatastore, open_datastore
 from vkgateway.gateway.datastore_readiness import DatastoreReadiness
+from vkgateway.gateway.dependencies import Dependencies
 from vkgateway.gateway.gateway import Gateway
 from vkgateway.gateway.health import HealthServer
 from vkgateway.gateway.leadership import Leadership
@@ -127,65 +128,37 @@ async def _serve(
             await prepare()
         address = await startup.retry_until_ready(lambda: find_gateway_address(settings))
         kubelet_authority = await startup.retry_until_ready(lambda: authority.ensure_authority(management))
-        await _serve_tenants(
-            settings,
+        shared = Dependencies(
             management=management,
             datastore=datastore,
-            datastore_authority=datastore_authority,
-            kubelet_authority=kubelet_authority,
+            authorities=Authorities(etcd=datastore_authority, kubelet=kubelet_authority),
             address=address,
             health=health,
+            gate=lead.gate,
             files=files,
-            lead=lead,
-            prepare=prepare,
         )
+        await _serve_tenants(settings, shared, lead=lead, prepare=prepare)
 
 
 async def _serve_tenants(
-    settings: Config,
-    *,
-    management: Client,
-    datastore: LazyDatastore,
-    datastore_authority: Authority,
-    kubelet_authority: Authority,
-    address: GatewayAddress,
-    health: HealthServer,
-    files: int,
-    lead: Leadership,
-    prepare: Callable[[], Awaitable[None]],
+    settings: Config, shared: Dependencies, *, lead: Leadership, prepare: Callable[[], Awaitable[None]]
 ) -> None:
     async with contextlib.AsyncExitStack() as stack:
-        planes = build_control_planes(
-            settings,
-            management=management,
-            datastore=datastore,
-            datastore_authority=datastore_authority,
-            kubelet_authority=kubelet_authority,
-            address=address,
-            gate=lead.gate,
-        )
+        planes = build_control_planes(settings, shared)
         stack.push_async_callback(planes.close)
-        await stack.enter_async_context(watch_address(address, health))
-        tls = await stack.enter_async_context(kubelet_tls(kubelet_authority, address))
-        await stack.enter_async_context(
-            serve_metrics(
-                settings.observability,
-                address=address,
-                authority=kubelet_authority,
-                management=management,
-                health=health,
-            )
-        )
+        await stack.enter_async_context(watch_address(shared.address, shared.health))
+        tls = await stack.enter_async_context(kubelet_tls(shared.authorities.kubelet, shared.address))
+        await stack.enter_async_context(serve_metrics(settings.observability, shared))
         gateway = Gateway(
             settings,
-            management=management,
+            management=shared.management,
             planes=planes,
-            datastore=datastore,
+            datastore=shared.datastore,
             name_servers=planes.name_servers,
             tls=tls,
-            address=address,
-            files=files,
-            gate=lead.gate,
+            address=shared.address,
+            files=shared.files,
+            gate=shared.gate,
         )
         lead.finish_logs = gateway.arbiter.finish_journal
         planes.exclude_ranges(gateway.compute_controller.clusters.known_networks)
@@ -193,7 +166,7 @@ async def _serve_tenants(
             cluster_names = gateway.compute_controller.clusters.cluster_names
             retire = retire_periodically(planes.name_servers, cluster_names, leading=lead.leading)
             await stack.enter_async_context(retire)
-        await gateway.run(health, leading=lead.leading, prepare=prepare)
+        await gateway.run(shared.health, leading=lead.leading, prepare=prepare)
 
 
 def build_health_server(settings: Config, startup: StartupRetry) -> HealthServer:

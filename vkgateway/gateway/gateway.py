@@ -75,13 +75,7 @@ class Gateway:
         self.compute_controller = ComputeController(
             management, recorder=recorder, connect=self._connect_compute, on_change=self._compute_changed
         )
-        clock = SteadyClock()
-        platform = ArbiterPlatform(self.compute_controller.clusters, clock=clock)
-        permit = gate.logs if gate is not None else None
-        self._observer = ArbiterObserver(settings.arbiter, clock=clock, permit=permit)
-        arbitration = _arbiter_settings(settings.arbiter)
-        self.arbiter = Arbitration(arbitration, platform, observer=self._observer, clock=clock)
-        self._observer.pod_names, self._observer.divided_pools = self.arbiter.tenants.pod_names, platform.divided_pools
+        platform = self._create_arbiter(settings.arbiter)
         running = RunningTenants()
         self.kubelet = _build_kubelet(settings.kubelet, running, address=address.listen, tls=tls, files=files)
         self.tenant_runtimes = TenantRuntimes(
@@ -112,6 +106,16 @@ class Gateway:
         self._standby_tenants = StandbyTenants(planes, self.tenant_runtimes, running, self.tenant_controller.tenants)
         self.tenant_controller.on_tenant = self._standby_tenants.handle_tenant
         self._connect_tenant_controller(platform)
+
+    def _create_arbiter(self, section: ArbiterSection) -> ArbiterPlatform:
+        """Create the arbiter with its observer, and return what it acts on."""
+        clock = SteadyClock()
+        platform = ArbiterPlatform(self.compute_controller.clusters, clock=clock)
+        permit = self._gate.logs if self._gate is not None else None
+        self._observer = ArbiterObserver(section, clock=clock, permit=permit)
+        self.arbiter = Arbitration(_arbiter_settings(section), platform, observer=self._observer, clock=clock)
+        self._observer.pod_names, self._observer.divided_pools = self.arbiter.tenants.pod_names, platform.divided_pools
+        return platform
 
     def _connect_tenant_controller(self, platform: ArbiterPlatform) -> None:
         """Connect the parts that depend on the tenant controller, which is created last."""

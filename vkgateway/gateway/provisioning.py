@@ -13,21 +13,17 @@ from vkgateway.controlplane.access import ControlPlane
 from vkgateway.controlplane.drivers.base import Driver, DriverContext, DriverListener, ServerEndpoint
 from vkgateway.controlplane.drivers.driver_set import DriverSet
 from vkgateway.controlplane.drivers.registry import driver_factory
-from vkgateway.controlplane.pki import Authority
-from vkgateway.controlplane.plane_files import Authorities
 from vkgateway.controlplane.plane_records import PlatformEndpoints
 from vkgateway.controlplane.provisioner import Provisioner, Step
 from vkgateway.controlplane.publication import Publication
 from vkgateway.controlplane.record_store import SecretStore
 from vkgateway.controlplane.service_ranges import ServiceRanges
 from vkgateway.controlplane.templates import SHIPPED_FOLDER, Templates
-from vkgateway.gateway.addresses import GatewayAddress
-from vkgateway.gateway.config import Config, ControlPlanes, Services
-from vkgateway.gateway.datastore import LazyDatastore
+from vkgateway.gateway.config import Config, Services
+from vkgateway.gateway.dependencies import Dependencies
 from vkgateway.gateway.interfaces import ApiServerAccess, OnStep
 from vkgateway.gateway.metrics import TRAFFIC
 from vkgateway.gateway.name_servers import ForwardingNameServers
-from vkgateway.kube.client import Client
 from vkgateway.kube.write_gate import WriteGate
 from vkgateway.model.api import Tenant
 from vkgateway.model.clusters import ClusterIdentity
@@ -136,38 +132,18 @@ class ProvisionedControlPlanes:
         await self._drivers.close()
 
 
-def build_control_planes(
-    settings: Config,
-    *,
-    management: Client,
-    datastore: LazyDatastore,
-    datastore_authority: Authority,
-    kubelet_authority: Authority,
-    address: GatewayAddress,
-    gate: WriteGate | None = None,
-) -> ProvisionedControlPlanes:
-    """Build the provisioner with the driver that the settings select; `gate` permits changes.
+def build_control_planes(settings: Config, shared: Dependencies) -> ProvisionedControlPlanes:
+    """Build the provisioner with the drivers that the settings select.
 
     Raises InputError if a setting is missing, or if a file or driver that it names cannot be used.
     """
     templates = Templates(_expand_path(settings.control_planes.templates_dir) or SHIPPED_FOLDER)
     forwarder = settings.names.forwarder
-    context = DriverContext(
-        data_dir=Path(settings.data_dir),
-        address=address.advertised,
-        machine_address=address.machine_address,
-        kubelet_port=settings.kubelet.port,
-        authorities=Authorities(etcd=datastore_authority, kubelet=kubelet_authority),
-        management=management,
-        gate=gate,
-        forwarder=forwarder,
-        dns_sources=settings.names.sources,
-        settings=msgspec.to_builtins(settings.control_planes),
-    )
-    drivers = _build_drivers(settings.control_planes, context)
+    address = shared.address
+    drivers = _build_drivers(settings, shared)
     provisioner = Provisioner(
-        store=SecretStore(management),
-        datastore=datastore,
+        store=SecretStore(shared.management),
+        datastore=shared.datastore,
         drivers=drivers,
         templates=templates,
         endpoints=PlatformEndpoints(
@@ -175,9 +151,9 @@ def build_control_planes(
             webhooks_at=_webhook_address(address.advertised, address.advertised_port),
         ),
         address=(address.advertised, address.advertised_port),
-        webhooks_ca=kubelet_authority.cert_pem,
+        webhooks_ca=shared.authorities.kubelet.cert_pem,
         ranges=_service_ranges(settings.services),
-        connect=lambda plane: plane.create_client().guard_writes(gate),
+        connect=lambda plane: plane.create_client().guard_writes(shared.gate),
     )
     servers = drivers.name_servers
     return ProvisionedControlPlanes(
@@ -185,18 +161,31 @@ def build_control_planes(
         drivers=drivers,
         templates=templates,
         connections=settings.sync.tenant_connections,
-        gate=gate,
+        gate=shared.gate,
         name_servers=ForwardingNameServers(servers, forwarder=forwarder) if servers is not None else None,
     )
 
 
-def _build_drivers(settings: ControlPlanes, context: DriverContext) -> DriverSet:
-    parameters = {**settings.other_drivers, settings.driver: settings.parameters}
+def _build_drivers(settings: Config, shared: Dependencies) -> DriverSet:
+    section = settings.control_planes
+    context = DriverContext(
+        data_dir=Path(settings.data_dir),
+        address=shared.address.advertised,
+        machine_address=shared.address.machine_address,
+        kubelet_port=settings.kubelet.port,
+        authorities=shared.authorities,
+        management=shared.management,
+        gate=shared.gate,
+        forwarder=settings.names.forwarder,
+        dns_sources=settings.names.sources,
+        settings=msgspec.to_builtins(section),
+    )
+    parameters = {**section.other_drivers, section.driver: section.parameters}
     drivers = {
         name: driver_factory(name)(replace(context, settings={**context.settings, "parameters": own}))
         for name, own in parameters.items()
     }
-    return DriverSet(drivers, default=settings.driver)
+    return DriverSet(drivers, default=section.driver)
 
 
 def _driver_messages(driver: Driver) -> dict[Step, str]:

@@ -15,8 +15,7 @@ from vkgateway.gateway import authorization
 from vkgateway.gateway.addresses import GatewayAddress, is_unspecified
 from vkgateway.gateway.background import background_task
 from vkgateway.gateway.config import Observability
-from vkgateway.gateway.health import HealthServer
-from vkgateway.kube.client import Client
+from vkgateway.gateway.dependencies import Dependencies
 from vkgateway.kube.tls import load_identity
 from vkgateway.kubelet.identity import server_context
 from vkgateway.model.errors import InputError
@@ -27,22 +26,15 @@ RENEW_SECONDS = 24 * 3600.0
 
 
 @contextlib.asynccontextmanager
-async def serve_metrics(
-    settings: Observability,
-    *,
-    address: GatewayAddress,
-    authority: Authority,
-    management: Client,
-    health: HealthServer,
-) -> AsyncIterator[None]:
+async def serve_metrics(settings: Observability, shared: Dependencies) -> AsyncIterator[None]:
     """Serve metrics and state over TLS within the block; the certificate is renewed daily."""
-    listen = settings.secure_address or address.listen
+    listen = settings.secure_address or shared.address.listen
 
     def pair() -> tuple[bytes, bytes]:
         if settings.cert:
             return Path(settings.cert).read_bytes(), Path(settings.key).read_bytes()
         extra = () if is_unspecified(listen) else (listen,)
-        issued = issue_certificate(authority, address, extra=extra)
+        issued = issue_certificate(shared.authorities.kubelet, shared.address, extra=extra)
         return issued.cert_pem, issued.key_pem
 
     try:
@@ -51,7 +43,7 @@ async def serve_metrics(
         raise InputError(f"observability.cert: cannot read {error.filename}: {error.strerror}") from error
     tls = authorization.server_context(cert=cert, key=key)
     async with (
-        authorization.metrics_listener(management, health.answer_request, tls=tls) as listener,
+        authorization.metrics_listener(shared.management, shared.health.answer_request, tls=tls) as listener,
         renew_certificate(tls, pair),
     ):
         await listener.listen_tcp(listen, settings.secure_port)
