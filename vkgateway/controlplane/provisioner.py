@@ -18,7 +18,7 @@ from vkgateway.controlplane.plane_records import PlaneRecords, PlatformEndpoints
 from vkgateway.controlplane.publication import Publication
 from vkgateway.controlplane.record_store import ControlPlaneRecord, RecordStore
 from vkgateway.controlplane.service_ranges import ServiceRanges
-from vkgateway.controlplane.serving import wait_for_names, wait_until_ready
+from vkgateway.controlplane.serving import FindMissing, find_missing_names, wait_for_names, wait_until_ready
 from vkgateway.controlplane.template_objects import TemplateObjects
 from vkgateway.controlplane.templates import Templates, TenantFacts
 from vkgateway.kube.client import Client
@@ -85,6 +85,7 @@ class Provisioner:
         webhooks_ca: bytes = b"",
         ranges: ServiceRanges | None = None,
         connect: Callable[[ControlPlane], Client] = ControlPlane.create_client,
+        find_missing: FindMissing = find_missing_names,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._store = store
@@ -95,6 +96,7 @@ class Provisioner:
         self._address = address
         self._webhooks_ca = webhooks_ca
         self._connect = connect
+        self._find_missing = find_missing
         self._clock = clock
         self._objects = TemplateObjects(store, clock=clock)
         self._records = PlaneRecords(store, drivers=drivers, endpoints=endpoints, ranges=ranges, clock=clock)
@@ -144,7 +146,9 @@ class Provisioner:
                 await self._objects.delete_obsolete(client, objects, tenant=name)
             await on_step(Step.SERVING)
             await wait_until_ready(client, plane, driver=driver, clock=self._clock)
-        await wait_for_names(plane, ca=control_plane.ca, driver=driver, clock=self._clock)
+        await wait_for_names(
+            plane, ca=control_plane.ca, driver=driver, clock=self._clock, find_missing=self._find_missing
+        )
         return control_plane
 
     async def load_existing(self, tenant: Tenant) -> ControlPlane | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
+from typing import Protocol
 
 from vkgateway.controlplane.drivers.base import Driver, ServerEndpoint
 from vkgateway.controlplane.pki import alternative_names
@@ -20,6 +21,13 @@ _POLL_SECONDS = 0.05
 _CERTIFICATE_POLL_SECONDS = 0.2
 _HANDSHAKE_SECONDS = 5.0
 _FAILURE_CHECK_SECONDS = 1.0
+
+
+class FindMissing(Protocol):
+    """How the names that a server lacks are found: `find_missing_names`, or a fake in tests."""
+
+    async def __call__(self, server: ServerEndpoint, *, ca: bytes, names: tuple[str, ...]) -> frozenset[str]:
+        """See `find_missing_names`."""
 
 
 async def wait_until_ready(
@@ -50,7 +58,9 @@ async def wait_until_ready(
         await clock.sleep(_POLL_SECONDS)
 
 
-async def wait_for_names(plane: ControlPlaneSpec, *, ca: bytes, driver: Driver, clock: Clock) -> None:
+async def wait_for_names(
+    plane: ControlPlaneSpec, *, ca: bytes, driver: Driver, clock: Clock, find_missing: FindMissing
+) -> None:
     """Wait until each running API server serves a certificate with the names that are added to those of every cluster.
 
     A server reads a new certificate a moment after it was delivered. Before that, clients at a new address would fail.
@@ -65,7 +75,7 @@ async def wait_for_names(plane: ControlPlaneSpec, *, ca: bytes, driver: Driver, 
     while True:
         missing: frozenset[str] = frozenset()
         for server in await driver.running_servers(plane.cluster, endpoint=endpoint):
-            missing |= await missing_names(server, ca=ca, names=plane.added_names)
+            missing |= await find_missing(server, ca=ca, names=plane.added_names)
         if not missing:
             return
         if clock.monotonic() - started >= _SERVING_SECONDS:
@@ -76,7 +86,7 @@ async def wait_for_names(plane: ControlPlaneSpec, *, ca: bytes, driver: Driver, 
         await clock.sleep(_CERTIFICATE_POLL_SECONDS)
 
 
-async def missing_names(server: ServerEndpoint, *, ca: bytes, names: tuple[str, ...]) -> frozenset[str]:
+async def find_missing_names(server: ServerEndpoint, *, ca: bytes, names: tuple[str, ...]) -> frozenset[str]:
     """Return the DNS names and IP addresses that the certificate of a server lacks; all if it does not answer."""
     context = client_context(ca=ca)
     context.check_hostname = False

@@ -56,6 +56,7 @@ class World:
         self.driver = FakeDriver()
         self.templates = _templates(folder)
         self.ranges: ServiceRanges | None = None
+        self.unserved: frozenset[str] = frozenset()
         self.clock = FakeClock(origin=datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC))
 
     def provisioner(self) -> Provisioner:
@@ -67,6 +68,7 @@ class World:
             endpoints=PlatformEndpoints(etcd=("https://10.0.0.1:2379",)),
             ranges=self.ranges,
             connect=self.connect,
+            find_missing=self.find_missing,
             clock=self.clock,
         )
 
@@ -79,6 +81,10 @@ class World:
     def connect(self, control_plane: ControlPlane) -> Client:
         assert common_name(control_plane.identity.cert_pem) == "vkgateway"
         return self.server.client(control_plane.tenant)
+
+    async def find_missing(self, server: ServerEndpoint, *, ca: bytes, names: tuple[str, ...]) -> frozenset[str]:
+        """Return the names that no API server of this world serves."""
+        return self.unserved & frozenset(names)
 
     def keep_note(self) -> None:
         """Mark the template's ConfigMap as kept."""

@@ -13,7 +13,7 @@ from tests.fakes.clock import FakeClock
 from tests.unit.controlplane.fakes import FakeDriver
 from tests.unit.controlplane.planes import ALPHA, tenant_plane
 from vkgateway.controlplane.drivers.base import ServerEndpoint
-from vkgateway.controlplane.serving import missing_names, wait_for_names
+from vkgateway.controlplane.serving import find_missing_names, wait_for_names
 from vkgateway.gateway.authorization import server_context
 from vkgateway.kube.tls import load_identity
 from vkgateway.model.errors import UnavailableError
@@ -56,27 +56,31 @@ async def test_every_replica_must_serve_the_new_names() -> None:
     clock = LateClock()
     async with tls_server(*ADDED) as (first, _), tls_server("old.example.com") as (second, late):
         driver = FakeDriver(servers=(first, second))
-        await wait_for_names(PLANE, ca=ALPHA.ca.cert_pem, driver=driver, clock=clock)
+        await wait_for_names(PLANE, ca=ALPHA.ca.cert_pem, driver=driver, clock=clock, find_missing=find_missing_names)
     assert len(clock.sleeps) == 1
 
 
 async def test_missing_name_is_told_after_a_minute() -> None:
     clock = FakeClock()
     async with tls_server("kube.example.com", "192.0.2.7") as (server, _):
+        driver = FakeDriver(servers=(server,))
         with pytest.raises(UnavailableError, match=r"'alpha' serves no certificate for 2001:db8::7 after 60 s"):
-            await wait_for_names(PLANE, ca=ALPHA.ca.cert_pem, driver=FakeDriver(servers=(server,)), clock=clock)
+            await wait_for_names(
+                PLANE, ca=ALPHA.ca.cert_pem, driver=driver, clock=clock, find_missing=find_missing_names
+            )
     assert clock.seconds >= 60
 
 
 async def test_plane_without_added_names_is_not_asked() -> None:
     clock = FakeClock()
-    await wait_for_names(tenant_plane(), ca=ALPHA.ca.cert_pem, driver=FakeDriver(), clock=clock)
+    plane = tenant_plane()
+    await wait_for_names(plane, ca=ALPHA.ca.cert_pem, driver=FakeDriver(), clock=clock, find_missing=find_missing_names)
     assert clock.sleeps == []
 
 
 async def test_server_that_does_not_answer_or_has_another_authority_lacks_all_names() -> None:
     async with tls_server(*ADDED) as (server, _):
         names = ("kube.example.com",)
-        assert await missing_names(server, ca=ALPHA.front_proxy_ca.cert_pem, names=names) == {"kube.example.com"}
-        assert await missing_names(server, ca=ALPHA.ca.cert_pem, names=names) == frozenset()
-    assert await missing_names(server, ca=ALPHA.ca.cert_pem, names=names) == {"kube.example.com"}
+        assert await find_missing_names(server, ca=ALPHA.front_proxy_ca.cert_pem, names=names) == {"kube.example.com"}
+        assert await find_missing_names(server, ca=ALPHA.ca.cert_pem, names=names) == frozenset()
+    assert await find_missing_names(server, ca=ALPHA.ca.cert_pem, names=names) == {"kube.example.com"}

@@ -299,6 +299,7 @@ async def test_compute_pods_reach_the_ready_pods_and_not_the_service(world: Mana
         await wait_until(lambda: listener.moved == ["alpha"])
         found = await driver.api_server_endpoints("alpha", world.local, endpoint=endpoint)
         assert found == [ServerEndpoint("10.2.0.6", 6443), ServerEndpoint("10.2.0.7", 6443)]
+        assert await driver.running_servers("alpha", endpoint=endpoint) == found
         world.publish_pods("api", "10.2.0.7", ready=False)
         await wait_until(lambda: listener.moved == ["alpha", "alpha"])
         assert await driver.api_server_endpoints("alpha", world.local, endpoint=endpoint) == []

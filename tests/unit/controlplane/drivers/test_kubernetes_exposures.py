@@ -113,6 +113,15 @@ async def test_node_port_with_a_hostname_needs_no_address(world: ManagementWorld
     assert client_peers(world) == ["0.0.0.0/0", "::/0"]
 
 
+async def test_address_is_published_only_once_the_api_server_has_its_certificate(world: ManagementWorld) -> None:
+    world.unserved = frozenset({"alpha.example.org"})
+    with pytest.raises(UnavailableError, match=r"serves no certificate for alpha\.example\.org"):
+        await world.provisioner().provision(exposed(type="NodePort", port=30443, hostname="alpha.example.org"))
+    world.unserved = frozenset()
+    made = await world.provisioner().provision(exposed(type="NodePort", port=30443, hostname="alpha.example.org"))
+    assert made.publication.url == "https://alpha.example.org:30443"
+
+
 async def test_ingress_passes_tls_through(world: ManagementWorld) -> None:
     wanted = exposed(type="Ingress", hostname="alpha.example.org", ingress_class="nginx")
     made = await world.provisioner().provision(wanted)
