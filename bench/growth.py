@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Final
 
 from bench import procfs
@@ -117,6 +118,9 @@ async def _measure_objects(session: Session, first: SizeFigures) -> list[ObjectC
     before = await measure_platform(platform, seconds=seconds)
     nodes = await measure_nodes(platform, before=before, seconds=seconds)
     session.report("further pods")
+    await asyncio.sleep(_SETTLE)
+    # Deleted nodes cost CPU for a while. Their memory is reused, so it is compared with that before the nodes.
+    before = replace(before, cpu=(await measure_platform(platform, seconds=seconds)).cpu)
     pods = await measure_pods(platform, platform.tenant_places(first.tenants), before=before, seconds=seconds)
     await platform.kill_gateway()
     await platform.start_gateway()
