@@ -120,6 +120,21 @@ def test_lost_replica_and_rolling_restart_fail_no_request(installed: ChartPlatfo
     assert requests.failures == [], f"of {requests.sent}, {requests.retried} retried"
 
 
+def test_deleted_namespace_of_a_control_plane_returns_with_its_data(installed: ChartPlatform, gamma: Cluster) -> None:
+    compute, before = installed.compute, gamma.get("pod", "stays")["metadata"]["uid"]
+    deleted = compute.get("namespace", CONTROL_PLANE)["metadata"]["uid"]
+    compute.kubectl("delete", "namespace", CONTROL_PLANE, "--wait=false")
+    eventually(
+        lambda: (found := compute.find("namespace", CONTROL_PLANE)) and found["metadata"]["uid"] != deleted,
+        what="another namespace",
+    )
+    eventually(lambda: gamma.try_kubectl("get", "pod", "stays").code == 0, what="the control plane answers again")
+    pod = gamma.get("pod", "stays")
+    assert (pod["metadata"]["uid"], pod["status"]["containerStatuses"][0]["restartCount"]) == (before, 0)
+    gamma.apply(pod_manifest("after-deletion", **REAL))
+    gamma.wait_pod("after-deletion")
+
+
 def test_uninstall_keeps_tenants_and_says_so(installed: ChartPlatform, gamma: Cluster) -> None:
     printed = installed.helm("uninstall", RELEASE, "-n", SYSTEM, "--wait")
     assert "tenants.vkgateway.io" in printed
