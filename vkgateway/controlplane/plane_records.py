@@ -142,13 +142,13 @@ class PlaneRecords:
         name = tenant.metadata.name
         same = kept if kept is not None and self._drivers.name_for(kept.driver) == driver else None
         chosen = self._drivers.named(driver)
-        endpoint = await chosen.ensure_endpoint(
+        endpoint = await chosen.endpoints.ensure(
             name,
             requested_port=tenant.spec.api_server.port,
             recorded=ServerEndpoint(same.address, same.port) if same else None,
             assigned_ports=self._store.assigned_ports,
         )
-        publication = await chosen.publish(
+        publication = await chosen.endpoints.publish(
             name,
             tenant.spec.api_server.exposure,
             previous=same.exposure if same else "ClusterIP",

@@ -162,7 +162,7 @@ class Provisioner:
         if kept is None or not kept.objects:
             return None
         driver = self._drivers.assign(name, kept.driver)
-        endpoint = await driver.find_endpoint(name, recorded_port=kept.port)
+        endpoint = await driver.endpoints.find(name, recorded_port=kept.port)
         kubelet_clients = await driver.kubelet_clients(name)
         if endpoint is None or not kubelet_clients:
             return None
@@ -180,7 +180,7 @@ class Provisioner:
         """Return where clients outside the management cluster connect now, without other changes."""
         exposure = tenant.spec.api_server.exposure
         name = tenant.metadata.name
-        return await self._drivers.of(name).publish(name, exposure, previous=exposure.type, endpoint=endpoint)
+        return await self._drivers.of(name).endpoints.publish(name, exposure, previous=exposure.type, endpoint=endpoint)
 
     async def restore_kept_objects(self, tenant: Tenant, *, client: Client, endpoint: ServerEndpoint) -> None:
         """Restore the kept objects of a tenant that serves at `endpoint`, if its admins changed them.

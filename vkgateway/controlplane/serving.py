@@ -74,7 +74,7 @@ async def wait_for_names(
     started = clock.monotonic()
     while True:
         missing: frozenset[str] = frozenset()
-        for server in await driver.running_servers(plane.cluster, endpoint=endpoint):
+        for server in await driver.endpoints.running(plane.cluster, endpoint=endpoint):
             missing |= await find_missing(server, ca=ca, names=plane.added_names)
         if not missing:
             return

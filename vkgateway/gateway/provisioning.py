@@ -92,7 +92,7 @@ class ProvisionedControlPlanes:
         self, tenant: str, cluster: ClusterIdentity, *, listening: Endpoint
     ) -> Collection[Endpoint]:
         """See `sync.network.platform_service.ApiServers`."""
-        found = await self._drivers.of(tenant).api_server_endpoints(
+        found = await self._drivers.of(tenant).endpoints.reachable_from(
             tenant, cluster, endpoint=ServerEndpoint(*listening)
         )
         return [Endpoint(*endpoint) for endpoint in found]

@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from vkgateway.controlplane.credentials import Credentials
-from vkgateway.controlplane.drivers.base import AssignedPorts, DriverListener, NameServers, ServerEndpoint, StepMessages
+from vkgateway.controlplane.drivers.base import (
+    AssignedPorts,
+    DriverListener,
+    NameServers,
+    ServerEndpoint,
+    ServerEndpoints,
+    StepMessages,
+)
 from vkgateway.controlplane.drivers.process.ports import choose_port
 from vkgateway.controlplane.etcd.auth import EtcdAuth
 from vkgateway.controlplane.etcd.client import EtcdClient
@@ -208,9 +215,47 @@ class FakeStore:
         self.records[tenant] = replace(some)
 
 
+class FakeEndpoints:
+    """Endpoints of a fake driver; every port is free."""
+
+    def __init__(self, driver: FakeDriver) -> None:
+        self._driver = driver
+
+    async def ensure(
+        self, tenant: str, *, requested_port: int, recorded: ServerEndpoint | None, assigned_ports: AssignedPorts
+    ) -> ServerEndpoint:
+        if recorded is not None and requested_port in (0, recorded.port):
+            return ServerEndpoint(self._driver.address, recorded.port)
+        assigned = await assigned_ports()
+        port = choose_port(
+            tenant,
+            requested=requested_port,
+            assigned=assigned,
+            address=self._driver.address,
+            can_bind=lambda _address, _port: True,
+        )
+        return ServerEndpoint(self._driver.address, port)
+
+    async def publish(
+        self, tenant: str, exposure: ApiServerExposure, *, previous: ExposureType, endpoint: ServerEndpoint
+    ) -> Publication:
+        return Publication(type=exposure.type)
+
+    async def find(self, tenant: str, *, recorded_port: int) -> ServerEndpoint | None:
+        return ServerEndpoint(self._driver.address, recorded_port)
+
+    async def reachable_from(
+        self, tenant: str, cluster: ClusterIdentity, *, endpoint: ServerEndpoint
+    ) -> Collection[ServerEndpoint]:
+        return (endpoint,)
+
+    async def running(self, tenant: str, *, endpoint: ServerEndpoint) -> Collection[ServerEndpoint]:
+        return self._driver.servers or (endpoint,)
+
+
 @dataclass
 class FakeDriver:
-    """A driver that records its calls and runs nothing; every port is free."""
+    """A driver that records its calls and runs nothing."""
 
     running: dict[str, tuple[ControlPlaneSpec, str]] = field(default_factory=dict)
     starts: int = 0
@@ -222,39 +267,12 @@ class FakeDriver:
 
     step_messages = StepMessages("preparing", "starting", "stopping")
 
+    @property
+    def endpoints(self) -> ServerEndpoints:
+        return FakeEndpoints(self)
+
     async def prepare(self, version: str) -> None:
         """Nothing is missing."""
-
-    async def ensure_endpoint(
-        self, tenant: str, *, requested_port: int, recorded: ServerEndpoint | None, assigned_ports: AssignedPorts
-    ) -> ServerEndpoint:
-        if recorded is not None and requested_port in (0, recorded.port):
-            return ServerEndpoint(self.address, recorded.port)
-        assigned = await assigned_ports()
-        port = choose_port(
-            tenant,
-            requested=requested_port,
-            assigned=assigned,
-            address=self.address,
-            can_bind=lambda _address, _port: True,
-        )
-        return ServerEndpoint(self.address, port)
-
-    async def publish(
-        self, tenant: str, exposure: ApiServerExposure, *, previous: ExposureType, endpoint: ServerEndpoint
-    ) -> Publication:
-        return Publication(type=exposure.type)
-
-    async def find_endpoint(self, tenant: str, *, recorded_port: int) -> ServerEndpoint | None:
-        return ServerEndpoint(self.address, recorded_port)
-
-    async def api_server_endpoints(
-        self, tenant: str, cluster: ClusterIdentity, *, endpoint: ServerEndpoint
-    ) -> Collection[ServerEndpoint]:
-        return (endpoint,)
-
-    async def running_servers(self, tenant: str, *, endpoint: ServerEndpoint) -> Collection[ServerEndpoint]:
-        return self.servers or (endpoint,)
 
     async def run(self, listener: DriverListener) -> None:
         """Nothing changes by itself."""

@@ -74,26 +74,10 @@ class StepMessages(NamedTuple):
     stopping: str
 
 
-class Driver(Protocol):
-    """Runs the control planes of tenants. Every call may be repeated and changes nothing the second time.
+class ServerEndpoints(Protocol):
+    """Where the gateway, compute pods and users reach the API servers of tenants. Every call may be repeated."""
 
-    The provisioner calls `prepare`, `ensure_endpoint` and `start` for a tenant in turn, and `remove` at its end. Calls
-    for different tenants run concurrently. After a restart of the gateway, `find_endpoint` and `kubelet_clients`
-    report what runs. So a driver keeps no state that it cannot read back.
-    """
-
-    @property
-    def name_servers(self) -> NameServers | None:
-        """Name servers of tenants; None if the settings name no forwarder, or the driver runs none."""
-
-    @property
-    def step_messages(self) -> StepMessages:
-        """Sentences for `prepare`, `start` and `remove`."""
-
-    async def prepare(self, version: str) -> None:
-        """Fetch what a Kubernetes version needs; the first call may take minutes."""
-
-    async def ensure_endpoint(
+    async def ensure(
         self, tenant: str, *, requested_port: int, recorded: ServerEndpoint | None, assigned_ports: AssignedPorts
     ) -> ServerEndpoint:
         """Return where the tenant's API server will serve, and reserve that if it is new.
@@ -120,10 +104,10 @@ class Driver(Protocol):
             InputError: the driver has no such exposure.
         """
 
-    async def find_endpoint(self, tenant: str, *, recorded_port: int) -> ServerEndpoint | None:
+    async def find(self, tenant: str, *, recorded_port: int) -> ServerEndpoint | None:
         """Return where the tenant's API server serves, without a change; None if nothing is reserved."""
 
-    async def api_server_endpoints(
+    async def reachable_from(
         self, tenant: str, cluster: ClusterIdentity, *, endpoint: ServerEndpoint
     ) -> Collection[ServerEndpoint]:
         """Return where pods of a compute cluster reach the tenant's API server; none while no replica is ready.
@@ -135,8 +119,32 @@ class Driver(Protocol):
             UnavailableError: the addresses are not known yet.
         """
 
-    async def running_servers(self, tenant: str, *, endpoint: ServerEndpoint) -> Collection[ServerEndpoint]:
+    async def running(self, tenant: str, *, endpoint: ServerEndpoint) -> Collection[ServerEndpoint]:
         """Return where each replica of the tenant's API server answers, which clients reach at `endpoint`."""
+
+
+class Driver(Protocol):
+    """Runs the control planes of tenants. Every call may be repeated and changes nothing the second time.
+
+    The provisioner calls `prepare`, `endpoints.ensure` and `start` for a tenant in turn, and `remove` at its end. Calls
+    for different tenants run concurrently. After a restart of the gateway, `endpoints.find` and `kubelet_clients`
+    report what runs. So a driver keeps no state that it cannot read back.
+    """
+
+    @property
+    def endpoints(self) -> ServerEndpoints:
+        """Where the API servers of this driver are reached."""
+
+    @property
+    def name_servers(self) -> NameServers | None:
+        """Name servers of tenants; None if the settings name no forwarder, or the driver runs none."""
+
+    @property
+    def step_messages(self) -> StepMessages:
+        """Sentences for `prepare`, `start` and `remove`."""
+
+    async def prepare(self, version: str) -> None:
+        """Fetch what a Kubernetes version needs; the first call may take minutes."""
 
     async def start(self, plane: ControlPlaneSpec, *, credentials: Credentials, version: str) -> frozenset[str]:
         """Start or update the components as `plane` describes, and return before they serve.

@@ -20,6 +20,7 @@ from vkgateway.controlplane.drivers.base import (
     DriverListener,
     NameServers,
     ServerEndpoint,
+    ServerEndpoints,
     StepMessages,
 )
 from vkgateway.controlplane.name_server_config import render_corefile, render_hosts_file
@@ -111,28 +112,13 @@ class PodNameServers:
                     objects.pop((tenant, name), None)
 
 
-class PodDriver:
-    """Control planes as pods: files in a Secret, an address per tenant from its Service."""
+class PodEndpoints:
+    """Endpoints of API servers in pods: the address of a Service each."""
 
-    def __init__(
-        self, cluster: FakeCluster, *, registry: str, authorities: Authorities, name_servers: NameServers | None
-    ) -> None:
+    def __init__(self, cluster: FakeCluster) -> None:
         self._cluster = cluster
-        self._registry = registry
-        self._authorities = authorities
-        self._name_servers = name_servers
-        self.is_closed = False
 
-    @property
-    def name_servers(self) -> NameServers | None:
-        return self._name_servers
-
-    step_messages = StepMessages("preparing", "starting", "stopping")
-
-    async def prepare(self, version: str) -> None:
-        """The nodes pull images when pods start."""
-
-    async def ensure_endpoint(
+    async def ensure(
         self, tenant: str, *, requested_port: int, recorded: ServerEndpoint | None, assigned_ports: AssignedPorts
     ) -> ServerEndpoint:
         if requested_port not in (0, PORT):
@@ -148,17 +134,40 @@ class PodDriver:
         """Clients inside the cluster connect to the Service."""
         return Publication()
 
-    async def find_endpoint(self, tenant: str, *, recorded_port: int) -> ServerEndpoint | None:
+    async def find(self, tenant: str, *, recorded_port: int) -> ServerEndpoint | None:
         address = await self._cluster.read_service(tenant, "apiserver")
         return ServerEndpoint(address, recorded_port) if address else None
 
-    async def api_server_endpoints(
+    async def reachable_from(
         self, tenant: str, cluster: ClusterIdentity, *, endpoint: ServerEndpoint
     ) -> Collection[ServerEndpoint]:
         return (endpoint,)
 
-    async def running_servers(self, tenant: str, *, endpoint: ServerEndpoint) -> Collection[ServerEndpoint]:
+    async def running(self, tenant: str, *, endpoint: ServerEndpoint) -> Collection[ServerEndpoint]:
         return (endpoint,)
+
+
+class PodDriver:
+    """Control planes as pods: files in a Secret, an address per tenant from its Service."""
+
+    def __init__(
+        self, cluster: FakeCluster, *, registry: str, authorities: Authorities, name_servers: NameServers | None
+    ) -> None:
+        self._cluster = cluster
+        self._registry = registry
+        self._authorities = authorities
+        self._name_servers = name_servers
+        self.endpoints: ServerEndpoints = PodEndpoints(cluster)
+        self.is_closed = False
+
+    @property
+    def name_servers(self) -> NameServers | None:
+        return self._name_servers
+
+    step_messages = StepMessages("preparing", "starting", "stopping")
+
+    async def prepare(self, version: str) -> None:
+        """The nodes pull images when pods start."""
 
     async def run(self, listener: DriverListener) -> None:
         """Nothing changes by itself."""

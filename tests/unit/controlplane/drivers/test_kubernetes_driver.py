@@ -292,17 +292,17 @@ async def test_compute_pods_reach_the_ready_pods_and_not_the_service(world: Mana
     endpoint = ServerEndpoint(made.address, made.port)
     driver = world.create_driver()
     with pytest.raises(UnavailableError, match="not known yet"):
-        await driver.api_server_endpoints("alpha", world.local, endpoint=endpoint)
+        await driver.endpoints.reachable_from("alpha", world.local, endpoint=endpoint)
     async with running(driver) as listener:
-        assert await driver.api_server_endpoints("alpha", world.local, endpoint=endpoint) == []
+        assert await driver.endpoints.reachable_from("alpha", world.local, endpoint=endpoint) == []
         world.publish_pods("api", "10.2.0.7", "10.2.0.6")
         await wait_until(lambda: listener.moved == ["alpha"])
-        found = await driver.api_server_endpoints("alpha", world.local, endpoint=endpoint)
+        found = await driver.endpoints.reachable_from("alpha", world.local, endpoint=endpoint)
         assert found == [ServerEndpoint("10.2.0.6", 6443), ServerEndpoint("10.2.0.7", 6443)]
-        assert await driver.running_servers("alpha", endpoint=endpoint) == found
+        assert await driver.endpoints.running("alpha", endpoint=endpoint) == found
         world.publish_pods("api", "10.2.0.7", ready=False)
         await wait_until(lambda: listener.moved == ["alpha", "alpha"])
-        assert await driver.api_server_endpoints("alpha", world.local, endpoint=endpoint) == []
+        assert await driver.endpoints.reachable_from("alpha", world.local, endpoint=endpoint) == []
 
 
 async def test_pods_of_another_cluster_cannot_reach_pod_addresses(world: ManagementWorld) -> None:
@@ -319,7 +319,7 @@ async def test_pods_of_another_cluster_cannot_reach_pod_addresses(world: Managem
             (ClusterIdentity("new"), "compute cluster 'new' is not identified yet"),
         ):
             with pytest.raises(UnavailableError, match=reason):
-                await driver.api_server_endpoints("alpha", cluster, endpoint=endpoint)
+                await driver.endpoints.reachable_from("alpha", cluster, endpoint=endpoint)
 
 
 async def test_name_server_answers_at_its_pods(world: ManagementWorld) -> None:

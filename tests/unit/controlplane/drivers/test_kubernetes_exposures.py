@@ -177,7 +177,7 @@ async def test_check_reports_a_changed_address_and_changes_nothing_else(world: M
     wanted = exposed(type="LoadBalancer")
     made = await world.provisioner().provision(wanted)
     set_status(world, SERVICES, "api-published", {"loadBalancer": {"ingress": [{"ip": "192.0.2.7"}]}})
-    endpoint = await world.create_driver().find_endpoint("alpha", recorded_port=6443)
+    endpoint = await world.create_driver().endpoints.find("alpha", recorded_port=6443)
     assert endpoint is not None
     found = await world.provisioner().check_publication(wanted, endpoint=endpoint)
     assert found.url == "https://192.0.2.7:6443"
@@ -190,11 +190,11 @@ async def test_pods_of_another_cluster_reach_the_exposure(world: ManagementWorld
     made = await world.provisioner().provision(tenant())
     endpoint = ServerEndpoint(made.address, made.port)
     with pytest.raises(NotPublishedError, match=r"cluster 'east' cannot reach .* set spec\.apiServer\.exposure\.type"):
-        await driver.api_server_endpoints("alpha", east, endpoint=endpoint)
+        await driver.endpoints.reachable_from("alpha", east, endpoint=endpoint)
     await world.provisioner().provision(exposed(type="LoadBalancer"))
     addresses = [{"ip": "192.0.2.7"}, {"hostname": "lb.example.org"}]
     set_status(world, SERVICES, "api-published", {"loadBalancer": {"ingress": addresses}})
-    found = await driver.api_server_endpoints("alpha", east, endpoint=endpoint)
+    found = await driver.endpoints.reachable_from("alpha", east, endpoint=endpoint)
     assert list(found) == [ServerEndpoint("192.0.2.7", 6443)]
 
 

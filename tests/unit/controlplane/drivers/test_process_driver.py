@@ -68,11 +68,11 @@ async def test_a_template_for_several_replicas_is_refused(tmp_path: Path) -> Non
 
 
 async def test_an_exposure_outside_the_machine_is_refused(tmp_path: Path) -> None:
-    driver, endpoint = DriverFixture(tmp_path).driver, ServerEndpoint("10.0.0.1", 20001)
-    found = await driver.publish("alpha", ApiServerExposure(), previous="ClusterIP", endpoint=endpoint)
+    endpoints, endpoint = DriverFixture(tmp_path).driver.endpoints, ServerEndpoint("10.0.0.1", 20001)
+    found = await endpoints.publish("alpha", ApiServerExposure(), previous="ClusterIP", endpoint=endpoint)
     assert not found.url
     with pytest.raises(InputError, match="the driver process has no exposure NodePort"):
-        await driver.publish("alpha", ApiServerExposure(type="NodePort"), previous="ClusterIP", endpoint=endpoint)
+        await endpoints.publish("alpha", ApiServerExposure(type="NodePort"), previous="ClusterIP", endpoint=endpoint)
 
 
 async def test_start_fails_if_another_program_uses_the_port(tmp_path: Path) -> None:

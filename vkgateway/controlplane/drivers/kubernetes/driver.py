@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
 from dataclasses import replace
 from typing import Final
 
@@ -11,11 +10,11 @@ import structlog
 
 from vkgateway.controlplane.credentials import Credentials
 from vkgateway.controlplane.drivers.base import (
-    AssignedPorts,
     DriverContext,
     DriverListener,
     NameServers,
     ServerEndpoint,
+    ServerEndpoints,
     StepMessages,
 )
 from vkgateway.controlplane.drivers.kubernetes import objects
@@ -23,26 +22,20 @@ from vkgateway.controlplane.drivers.kubernetes.addresses import ServerAddresses
 from vkgateway.controlplane.drivers.kubernetes.applied_objects import AppliedObjects
 from vkgateway.controlplane.drivers.kubernetes.changes import Changes
 from vkgateway.controlplane.drivers.kubernetes.cluster import (
-    read_endpoint,
     read_failure,
     read_secret,
 )
+from vkgateway.controlplane.drivers.kubernetes.endpoints import PodEndpoints
 from vkgateway.controlplane.drivers.kubernetes.mounted_files import MountedFiles
 from vkgateway.controlplane.drivers.kubernetes.name_servers import PodNameServers
-from vkgateway.controlplane.drivers.kubernetes.names import API_SERVER, CONTROL_PLANE, FILES, MOUNT, PORT, pod_selector
+from vkgateway.controlplane.drivers.kubernetes.names import CONTROL_PLANE, FILES, MOUNT, PORT, pod_selector
 from vkgateway.controlplane.drivers.kubernetes.namespaces import ControlPlaneNamespaces
 from vkgateway.controlplane.drivers.kubernetes.parameters import Parameters, parse_parameters
-from vkgateway.controlplane.drivers.kubernetes.publisher import Publisher
 from vkgateway.controlplane.drivers.kubernetes.pull_secrets import pull_secret_copies
 from vkgateway.controlplane.plane import ControlPlaneSpec
 from vkgateway.controlplane.plane_files import Authorities, PlaneFiles, render_plane_files
-from vkgateway.controlplane.publication import Publication
-from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
-from vkgateway.model.api import ApiServerExposure, ExposureType
-from vkgateway.model.clusters import ClusterIdentity
-from vkgateway.model.errors import UnavailableError
 
 _log = structlog.get_logger(__name__)
 
@@ -111,8 +104,9 @@ class KubernetesDriver:
         self._namespaces = ControlPlaneNamespaces(client, applied, prefix=parameters.namespace_prefix, clock=clock)
         self._changes = changes
         self._gateway = gateway
-        self._publisher = Publisher(client, applied)
-        self._published: dict[str, Publication] = {}
+        self.endpoints: ServerEndpoints = PodEndpoints(
+            client, addresses=addresses, applied=applied, namespaces=self._namespaces, changes=changes
+        )
         self._name_servers = name_servers
         self._clock = clock
 
@@ -129,62 +123,6 @@ class KubernetesDriver:
 
     async def prepare(self, version: str) -> None:
         """Do nothing: the nodes pull images when pods start."""
-
-    async def ensure_endpoint(
-        self,
-        tenant: str,
-        *,
-        requested_port: int,
-        recorded: ServerEndpoint | None,
-        assigned_ports: AssignedPorts,  # noqa: ARG002 - each tenant has an address, so ports cannot conflict
-    ) -> ServerEndpoint:
-        """See `Driver`: the address of the tenant's Service, and the requested port or 6443."""
-        port = requested_port or (recorded.port if recorded is not None else PORT)
-        namespace = await self._namespaces.ensure(tenant)
-        service = objects.api_server_service(tenant, namespace=namespace, port=port)
-        endpoint = await self.find_endpoint(tenant, recorded_port=port)
-        if endpoint is None and recorded is not None and recorded.address:
-            await self._restore_address(service, recorded.address)
-        await self._objects.apply([service])
-        if endpoint is None or endpoint.port != port:
-            endpoint = await self.find_endpoint(tenant, recorded_port=port)
-        if endpoint is None:
-            raise UnavailableError(f"Service {namespace}/{API_SERVER} has no address yet")
-        return endpoint
-
-    async def publish(
-        self, tenant: str, exposure: ApiServerExposure, *, previous: ExposureType, endpoint: ServerEndpoint
-    ) -> Publication:
-        """See `Driver` and `Publisher`."""
-        found = await self._publisher.publish(
-            tenant, exposure, previous=previous, namespace=self._namespaces.name_for(tenant), port=endpoint.port
-        )
-        if self._published.get(tenant) != found:  # other clusters reach the servers elsewhere
-            self._published[tenant] = found
-            self._changes.addresses_changed(tenant)
-        return found
-
-    async def find_endpoint(self, tenant: str, *, recorded_port: int) -> ServerEndpoint | None:  # noqa: ARG002 - the Service has the port
-        """See `Driver`."""
-        return await read_endpoint(self._client, API_SERVER, namespace=self._namespaces.name_for(tenant))
-
-    async def api_server_endpoints(
-        self,
-        tenant: str,
-        cluster: ClusterIdentity,
-        *,
-        endpoint: ServerEndpoint,  # noqa: ARG002 - the address of the Service, which an EndpointSlice must not contain
-    ) -> Collection[ServerEndpoint]:
-        """See `Driver`: the addresses of the ready pods, or for other clusters those of the exposure."""
-        namespace = self._namespaces.name_for(tenant)
-        if await self._addresses.is_management(cluster):
-            return await self._addresses.endpoints_for(cluster, namespace=namespace, service=API_SERVER)
-        return await self._publisher.outside_endpoints(tenant, cluster, namespace=namespace)
-
-    async def running_servers(self, tenant: str, *, endpoint: ServerEndpoint) -> Collection[ServerEndpoint]:
-        """See `Driver`: the ready pods, or the Service while none is known."""
-        ready = self._addresses.ready_endpoints(namespace=self._namespaces.name_for(tenant), service=API_SERVER)
-        return ready or (endpoint,)
 
     async def start(self, plane: ControlPlaneSpec, *, credentials: Credentials, version: str) -> frozenset[str]:
         """Apply the files and the Deployment. A change of what a component reads only at start replaces the pod."""
@@ -245,15 +183,6 @@ class KubernetesDriver:
 
     async def close(self) -> None:
         """Do nothing: the gateway closes the client."""
-
-    async def _restore_address(self, service: objects.Document, address: str) -> None:
-        """Create a Service that was deleted at its former address, which certificates and kubeconfigs contain."""
-        addressed = service | {"spec": {**service["spec"], "clusterIP": address}}
-        try:
-            await self._objects.apply([addressed])
-        except errors.Invalid as error:
-            namespace = service["metadata"]["namespace"]
-            _log.warning("the API server gets another address", namespace=namespace, former=address, why=error.message)
 
     async def _read_files(self, tenant: str) -> PlaneFiles:
         return PlaneFiles(MOUNT, await read_secret(self._client, FILES, namespace=self._namespaces.name_for(tenant)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -11,25 +11,23 @@ import msgspec
 from vkgateway.controlplane.components import PROGRAMS
 from vkgateway.controlplane.credentials import Credentials
 from vkgateway.controlplane.drivers.base import (
-    AssignedPorts,
     DriverContext,
     DriverListener,
     NameServers,
-    ServerEndpoint,
+    ServerEndpoints,
     StepMessages,
 )
+from vkgateway.controlplane.drivers.process.endpoints import MachineEndpoints
 from vkgateway.controlplane.drivers.process.interfaces import ProgramResolver, Supervisor
 from vkgateway.controlplane.drivers.process.name_servers import ProcessNameServers
 from vkgateway.controlplane.drivers.process.plane_directory import PlaneDirectories
-from vkgateway.controlplane.drivers.process.ports import PortCheck, choose_port, is_port_free, require_free
+from vkgateway.controlplane.drivers.process.ports import PortCheck, is_port_free, require_free
 from vkgateway.controlplane.drivers.process.process_specs import component_process
 from vkgateway.controlplane.drivers.process.programs import ProgramVersions
 from vkgateway.controlplane.plane import COMPONENTS, ControlPlaneSpec
 from vkgateway.controlplane.plane_files import Authorities
-from vkgateway.controlplane.publication import Publication
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
-from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION, ApiServerExposure, ExposureType
-from vkgateway.model.clusters import ClusterIdentity
+from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
 from vkgateway.model.errors import InputError
 from vkgateway.programs.supervisor.client import SupervisorClient
 from vkgateway.programs.supervisor.spec import SupervisorPaths
@@ -104,7 +102,7 @@ class ProcessDriver:
         can_bind: PortCheck = is_port_free,
     ) -> None:
         self._data_dir = data_dir
-        self._address = address
+        self.endpoints: ServerEndpoints = MachineEndpoints(address, can_bind=can_bind)
         self._supervisor = supervisor
         self._programs = programs
         self._directories = PlaneDirectories(data_dir / "tenants", authorities=authorities, clock=clock)
@@ -120,55 +118,6 @@ class ProcessDriver:
     async def prepare(self, version: str) -> None:
         """Find or build the programs of that version."""
         await self._resolve_programs(version)
-
-    async def ensure_endpoint(
-        self, tenant: str, *, requested_port: int, recorded: ServerEndpoint | None, assigned_ports: AssignedPorts
-    ) -> ServerEndpoint:
-        """See `Driver`: the recorded port stays until the spec requests another one."""
-        if recorded is not None and requested_port in (0, recorded.port):
-            return ServerEndpoint(self._address, recorded.port)
-        port = choose_port(
-            tenant,
-            requested=requested_port,
-            assigned=await assigned_ports(),
-            address=self._address,
-            can_bind=self._can_bind,
-        )
-        return ServerEndpoint(self._address, port)
-
-    async def publish(
-        self,
-        tenant: str,  # noqa: ARG002 - the API server serves at the machine's address in any case
-        exposure: ApiServerExposure,
-        *,
-        previous: ExposureType,  # noqa: ARG002 - nothing to delete
-        endpoint: ServerEndpoint,  # noqa: ARG002 - as before
-    ) -> Publication:
-        """See `Driver`. Raises InputError for every type but ClusterIP."""
-        if exposure.type != "ClusterIP":
-            raise InputError(
-                f"spec.apiServer.exposure.type: the driver process has no exposure {exposure.type}",
-                hint="API servers serve at the gateway's machine. Remove the exposure, or use the driver kubernetes.",
-            )
-        return Publication()
-
-    async def find_endpoint(self, tenant: str, *, recorded_port: int) -> ServerEndpoint | None:  # noqa: ARG002 - all share an address
-        """See `Driver`."""
-        return ServerEndpoint(self._address, recorded_port)
-
-    async def api_server_endpoints(
-        self,
-        tenant: str,  # noqa: ARG002 - the gateway and all pods use the same address
-        cluster: ClusterIdentity,  # noqa: ARG002
-        *,
-        endpoint: ServerEndpoint,
-    ) -> Collection[ServerEndpoint]:
-        """See `Driver`."""
-        return (endpoint,)
-
-    async def running_servers(self, tenant: str, *, endpoint: ServerEndpoint) -> Collection[ServerEndpoint]:  # noqa: ARG002 - there is one
-        """See `Driver`."""
-        return (endpoint,)
 
     async def start(self, plane: ControlPlaneSpec, *, credentials: Credentials, version: str) -> frozenset[str]:
         """Write the files and start all processes at once; the clients wait for the API server themselves."""
