@@ -25,15 +25,18 @@ class Datastore(Protocol):
 class DatastoreReadiness:
     """Check of the datastore every 30 seconds, or every two after a failure.
 
-    With `enable_auth`, it enables etcd's users and roles, and the datastore is not ready before. Without it, the
-    datastore counts as ready until the first check, so that a restarted gateway is ready without a request to etcd.
+    With `enable_auth`, it enables etcd's users and roles, and the datastore is not ready before. Otherwise, with
+    `ready_unchecked`, the datastore counts as ready until the first check, so that a restarted gateway is ready without
+    a request to etcd.
     """
 
-    def __init__(self, datastore: Datastore, *, enable_auth: bool, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self, datastore: Datastore, *, enable_auth: bool, ready_unchecked: bool = False, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
         self._datastore = datastore
         self._enable_auth = enable_auth
         self._clock = clock
-        self._problem = "not checked yet" if enable_auth else ""
+        self._problem = "" if ready_unchecked and not enable_auth else "not checked yet"
 
     def problem(self) -> str:
         """Return why the datastore is not ready; empty if it is."""
@@ -41,7 +44,7 @@ class DatastoreReadiness:
 
     async def run(self) -> None:
         """Check until cancelled."""
-        if not self._enable_auth:
+        if not self._problem:
             await self._clock.sleep(RETRY_SECONDS)
         while True:
             await self.check_datastore()
