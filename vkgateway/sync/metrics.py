@@ -20,6 +20,9 @@ WORK_SECONDS: Final = Histogram(
 RETRIES: Final = Counter(
     "vkgateway_work_retries", "Failed reconcile requests that are retried, by kind of failure.", ["reason"]
 )
+DEFECT: Final = "defect"
+"""Kind of failure that is a bug."""
+RETRIES.labels(DEFECT)  # exported from the start: `increase` of a series that starts with 1 is 0
 FORWARDED: Final = Counter("vkgateway_pods_forwarded", "Pods created in a compute cluster.", ["tenant"])
 MIRRORED: Final = Counter("vkgateway_pod_statuses_mirrored", "Statuses of pods written to the tenant.", ["tenant"])
 FAILED: Final = Counter(

@@ -24,7 +24,7 @@ from vkgateway.sync.admission.start_meter import StartMeter
 from vkgateway.sync.admission.tenant_admission import TenantAdmission
 from vkgateway.sync.arbiter_metrics import forget_tenant
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.metrics import RETRIES
+from vkgateway.sync.metrics import DEFECT, RETRIES
 from vkgateway.sync.views.pods import ComputePodView
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ class Arbitration:
             await self._run_cycle()
         except Exception:
             log.exception("scheduling cycle failed; it is retried")
-            RETRIES.labels("defect").inc()
+            RETRIES.labels(DEFECT).inc()
             self.cycle_trigger.set_within(_AFTER_DEFECT)
 
     def _is_ready(self) -> bool:

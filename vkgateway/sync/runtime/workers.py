@@ -11,7 +11,7 @@ import structlog
 from vkgateway.kube.errors import ApiError
 from vkgateway.kube.workqueue import FairQueue, run_workers
 from vkgateway.model.errors import ConflictError, UnavailableError
-from vkgateway.sync.metrics import RETRIES, request_seconds
+from vkgateway.sync.metrics import DEFECT, RETRIES, request_seconds
 from vkgateway.sync.runtime.requests import ReconcileRequest, RequestQueue
 
 log = structlog.get_logger(__name__)
@@ -77,7 +77,7 @@ class WorkerPool:
             if tenant in self._tenants:
                 raise
         except Exception as error:
-            RETRIES.labels(type(error).__name__ if isinstance(error, ApiError) else "defect").inc()
+            RETRIES.labels(type(error).__name__ if isinstance(error, ApiError) else DEFECT).inc()
             if tenant not in self._tenants:
                 log.info("request ended with its tenant", tenant=tenant, request=request, error=str(error))
                 return
