@@ -44,6 +44,9 @@ disabled_plugins = [
   snapshotter = {{ snapshotter | tojson }}
   [plugins.'io.containerd.cri.v1.images'.pinned_images]
     sandbox = {{ pause | tojson }}
+  [plugins.'io.containerd.cri.v1.images'.registry]
+    # A hosts.toml in DIR/HOST:PORT sets the authority, the mirrors or plain HTTP of a registry.
+    config_path = {{ registries | tojson }}
 
 [plugins.'io.containerd.cri.v1.runtime']
   # Lowering the score of a process is refused in many containers and virtual machines.
@@ -114,6 +117,7 @@ def containerd_config(options: RealNodeOptions, *, runc: Path, plugins: Path, sn
         socket=CONTAINERD_SOCKET,
         snapshotter=snapshotter,
         pause=PAUSE_IMAGE,
+        registries=str(options.folders.registries_dir),
         shim=str(options.programs["containerd-shim-runc-v2"]),
         runc=str(runc),
         plugins=str(plugins),

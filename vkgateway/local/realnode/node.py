@@ -51,6 +51,7 @@ class RealNode:
             folders.pki_dir,
             folders.images_dir,
             folders.containerd_dir,
+            folders.registries_dir,
             folders.kubelet_dir,
             folders.sysctl_dir,
         ):

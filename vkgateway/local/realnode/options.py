@@ -128,6 +128,11 @@ class NodeFolders:
         return self.root / "containerd"
 
     @property
+    def registries_dir(self) -> Path:
+        """Directory of the user's settings of registries: `HOST:PORT/hosts.toml`; read at each pull."""
+        return self.root / "registries"
+
+    @property
     def kubelet_dir(self) -> Path:
         """The node's /var/lib/kubelet."""
         return self.root / "kubelet"

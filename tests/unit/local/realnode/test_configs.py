@@ -30,6 +30,9 @@ def test_containerd_keeps_its_data_in_the_nodes_folder(options: RealNodeOptions)
     assert config["version"] == 3
     assert config["root"] == str(options.directory / "containerd")
     assert config["plugins"]["io.containerd.cri.v1.runtime"]["cni"]["conf_dir"] == str(options.directory / "config/cni")
+    # One directory: containerd pulls with the transfer service, which takes a list of directories for a name.
+    registries = config["plugins"]["io.containerd.cri.v1.images"]["registry"]["config_path"]
+    assert registries == str(options.directory / "registries")
 
 
 def test_containerd_runs_runc_by_its_path_without_systemd() -> None:
