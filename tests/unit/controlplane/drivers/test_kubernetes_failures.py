@@ -29,8 +29,8 @@ async def world(tmp_path: Path) -> AsyncIterator[ManagementWorld]:
             "pod server-0 is not scheduled: 0/3 nodes are available",
         ),
         (
-            {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image x"}},
-            "apiserver cannot start: ImagePullBackOff: Back-off pulling image x",
+            {"waiting": {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "x": ErrImagePull: x: 401'}},
+            "apiserver cannot start: ImagePullBackOff: x: 401; check registry, imageDigests and imagePullSecrets",
         ),
         (
             {

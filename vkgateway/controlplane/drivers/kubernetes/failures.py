@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -10,6 +11,9 @@ from vkgateway.model.objects import Condition, Meta, find_condition
 
 _STARTING = frozenset({"", "ContainerCreating", "PodInitializing"})
 """Reasons of a waiting container that say only that its start takes time."""
+_IMAGE_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName"})
+_BACK_OFF = re.compile(r'^Back-off pulling image "[^"]*": ErrImagePull: ')
+"""What the kubelet puts before the error of the last pull."""
 _REPEATED = 3
 """Count from which a warning is no transient one, such as about a Secret that the kubelet does not know yet."""
 _ALLOWED_RESTARTS = 3
@@ -117,11 +121,17 @@ def _start_failure(pod: Pod) -> str:
         waiting = container.state.waiting
         ended = container.state.terminated or container.last_state.terminated
         if waiting is not None and waiting.reason not in _STARTING | {"CrashLoopBackOff"}:
-            return f"{container.name} cannot start: {waiting.reason}: {_last_line(waiting.message)}"
+            return f"{container.name} cannot start: {waiting.reason}: {_waiting_sentence(waiting)}"
         is_crashing = waiting is not None and waiting.reason == "CrashLoopBackOff"
         if ended is not None and is_crashing and _counts_as_failure(container):
             return _crash_sentence(container.name, ended)
     return ""
+
+
+def _waiting_sentence(waiting: Waiting) -> str:
+    if waiting.reason in _IMAGE_REASONS:
+        return f"{_BACK_OFF.sub('', _last_line(waiting.message))}; check registry, imageDigests and imagePullSecrets"
+    return _last_line(waiting.message)
 
 
 def _crash_sentence(name: str, ended: Terminated) -> str:
