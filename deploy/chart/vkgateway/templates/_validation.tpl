@@ -35,6 +35,7 @@
 {{- if .Values.etcd.enabled -}}
 {{- include "vkgateway.checkEtcd" . -}}
 {{- end -}}
+{{- include "vkgateway.checkSecrets" . -}}
 {{- end -}}
 
 {{/* Refuse to replace definitions by older ones: objects with new fields would lose them. */}}
@@ -76,6 +77,29 @@
 {{- end -}}
 {{- else if and $etcd.persistence.enabled (not $etcd.persistence.storageClass) -}}
 {{- include "vkgateway.checkDefaultStorageClass" . -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Refuse Secrets that do not exist or lack keys: pods would wait for them. `helm template` cannot look them up. */}}
+{{- define "vkgateway.checkSecrets" -}}
+{{- if lookup "v1" "Namespace" "" "kube-system" -}}
+{{- range .Values.imagePullSecrets -}}
+{{- if not (lookup "v1" "Secret" $.Release.Namespace .name) -}}
+{{- fail (printf "Secret %s of imagePullSecrets does not exist. Create it: kubectl create secret docker-registry %s --namespace %s --docker-server=HOST --docker-username=USER --docker-password=PASSWORD" .name .name $.Release.Namespace) -}}
+{{- end -}}
+{{- end -}}
+{{- with .Values.datastore.existingSecret -}}
+{{- $create := printf "kubectl create secret generic %s --namespace %s --from-file=ca.crt --from-file=ca.key --from-file=tls.crt --from-file=tls.key" . $.Release.Namespace -}}
+{{- $found := lookup "v1" "Secret" $.Release.Namespace . -}}
+{{- if not $found -}}
+{{- fail (printf "Secret %s of datastore.existingSecret does not exist. Create it: %s" . $create) -}}
+{{- end -}}
+{{- range list "ca.crt" "ca.key" "tls.crt" "tls.key" -}}
+{{- if not (index ($found.data | default dict) .) -}}
+{{- fail (printf "Secret %s of datastore.existingSecret has no key %s. Delete it, and create it again: %s" $found.metadata.name . $create) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 
