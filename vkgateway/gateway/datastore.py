@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Self
 import structlog
 
 from vkgateway.controlplane.etcd.endpoints import ClientTls, grpc_targets
+from vkgateway.controlplane.etcd.errors import EtcdAuthDisabled
 from vkgateway.controlplane.etcd.quota import QuotaController, StoreUsage
-from vkgateway.controlplane.etcd.tenancy import Tenancy
-from vkgateway.controlplane.pki import Authority, is_matching_pair
+from vkgateway.controlplane.etcd.tenancy import ROOT_CERTIFICATE_HINT, ROOT_USER, Tenancy
+from vkgateway.controlplane.pki import Authority, common_name, is_matching_pair
 from vkgateway.gateway.background import background_task
 from vkgateway.gateway.config import Datastore
 from vkgateway.gateway.managed_certificates import ManagedCertificates
@@ -63,7 +64,10 @@ class LazyDatastore:
             cert, key = read_file(settings.cert, "datastore.cert"), read_file(settings.key, "datastore.key")
             return ClientTls(ca=authority.cert_pem, cert=cert, key=key)
 
-        return cls(settings.endpoints, tls=read_tls(), read_tls=read_tls, gate=gate)
+        tls = read_tls()
+        if not is_matching_pair(tls.cert, tls.key):
+            raise InputError("datastore.key is not the key of datastore.cert", hint="Set both to files of one pair.")
+        return cls(settings.endpoints, tls=tls, read_tls=read_tls, gate=gate)
 
     async def __aenter__(self) -> Self:
         return self
@@ -80,10 +84,18 @@ class LazyDatastore:
             EtcdError: etcd does not answer, or refuses.
         """
         tenancy, _ = await self._ensure_open()
-        if enable:
+        user = common_name(self._tls.cert)
+        if enable and user == ROOT_USER:
             await tenancy.ensure_root()
-        else:
+            return
+        try:
             await tenancy.require_auth()
+        except EtcdAuthDisabled as error:
+            if not enable:
+                raise
+            # The gateway would lock itself out.
+            problem = f"datastore.enableAuth: the common name of the gateway's client certificate is {user!r}"
+            raise EtcdAuthDisabled(problem, hint=ROOT_CERTIFICATE_HINT) from error
 
     async def ensure_tenant(self, tenant: str) -> bool:
         """See `provisioner.Datastore`."""

@@ -187,6 +187,7 @@ def test_errors_are_distinguished_by_their_message(code: str, details: str, kind
         ("Tls handshake failed: CERTIFICATE_VERIFY_FAILED: unable to get local issuer certificate", "did not sign"),
         ("Custom verification check failed: Hostname Verification Check failed.", "lacks this name"),
         ("Unwrap failed (TSI_DATA_CORRUPTED)", "rejects the gateway's client certificate"),
+        ("Tls handshake failed: SSL_ERROR_SSL: WRONG_VERSION_NUMBER", "does not speak TLS"),
         ("etcdserver: request timed out", "lost its quorum"),
     ],
 )
@@ -195,6 +196,7 @@ def test_unavailable_etcd_is_explained(details: str, reason: str) -> None:
     assert type(error) is errors.EtcdUnavailable
     assert str(error).startswith("etcd at x:2379 is unavailable: ")
     assert reason in str(error)
+    assert error.hint
 
 
 @pytest.mark.parametrize("endpoint", ["http://127.0.0.1:2379", "127.0.0.1:2379", "https://"])

@@ -18,6 +18,7 @@ from vkgateway.controlplane.etcd.pb import etcd_pb2 as pb
 from vkgateway.controlplane.pki import Authority, KeyPair, cert_fingerprint
 from vkgateway.gateway.config import Datastore
 from vkgateway.gateway.datastore import LazyDatastore
+from vkgateway.model.errors import InputError
 
 NOW = datetime.datetime.now(datetime.UTC)
 
@@ -99,6 +100,23 @@ async def test_renewal_replaces_expired_certificate(etcd: Etcd, tmp_path: Path) 
     async with LazyDatastore.from_settings(_settings(etcd, tmp_path), authority=etcd.authority) as datastore:
         etcd.authority.issue("root", client=True).write(tmp_path, "root")
         await _ask(datastore)
+
+
+async def test_users_and_roles_are_not_enabled_with_the_certificate_of_another_user(etcd: Etcd, tmp_path: Path) -> None:
+    """The gateway would lock itself out."""
+    etcd.authority.issue("alice", client=True).write(tmp_path, "root")
+    async with LazyDatastore.from_settings(_settings(etcd, tmp_path), authority=etcd.authority) as datastore:
+        with pytest.raises(EtcdAuthDisabled, match="'alice'") as refused:
+            await datastore.require_auth(enable=True)
+    assert "common name is root" in refused.value.hint
+
+
+async def test_pair_that_does_not_match_is_refused(etcd: Etcd, tmp_path: Path) -> None:
+    for name in ("crt", "key"):
+        pair = etcd.authority.issue("root", client=True)
+        (tmp_path / f"root.{name}").write_bytes(pair.cert_pem if name == "crt" else pair.key_pem)
+    with pytest.raises(InputError, match=r"datastore\.key is not the key of datastore\.cert"):
+        LazyDatastore.from_settings(_settings(etcd, tmp_path), authority=etcd.authority)
 
 
 @pytest.mark.parametrize("broken", ["half", "torn", "gone"])

@@ -9,7 +9,7 @@ import pytest
 
 from tests.fakes.clock import FakeClock
 from tests.unit.controlplane.fakes import FakeEtcd
-from vkgateway.controlplane.etcd.errors import EtcdAuthDisabled, EtcdUnavailable
+from vkgateway.controlplane.etcd.errors import EtcdAuthDisabled, EtcdNotFound, EtcdUnavailable
 from vkgateway.controlplane.etcd.tenancy import Tenancy
 from vkgateway.gateway.datastore_readiness import CHECK_SECONDS, RETRY_SECONDS, DatastoreReadiness
 
@@ -74,3 +74,16 @@ async def test_tenant_is_refused_with_same_sentence() -> None:
     with pytest.raises(EtcdAuthDisabled, match="no users and roles") as caught:
         await Tenancy(FakeEtcd(enabled=False)).ensure_tenant("a")
     assert "datastore.enableAuth" in caught.value.hint
+
+
+async def test_user_that_etcd_does_not_know_is_reported_with_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    etcd = FakeEtcd()
+
+    async def status() -> bool:
+        raise EtcdNotFound("etcdserver: user name not found")
+
+    monkeypatch.setattr(etcd.auth, "is_enabled", status)
+    readiness = DatastoreReadiness(Datastore(etcd), enable_auth=False)
+    await readiness.check_datastore()
+    assert "no user for the gateway's client certificate" in readiness.problem()
+    assert "common name is root" in readiness.problem()

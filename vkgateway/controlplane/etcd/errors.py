@@ -77,26 +77,43 @@ _ERRORS_BY_MESSAGE: tuple[tuple[str, type[EtcdError]], ...] = (
 _UNAVAILABLE = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED"})
 
 
-# Parts of gRPC's descriptions of connections that could not be established, with the reason for people.
-_CONNECTION_PROBLEMS: tuple[tuple[str, str], ...] = (
-    ("CERTIFICATE_VERIFY_FAILED", "the CA in the gateway's settings did not sign etcd's certificate"),
-    ("Hostname Verification Check failed", "etcd's certificate lacks this name or address"),
-    ("TSI_DATA_CORRUPTED", "etcd rejects the gateway's client certificate; another CA signed it, or it has expired"),
-    ("Connection refused", "connection refused"),
-    ("Domain name not found", "the name does not resolve"),
-    ("errors resolving", "the name does not resolve"),
-    ("Handshake read failed", "no answer to the TLS handshake"),
-    ("DEADLINE_EXCEEDED", "no answer in time"),
-    ("Deadline Exceeded", "no answer in time"),
-    ("etcdserver: request timed out", "no answer in time; it may have lost its quorum"),
-    ("etcdserver: no leader", "it has no leader"),
+_CHECK_ENDPOINTS = "Check datastore.endpoints, and that etcd runs"
+_CHECK_ROUTES = "Check etcd, and the routes and firewalls to it"
+
+# Parts of gRPC's descriptions of connections that could not be established, with the reason for people and the way out.
+_CONNECTION_PROBLEMS: tuple[tuple[str, str, str], ...] = (
+    (
+        "CERTIFICATE_VERIFY_FAILED",
+        "the CA in the gateway's settings did not sign etcd's certificate",
+        "Set datastore.ca to the CA of etcd's certificate",
+    ),
+    (
+        "Hostname Verification Check failed",
+        "etcd's certificate lacks this name or address",
+        "Issue a certificate with it, or set datastore.endpoints to a name in the certificate",
+    ),
+    (
+        "TSI_DATA_CORRUPTED",
+        "etcd rejects the gateway's client certificate; another CA signed it, it is not for clients, or it has expired",
+        "Issue datastore.cert with the CA that etcd trusts",
+    ),
+    ("WRONG_VERSION_NUMBER", "it does not speak TLS", "Start etcd with --cert-file and --client-cert-auth"),
+    ("Connection refused", "connection refused", _CHECK_ENDPOINTS),
+    ("Domain name not found", "the name does not resolve", _CHECK_ENDPOINTS),
+    ("errors resolving", "the name does not resolve", _CHECK_ENDPOINTS),
+    ("Handshake read failed", "no answer to the TLS handshake", _CHECK_ROUTES),
+    ("DEADLINE_EXCEEDED", "no answer in time", _CHECK_ROUTES),
+    ("Deadline Exceeded", "no answer in time", _CHECK_ROUTES),
+    ("etcdserver: request timed out", "no answer in time; it may have lost its quorum", "Check etcd's members"),
+    ("etcdserver: no leader", "it has no leader", "Check etcd's members"),
 )
 
 
 def error_for(code: str, details: str, *, what: str, target: str) -> EtcdError:
     """Return the error for a gRPC status; `what` names the request (`UserAdd`), `target` the endpoint (HOST:PORT)."""
     if code in _UNAVAILABLE:  # first: gRPC's own texts, such as "Domain name not found", resemble etcd's
-        reason = next((text for words, text in _CONNECTION_PROBLEMS if words in details), details or code)
-        return EtcdUnavailable(f"etcd at {target} is unavailable: {reason} ({what})")
+        known = ((reason, hint) for words, reason, hint in _CONNECTION_PROBLEMS if words in details)
+        reason, hint = next(known, (details or code, ""))
+        return EtcdUnavailable(f"etcd at {target} is unavailable: {reason} ({what})", hint=hint)
     kind = next((kind for words, kind in _ERRORS_BY_MESSAGE if words in details), EtcdError)
     return kind(f"etcd did not do {what} at {target}: {details or code}")

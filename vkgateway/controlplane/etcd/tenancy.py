@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from vkgateway.controlplane.etcd.errors import EtcdAuthDisabled, EtcdError, EtcdExists, EtcdNotFound
+from vkgateway.controlplane.etcd.errors import EtcdAuthDisabled, EtcdDenied, EtcdError, EtcdExists, EtcdNotFound
 from vkgateway.controlplane.etcd.ranges import KeyRange
 from vkgateway.model.names import tenant_etcd_prefix
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # many modules import this one without etcd, and gRPC takes l
     from vkgateway.controlplane.etcd.client import EtcdClient
 
 ROOT_USER = "root"
+ROOT_CERTIFICATE_HINT = "Set datastore.cert to a certificate of etcd's user root: its common name is root"
 COMPUTE_USER = "compute"
 COMPUTE_PREFIX = "/compute"
 
@@ -49,7 +50,7 @@ class Tenancy:
         The caller's certificate must be that of `root`. Before this call, any certificate of etcd's CA can read all
         keys, so no other may be issued earlier.
         """
-        if await self._auth.is_enabled():
+        if await self._is_enabled():
             return
         async with self._change_lock:
             await _ignore_error(EtcdExists, self._auth.add_user(ROOT_USER))
@@ -64,11 +65,18 @@ class Tenancy:
 
     async def require_auth(self) -> None:
         """Raise EtcdAuthDisabled if authentication is disabled."""
-        if not await self._auth.is_enabled():
+        if not await self._is_enabled():
             raise EtcdAuthDisabled(
                 "etcd has no users and roles: every tenant could read the keys of all others",
                 hint="Set datastore.enableAuth, or create a user and a role root, then run: etcdctl auth enable",
             )
+
+    async def _is_enabled(self) -> bool:
+        try:
+            return await self._auth.is_enabled()
+        except EtcdNotFound as error:  # etcd takes the user from the certificate
+            message = f"etcd has no user for the gateway's client certificate: {error}"
+            raise EtcdDenied(message, hint=ROOT_CERTIFICATE_HINT) from error
 
     async def ensure_tenant(self, tenant: str) -> bool:
         """Ensure that a tenant has its user, role and key range; return whether the user is new.
