@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from tests.chart.conftest import ALL_APIS, CHART, Document, Helm, Objects
+from vkgateway.cli.check import IMAGE as CHECK_IMAGE
 from vkgateway.controlplane.drivers.kubernetes.names import CONTROL_PLANE, component_labels
 from vkgateway.controlplane.drivers.kubernetes.parameters import Parameters, parse_parameters
 from vkgateway.controlplane.templates import SHIPPED_FOLDER
@@ -87,6 +88,16 @@ def test_pull_secrets_are_those_of_control_planes_too(helm: Helm, tmp_path: Path
     objects = helm.render(*ALL_APIS, *FULL)
     assert parameters(settings(objects, tmp_path)).image_pull_secrets == ("registry",)
     assert all(pod["imagePullSecrets"] == [{"name": "registry"}] for pod in objects.pods())
+
+
+def test_helm_test_uses_the_mirror(helm: Helm) -> None:
+    def arguments(*values: str) -> list[str]:
+        found: list[str] = helm.render(*values).get("Pod", "vkgateway-test")["spec"]["containers"][0]["args"]
+        return found
+
+    assert f"--image={CHECK_IMAGE}" in arguments()
+    assert "--image=mirror.example.com/k8s/pause:3.10.1" in arguments("--set=registry=mirror.example.com/k8s")
+    assert "--image=example.com/web:1" in arguments("--set=test.image=example.com/web:1")
 
 
 def test_a_digest_overrides_the_tag(helm: Helm) -> None:

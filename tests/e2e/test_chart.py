@@ -18,6 +18,7 @@ pytestmark = pytest.mark.skipif(bool(why := find_obstacle()), reason=f"no real n
 
 TEMPLATE = HERE.parents[1] / "tenant_templates/default"
 CONTROL_PLANE = "vkgateway-tenant-gamma"
+EXTERNAL_ETCD = "etcd.enabled=false,datastore.endpoints={https://etcd.example.com:2379}"
 SELECTOR = "app.kubernetes.io/component=control-plane"
 
 
@@ -70,6 +71,19 @@ def test_helm_test_tries_a_tenant(installed: ChartPlatform) -> None:
         (["--namespace", SYSTEM, "--set", "image.tagg=1"], ["tagg"]),
         (["--namespace", "elsewhere"], ["elsewhere", "--namespace vkgateway-system"]),
         (["--namespace", SYSTEM, "--set", "etcd.members=3"], ["etcd.members", "3"]),
+        (
+            ["--namespace", SYSTEM, "--set", "imagePullSecrets[0].name=absent"],
+            ["Secret absent of imagePullSecrets", "kubectl create secret docker-registry absent"],
+        ),
+        (
+            ["--namespace", SYSTEM, f"--set=datastore.existingSecret=absent,{EXTERNAL_ETCD}"],
+            ["Secret absent of datastore.existingSecret", "kubectl create secret generic absent"],
+        ),
+        (
+            # A Secret of the gateway, which has the CA only.
+            ["--namespace", SYSTEM, f"--set=datastore.existingSecret=vkgateway-etcd-authority,{EXTERNAL_ETCD}"],
+            ["has no key tls.crt"],
+        ),
     ],
 )
 def test_wrong_value_is_one_sentence_and_changes_nothing(

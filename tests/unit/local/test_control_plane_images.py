@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 import tarfile
 from pathlib import Path
 
 import pytest
 
 from tests.fakes.report import Silent
+from vkgateway.cli.check import IMAGE as CHECK_IMAGE
 from vkgateway.controlplane.drivers.kubernetes.parameters import Parameters
 from vkgateway.controlplane.plane import COMPONENTS
 from vkgateway.local import control_plane_images
 from vkgateway.local.control_plane_images import image_names, write_control_plane_images
 from vkgateway.local.realnode.images import image_names as names_in_archive
+from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
+from vkgateway.programs.binaries.catalogue import DEFAULT_VERSIONS
 
 VERSIONS = {"kubernetes": "1.35.8", "etcd": "3.6.8", "coredns": "1.15.0"}
 
@@ -56,3 +60,12 @@ def read_member(tar: tarfile.TarFile, name: str) -> bytes:
     file = tar.extractfile(name)
     assert file is not None
     return file.read()
+
+
+def test_guide_copies_all_images_to_a_mirror() -> None:
+    page = (Path(__file__).parents[3] / "docs/how-to/install-on-a-cluster.md").read_text()
+    copied = re.search(r"for image in (.*?); do", page, re.DOTALL)
+    assert copied is not None
+    names = {f"registry.k8s.io/{name}" for name in copied[1].replace("\\", "").split()}
+    versions = DEFAULT_VERSIONS | {"kubernetes": DEFAULT_KUBERNETES_VERSION}
+    assert names == {*image_names(versions).values(), CHECK_IMAGE}
