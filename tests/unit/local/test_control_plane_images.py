@@ -67,5 +67,5 @@ def test_guide_copies_all_images_to_a_mirror() -> None:
     copied = re.search(r"for image in (.*?); do", page, re.DOTALL)
     assert copied is not None
     names = {f"registry.k8s.io/{name}" for name in copied[1].replace("\\", "").split()}
-    versions = DEFAULT_VERSIONS | {"kubernetes": DEFAULT_KUBERNETES_VERSION}
+    versions = {**DEFAULT_VERSIONS, "kubernetes": DEFAULT_KUBERNETES_VERSION}
     assert names == {*image_names(versions).values(), CHECK_IMAGE}
