@@ -177,12 +177,19 @@ def platform_record(platform: Platform) -> PlatformRecord:
 
 def gateway_process(pod: Document) -> int:
     """Return the process id of a gateway pod on this machine, where the real node's containers run."""
+    process = find_gateway_process(pod)
+    assert process is not None, f"no process of pod {pod['metadata']['name']}"
+    return process
+
+
+def find_gateway_process(pod: Document) -> int | None:
+    """Return the process id of a gateway pod, or None if no process runs."""
     uid = pod["metadata"]["uid"]
     for process in psutil.process_iter(["cmdline"]):
         with contextlib.suppress(OSError):
             if "serve" in (process.info["cmdline"] or ()) and uid in Path(f"/proc/{process.pid}/cgroup").read_text():
                 return process.pid
-    raise AssertionError(f"no process of pod {pod['metadata']['name']}")
+    return None
 
 
 def _namespace(tenant: str) -> str:

@@ -46,18 +46,22 @@ SHARING = frozenset(
     )
 )
 """Files whose tests use the tenants alpha and beta."""
+RELEASE = "release"
+"""Package whose tests use one release of the chart, in the order of its files."""
 
 
 class ByPlatform(LoadFileScheduling):  # type: ignore[misc] # untyped
     """Scheduler that assigns files to workers with a platform each.
 
-    All files that use alpha and beta go to one worker.
+    All files that use alpha and beta go to one worker, as do all files of a package with a platform.
 
     So there are two such tenants, not four. Each costs CPU when it is created and while it exists.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         file = Path(super()._split_scope(nodeid))
+        if file.parent.name == RELEASE:
+            return RELEASE
         return "alpha and beta" if file.parent.name == HERE.name and file.name in SHARING else str(file)
 
 

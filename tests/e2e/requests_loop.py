@@ -32,7 +32,7 @@ class RequestsLoop:
 @contextlib.contextmanager
 def requests_loop(cluster: Cluster) -> Iterator[RequestsLoop]:
     """Send requests within the block."""
-    host, port, context = _open_kubeconfig(cluster)
+    host, port, context = open_kubeconfig(cluster)
     loop, stop = RequestsLoop(), threading.Event()
 
     def run() -> None:
@@ -66,7 +66,7 @@ def _send_request(connection: http.client.HTTPSConnection) -> str:
     return "" if answer.status == 200 else f"HTTP status {answer.status}"
 
 
-def _open_kubeconfig(cluster: Cluster) -> tuple[str, int, ssl.SSLContext]:
+def open_kubeconfig(cluster: Cluster) -> tuple[str, int, ssl.SSLContext]:
     """Return host, port and TLS settings of a kubeconfig with a client certificate."""
     config = json.loads(cluster.kubectl("config", "view", "--raw", "--minify", "-o", "json"))
     server, user = config["clusters"][0]["cluster"], config["users"][0]["user"]

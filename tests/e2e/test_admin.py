@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import ssl
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.cluster import Cluster, Platform, eventually, pod_manifest
-from vkgateway.controlplane.pki import Authority
+from tests.e2e.cluster import Cluster, Document, Platform, eventually, pod_manifest
+from tests.e2e.webhooks import serve_webhook
 
 CRD: dict[str, Any] = {
     "apiVersion": "apiextensions.k8s.io/v1",
@@ -43,51 +38,17 @@ CRD: dict[str, Any] = {
 }
 
 
-class Refuses(BaseHTTPRequestHandler):
-    """Validating webhook that refuses every pod labelled `forbidden`."""
-
-    def do_POST(self) -> None:
-        review = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["request"]
-        labels = review["object"]["metadata"].get("labels") or {}
-        response = {
-            "uid": review["uid"],
-            "allowed": "forbidden" not in labels,
-            "status": {"message": "not on my watch"},
-        }
-        body = json.dumps(
-            {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
-        ).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *args: object) -> None:
-        """Log nothing."""
+def refuse_forbidden(request: Document) -> str:
+    """Refuse every pod labelled `forbidden`."""
+    labels = request["object"]["metadata"].get("labels") or {}
+    return "not on my watch" if "forbidden" in labels else ""
 
 
 @pytest.fixture
-def webhook(platform: Platform, tmp_path: Path) -> Iterator[tuple[str, str]]:
-    """Yield the URL of a webhook on this machine and its CA certificate in base64."""
-    address = platform.host_address
-    authority = Authority.create("webhook test")
-    pair = authority.issue("localhost", dns=("localhost",), ips=(address,), server=True)
-    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    cert.write_bytes(pair.cert_pem)
-    key.write_bytes(pair.key_pem)
-    server = HTTPServer((address, 0), Refuses)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(cert, key)
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"https://{address}:{server.server_port}/", base64.b64encode(authority.cert_pem).decode()
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+def webhook(platform: Platform) -> Iterator[Document]:
+    """Yield the `clientConfig` of a webhook on this machine."""
+    with serve_webhook(platform.host_address, refuse_forbidden) as client_config:
+        yield client_config
 
 
 def test_crd_exists_in_its_tenant_only(alpha: Cluster, beta: Cluster) -> None:
@@ -99,8 +60,7 @@ def test_crd_exists_in_its_tenant_only(alpha: Cluster, beta: Cluster) -> None:
     alpha.kubectl("delete", "crd", "trainings.example.org")
 
 
-def test_tenant_webhook_is_enforced(alpha: Cluster, beta: Cluster, webhook: tuple[str, str]) -> None:
-    url, authority = webhook
+def test_tenant_webhook_is_enforced(alpha: Cluster, beta: Cluster, webhook: Document) -> None:
     alpha.apply(
         {
             "apiVersion": "admissionregistration.k8s.io/v1",
@@ -111,7 +71,7 @@ def test_tenant_webhook_is_enforced(alpha: Cluster, beta: Cluster, webhook: tupl
                     "name": "refuses.example.org",
                     "admissionReviewVersions": ["v1"],
                     "sideEffects": "None",
-                    "clientConfig": {"url": url, "caBundle": authority},
+                    "clientConfig": webhook,
                     "rules": [
                         {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
                     ],
