@@ -45,6 +45,10 @@ def test_helm_test_tries_a_tenant(installed: ChartPlatform) -> None:
             ["Secret absent of datastore.existingSecret", "kubectl create secret generic absent"],
         ),
         (
+            ["--namespace", SYSTEM, "--set", "certificates.certManager.enabled=true"],
+            ["certificates.certManager.enabled cannot change to true", "Set it to false"],
+        ),
+        (
             # A Secret of the gateway, which has the CA only.
             ["--namespace", SYSTEM, f"--set=datastore.existingSecret=vkgateway-etcd-authority,{EXTERNAL_ETCD}"],
             ["has no key tls.crt"],

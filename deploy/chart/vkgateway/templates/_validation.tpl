@@ -23,6 +23,9 @@
 {{- fail "datastore.endpoints and datastore.existingSecret are for your etcd, but etcd.enabled is true. Set etcd.enabled to false." -}}
 {{- end -}}
 {{- end -}}
+{{- if .Values.etcd.enabled -}}
+{{- include "vkgateway.checkCertificateSource" . -}}
+{{- end -}}
 {{- if and .Values.certificates.certManager.enabled (not (.Capabilities.APIVersions.Has "cert-manager.io/v1")) -}}
 {{- fail "certificates.certManager.enabled is true, but the cluster does not serve cert-manager.io/v1. Install cert-manager, or let the gateway issue the certificates." -}}
 {{- end -}}
@@ -77,6 +80,18 @@
 {{- end -}}
 {{- else if and $etcd.persistence.enabled (not $etcd.persistence.storageClass) -}}
 {{- include "vkgateway.checkDefaultStorageClass" . -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
+Refuse another source of the certificates of the chart's etcd: cert-manager would replace the authority of the gateway, and the
+gateway would wait for keys that the Secret of cert-manager lacks.
+*/}}
+{{- define "vkgateway.checkCertificateSource" -}}
+{{- $wanted := .Values.certificates.certManager.enabled -}}
+{{- $found := (lookup "v1" "Secret" .Release.Namespace "vkgateway-etcd-authority").data | default dict -}}
+{{- if and $found (eq $wanted (hasKey $found "ca.key")) -}}
+{{- fail (printf "certificates.certManager.enabled cannot change to %t: the API servers of tenants trust only the authority in Secret vkgateway-etcd-authority. Set it to %t. Without tenants, delete the Secrets vkgateway-etcd-authority, vkgateway-etcd-server and vkgateway-etcd-client." $wanted (not $wanted)) -}}
 {{- end -}}
 {{- end -}}
 
