@@ -99,8 +99,8 @@ scale: setup programs ## Run a trace of Jobs on 1,000 hollow nodes, and its simu
 	@$(BIN)/python -m bench.scale $(SCALE)
 
 .PHONY: image
-image: setup ## Build the gateway's container image as an OCI archive, as root on Debian; NAME=..., BASE=..., REFRESH=1
-	@$(BIN)/python -m scripts.image $(if $(NAME),--name "$(NAME)") $(if $(BASE),--base "$(BASE)") $(if $(REFRESH),--refresh)
+image: setup ## Build the gateway's container image as an OCI archive, as root on Debian; ARCH=amd64,arm64, NAME=..., BASE=..., REFRESH=1
+	@$(BIN)/python -m scripts.image $(if $(ARCH),--arch "$(ARCH)") $(if $(NAME),--name "$(NAME)") $(if $(BASE),--base "$(BASE)") $(if $(REFRESH),--refresh)
 
 .PHONY: operator-%
 operator-%: setup

@@ -44,7 +44,7 @@ async def install_packages(target: Path, recipe: Recipe, *, folder: Path) -> Non
     """
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(folder), "--no-compile"]
     if recipe.libraries:
-        await run_checked(*pip, *wheel_options(), *recipe.libraries, what="pip")
+        await run_checked(*pip, *wheel_options(image_architecture()), *recipe.libraries, what="pip")
     if recipe.sources:
         await run_checked(*pip, "--no-deps", *recipe.sources, what="pip")
     with tarfile.open(target, "w") as archive:
@@ -91,9 +91,9 @@ def pack_files(target: Path, programs: Mapping[str, Path], files: Mapping[str, F
             archive.add(program, path, filter=_anonymize)
 
 
-def wheel_options() -> list[str]:
-    """Return pip's options that select wheels for the images' Python on this machine's architecture."""
-    machine = _MACHINES.get(image_architecture(), image_architecture())
+def wheel_options(architecture: str) -> list[str]:
+    """Return pip's options that select wheels for the images' Python on an architecture as images name it."""
+    machine = _MACHINES.get(architecture, architecture)
     platforms = [f"--platform={tag}_{machine}" for tag in ("manylinux_2_28", "manylinux_2_17", "manylinux2014")]
     return ["--only-binary=:all:", "--implementation=cp", f"--python-version={PYTHON}", *platforms]
 

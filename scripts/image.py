@@ -1,4 +1,4 @@
-"""Builds the gateway's container image with buildah, and writes it as an OCI archive.
+"""Builds the gateway's container image with buildah, for one or several architectures, and writes it as an OCI archive.
 
 The cache directory stores the base, the wheels and the archive, so a run without changes takes seconds.
 """
@@ -8,20 +8,21 @@ from __future__ import annotations
 import argparse
 import asyncio
 import hashlib
-import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-import tarfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from packaging.requirements import Requirement
 
+from operators.emulation import ARCHITECTURES, check_runnable
 from operators.layers import run_checked, run_mmdebstrap, wheel_options
+from operators.oci_archives import merge_archives, read_digest, read_platforms
 from operators.recipes import PYTHON, SUITE
 from vkgateway.cli.main import print_error
 from vkgateway.cli.progress import Progress
@@ -37,18 +38,23 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 FOLDER = CHECKOUT / "deploy/image"
 NAME = f"vkgateway.local/vkgateway:{__version__}"
 
-_INPUTS = ("LICENSE", "README.md", "deploy/image", "pyproject.toml", "scripts/image.py", "vkgateway")
+_INPUTS = (
+    *("LICENSE", "README.md", "deploy/image", "pyproject.toml", "vkgateway"),
+    *("scripts/image.py", "operators/oci_archives.py"),
+)
 _BASE_PACKAGES = ("ca-certificates", "libstdc++6", "python3", "python3-venv")
-BASE = f"localhost/vkgateway-base:{SUITE}-{hashlib.sha256(' '.join(_BASE_PACKAGES).encode()).hexdigest()[:8]}"
-"""Name of the base in buildah's storage."""
+_BASE = f"localhost/vkgateway-base:{SUITE}-{hashlib.sha256(' '.join(_BASE_PACKAGES).encode()).hexdigest()[:8]}"
+"""Name of the base in buildah's storage, without the architecture."""
 # Licenses of the packages are part of the image.
 _KEEP_LICENSES = "--dpkgopt=path-include=/usr/share/doc/*/copyright"
 _TOOLS = ("buildah", "mmdebstrap")
 """Programs, each in the Debian package of its name."""
+_FOREIGN_TOOLS = ("arch-test",)
+"""Further programs for a base of another architecture: mmdebstrap needs them."""
 _OTHER_BUILDERS = "Other systems: docs/how-to/build-an-image.md shows the build with docker or podman."
 _LOCK_ENTRY = re.compile(r"^[a-z0-9].*?(?=^[a-z0-9]|\Z)", re.MULTILINE | re.DOTALL)
 _STORED_ARCHIVES = 3
-"""Number of archives that stay in the cache."""
+"""Number of archives for each choice of architectures that stay in the cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +67,8 @@ class Options:
     """Image of Debian or Ubuntu to build on; empty to make one from Debian packages."""
     refresh: bool = False
     """Make or pull the base again, although it exists."""
+    architectures: tuple[str, ...] = field(default_factory=lambda: (image_architecture(),))
+    """Architectures as images name them: `amd64`, `arm64`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,33 +123,40 @@ class Buildah:
 async def build_image(options: Options, *, report: Report, cache: Cache) -> Path:
     """Return the OCI archive of the image, built if an input changed.
 
+    For several architectures, the archives of all of them are built and merged.
+
     Raises:
-        UnavailableError: the user is not root, a tool is missing and cannot be installed, or a step fails.
+        UnavailableError: the user is not root, a tool is missing and cannot be installed, the machine cannot run
+            programs for an architecture, or a step fails.
     """
     source = Source.read(CHECKOUT)
     folder = cache.root / "images" / "gateway"
-    archive = (
-        folder / f"{digest_inputs(CHECKOUT, options, source)}-{options.name.rpartition('/')[2].replace(':', '-')}.tar"
-    )
+    parts = [replace(options, architectures=(one,)) for one in options.architectures]
+    archives = {folder / archive_name(part, source): part for part in parts}
+    image = folder / archive_name(options, source)
     async with cache.locks.hold("image-gateway", report=report.done):
-        if options.refresh or not archive.exists():
-            await _install_tools(_TOOLS[:1] if options.base else _TOOLS, report=report)
+        wanted = {archive: part for archive, part in archives.items() if options.refresh or not archive.exists()}
+        if wanted:
+            await _prepare(list(wanted.values()), report=report)
             folder.mkdir(parents=True, exist_ok=True)
-            log = cache.root / "logs" / "image.log"
-            log.parent.mkdir(exist_ok=True)
-            log.unlink(missing_ok=True)
-            buildah = Buildah(folder, log=log, report=report)
-            await buildah.run("rm", "--all")  # containers of an interrupted build
-            base = await _provide_base(buildah, options, folder=folder, report=report)
-            await _build(buildah, options, source, base=base)
-            await _write_archive(buildah, options.name, archive, report=report)
-            remove_old_archives(folder)
-    return archive
+            buildah = Buildah(folder, log=_start_log(cache), report=report)
+            for archive, part in wanted.items():
+                await _build_archive(archive, buildah, part, source, report=report)
+        if image not in archives and (wanted or not image.exists()):
+            await asyncio.to_thread(merge_archives, list(archives), image, name=options.name)
+        remove_old_archives(folder)
+    return image
+
+
+def archive_name(options: Options, source: Source) -> str:
+    """Return the archive's file name: digest of the inputs, name of the image, architectures."""
+    image = options.name.rpartition("/")[2].replace(":", "-")
+    return f"{digest_inputs(CHECKOUT, options, source)}-{image}-{'+'.join(options.architectures)}.tar"
 
 
 def digest_inputs(checkout: Path, options: Options, source: Source) -> str:
     """Return a short digest of everything that determines the image, except for the content of the base."""
-    parts = [options.name, options.base, SUITE, image_architecture(), source.revision, source.epoch]
+    parts = [options.name, options.base, SUITE, *options.architectures, source.revision, source.epoch]
     for path in _find_inputs(checkout):
         parts += [str(path.relative_to(checkout)), hashlib.sha256(path.read_bytes()).hexdigest()]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
@@ -163,19 +178,49 @@ def select_requirements(lock: str, python: str) -> str:
     return "".join(entries)
 
 
-def read_digest(archive: Path) -> str:
-    """Return the digest of the image in an OCI archive: `sha256:...`."""
-    with tarfile.open(archive) as tar:
-        index = tar.extractfile("index.json")
-        assert index is not None
-        return str(json.load(index)["manifests"][0]["digest"])
+def parse_architectures(text: str) -> tuple[str, ...]:
+    """Return the architectures of a list with commas, in the order of the image's index.
+
+    Raises:
+        argparse.ArgumentTypeError: one is unknown.
+    """
+    known = sorted({*ARCHITECTURES, image_architecture()})
+    wanted = set(text.split(","))
+    if unknown := sorted(wanted - set(known)):
+        raise argparse.ArgumentTypeError(f"unknown architecture '{unknown[0]}'; known: {', '.join(known)}")
+    return tuple(one for one in known if one in wanted)
 
 
 def remove_old_archives(folder: Path) -> None:
-    """Delete all archives but the latest ones."""
-    archives = sorted(folder.glob("*.tar"), key=lambda path: path.stat().st_mtime, reverse=True)
-    for archive in archives[_STORED_ARCHIVES:]:
-        archive.unlink()
+    """Delete all archives but the latest ones for each choice of architectures, which ends a file's name."""
+    newest_first = sorted(folder.glob("*.tar"), key=lambda path: path.stat().st_mtime, reverse=True)
+    seen: Counter[str] = Counter()
+    for archive in newest_first:
+        architectures = archive.name.rpartition("-")[2]
+        seen[architectures] += 1
+        if seen[architectures] > _STORED_ARCHIVES:
+            archive.unlink()
+
+
+async def _prepare(parts: Sequence[Options], *, report: Report) -> None:
+    """Check that this machine can build each part, and install missing tools.
+
+    Raises:
+        UnavailableError: it cannot.
+    """
+    architectures = {one for part in parts for one in part.architectures}
+    for one in sorted(architectures):
+        check_runnable(one)
+    foreign = () if architectures == {image_architecture()} else _FOREIGN_TOOLS
+    tools = _TOOLS[:1] if parts[0].base else _TOOLS + foreign
+    await _install_tools(tools, report=report)
+
+
+def _start_log(cache: Cache) -> Path:
+    log = cache.root / "logs" / "image.log"
+    log.parent.mkdir(exist_ok=True)
+    log.unlink(missing_ok=True)
+    return log
 
 
 async def _install_tools(tools: Sequence[str], *, report: Report) -> None:
@@ -204,6 +249,14 @@ async def _install_tools(tools: Sequence[str], *, report: Report) -> None:
         raise UnavailableError(f"not installed: {', '.join(missing)}; {error}", hint=hint) from error
 
 
+async def _build_archive(archive: Path, buildah: Buildah, options: Options, source: Source, *, report: Report) -> None:
+    """Build the image for one architecture, and write its archive."""
+    await buildah.run("rm", "--all")  # containers of an interrupted build
+    base = await _provide_base(buildah, options, folder=archive.parent, report=report)
+    await _build(buildah, options, source, base=base)
+    await _write_archive(buildah, options.name, archive, report=report)
+
+
 async def _provide_base(buildah: Buildah, options: Options, *, folder: Path, report: Report) -> list[str]:
     """Return the options of `buildah build` that name the base; make the base and download wheels if there is no image.
 
@@ -212,26 +265,29 @@ async def _provide_base(buildah: Buildah, options: Options, *, folder: Path, rep
     """
     if options.base:
         return ["--build-arg", f"BASE={options.base}", *(["--pull-always"] if options.refresh else [])]
-    if options.refresh or not await buildah.has_image(BASE):
-        await _make_base(buildah, folder / "base.unfinished", report=report)
-    wheels = await _download_wheels(folder / "wheels", report=report)
-    return ["--build-arg", f"BASE={BASE}", "--pull-never", "--volume", f"{wheels}:/wheels:ro"]
+    (architecture,) = options.architectures
+    base = f"{_BASE}-{architecture}"
+    if options.refresh or not await buildah.has_image(base):
+        await _make_base(buildah, base, architecture, archive=folder / "base.unfinished", report=report)
+    wheels = await _download_wheels(folder / "wheels" / architecture, architecture, report=report)
+    return ["--build-arg", f"BASE={base}", "--pull-never", "--volume", f"{wheels}:/wheels:ro"]
 
 
-async def _make_base(buildah: Buildah, archive: Path, *, report: Report) -> None:
+async def _make_base(buildah: Buildah, name: str, architecture: str, *, archive: Path, report: Report) -> None:
     """Make the base from Debian packages."""
-    report.done(f"making the base from packages of Debian {SUITE}")
+    report.done(f"making the base from packages of Debian {SUITE} for {architecture}")
+    foreign = () if architecture == image_architecture() else (f"--architectures={architecture}",)
     try:
-        await run_mmdebstrap(str(archive), _BASE_PACKAGES, options=("--format=tar", _KEEP_LICENSES))
-        container = (await buildah.run("from", "scratch"))[-1]
+        await run_mmdebstrap(str(archive), _BASE_PACKAGES, options=("--format=tar", _KEEP_LICENSES, *foreign))
+        container = (await buildah.run("from", "--arch", architecture, "scratch"))[-1]
         await buildah.run("add", container, str(archive), "/")
-        await buildah.run("commit", "--rm", container, BASE)
+        await buildah.run("commit", "--rm", container, name)
     finally:
         await asyncio.to_thread(archive.unlink, missing_ok=True)
 
 
-async def _download_wheels(folder: Path, *, report: Report) -> Path:
-    """Return a directory with the wheels of the lock files; wheels of other lock files are deleted.
+async def _download_wheels(folder: Path, architecture: str, *, report: Report) -> Path:
+    """Return a directory in `folder` with the wheels of the lock files; wheels of other lock files are deleted.
 
     The build itself needs no network: a proxy or an authority of this machine is unknown there.
     """
@@ -239,13 +295,13 @@ async def _download_wheels(folder: Path, *, report: Report) -> Path:
     wanted = "".join(select_requirements(lock.read_text(), PYTHON) for lock in locks)
     target = folder / hashlib.sha256(wanted.encode()).hexdigest()[:12]
     if not target.exists():
-        report.done("downloading wheels")
+        report.done(f"downloading wheels for {architecture}")
         requirements = folder / "requirements.txt"
         await asyncio.to_thread(_replace_folder, folder, {requirements.name: wanted})
         pip = (sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps")
         unfinished = target.with_suffix(".unfinished")
         what = ("--require-hashes", f"--requirement={requirements}", f"--dest={unfinished}")
-        await run_checked(*pip, *wheel_options(), *what, what="pip")
+        await run_checked(*pip, *wheel_options(architecture), *what, what="pip")
         await asyncio.to_thread(unfinished.rename, target)
     return target
 
@@ -260,9 +316,11 @@ def _replace_folder(folder: Path, files: Mapping[str, str]) -> None:
 async def _build(buildah: Buildah, options: Options, source: Source, *, base: Sequence[str]) -> None:
     values = {"SOURCE_DATE_EPOCH": source.epoch, "VERSION": __version__, "REVISION": source.revision}
     arguments = [part for key, value in values.items() for part in ("--build-arg", f"{key}={value}")]
-    shape = ("--isolation", "chroot", "--layers=false", "--format", "oci", "--timestamp", source.epoch)
+    (architecture,) = options.architectures
+    form = ("--arch", architecture, "--format", "oci", "--timestamp", source.epoch)
+    steps = ("--isolation", "chroot", "--layers=false")
     file = ("--file", str(FOLDER / "Containerfile"), "--tag", options.name)
-    await buildah.run("build", *shape, *base, *arguments, *file, str(CHECKOUT))
+    await buildah.run("build", *form, *steps, *base, *arguments, *file, str(CHECKOUT))
 
 
 async def _write_archive(buildah: Buildah, name: str, archive: Path, *, report: Report) -> None:
@@ -296,8 +354,15 @@ def main() -> int:
     parser.add_argument("--name", default=NAME, help="reference of the image [default: %(default)s]")
     parser.add_argument("--base", default="", help="image to build on [default: one made from Debian packages]")
     parser.add_argument("--refresh", action="store_true", help="make or pull the base again")
+    parser.add_argument(
+        "--arch",
+        type=parse_architectures,
+        default=image_architecture(),
+        metavar="ARCH,...",
+        help=f"architectures of the image: {', '.join(ARCHITECTURES)} [default: %(default)s]",
+    )
     given = parser.parse_args()
-    options = Options(name=given.name, base=given.base, refresh=given.refresh)
+    options = Options(name=given.name, base=given.base, refresh=given.refresh, architectures=given.arch)
     try:
         with Progress() as progress:
             archive = asyncio.run(build_image(options, report=progress, cache=Cache(Cache.default_root())))
@@ -305,6 +370,7 @@ def main() -> int:
         print_error(str(error), hint=error.hint)
         return error.exit_code
     print(f"image    {options.name}")
+    print(f"platform {', '.join(read_platforms(archive))}")
     print(f"digest   {read_digest(archive)}")
     print(f"archive  {archive}")
     print(f"size     {archive.stat().st_size / 1e6:.1f} MB")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import asyncio
 import os
 import re
 import runpy
@@ -14,13 +16,17 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from operators.emulation import check_runnable
 from tests.fakes.report import Silent
+from vkgateway.local.realnode.images import image_architecture
 from vkgateway.model.errors import UnavailableError
 from vkgateway.version import __version__
 
 ROOT = Path(__file__).parents[2]
 IMAGE = ROOT / "deploy/image"
 MACHINE = f"{os.uname().machine}-linux-gnu"
+MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+FOREIGN = "amd64" if image_architecture() == "arm64" else "arm64"
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +175,7 @@ numpy==2.0 ; python_full_version >= '3.12' \\
     assert builder["select_requirements"](lock, "3.11").startswith("numpy==1.0 \\\n    --hash=sha256:aa \\\n")
 
 
-def test_the_digest_changes_with_a_file_and_with_the_name(builder: dict[str, Any], tmp_path: Path) -> None:
+def test_the_digest_changes_with_a_file_the_name_and_the_architecture(builder: dict[str, Any], tmp_path: Path) -> None:
     options, source = builder["Options"], builder["Source"]("abc", "1")
     write_tree(tmp_path, "LICENSE", "README.md", "pyproject.toml", "scripts/image.py", "vkgateway/__init__.py")
     digest = builder["digest_inputs"]
@@ -177,16 +183,123 @@ def test_the_digest_changes_with_a_file_and_with_the_name(builder: dict[str, Any
     write_tree(tmp_path, "vkgateway/__pycache__/a.pyc", "docs/page.md")
     assert digest(tmp_path, options(), source) == first
     assert digest(tmp_path, options(name="other:1"), source) != first
+    assert digest(tmp_path, options(architectures=("other",)), source) != first
     (tmp_path / "vkgateway/__init__.py").write_text("changed")
     assert digest(tmp_path, options(), source) != first
 
 
-def test_the_latest_archives_stay(builder: dict[str, Any], tmp_path: Path) -> None:
+def test_the_latest_archives_of_each_choice_of_architectures_stay(builder: dict[str, Any], tmp_path: Path) -> None:
     for number in range(5):
-        write_tree(tmp_path, f"{number}.tar")
-        os.utime(tmp_path / f"{number}.tar", (number, number))
+        for name in (f"{number}-a-amd64.tar", f"{number}-a-arm64.tar"):
+            write_tree(tmp_path, name)
+            os.utime(tmp_path / name, (number, number))
+    write_tree(tmp_path, "0-a-amd64+arm64.tar")
     builder["remove_old_archives"](tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"2.tar", "3.tar", "4.tar"}
+    kept = {f"{number}-a-{architecture}.tar" for number in (2, 3, 4) for architecture in ("amd64", "arm64")}
+    assert {path.name for path in tmp_path.iterdir()} == {*kept, "0-a-amd64+arm64.tar"}
+
+
+def test_the_archives_name_has_the_architectures(builder: dict[str, Any]) -> None:
+    options, source = builder["Options"], builder["Source"]("abc", "1")
+    name = builder["archive_name"](
+        options(name="registry:5000/team/gateway:2", architectures=("amd64", "arm64")), source
+    )
+    assert re.fullmatch(r"[0-9a-f]{12}-gateway-2-amd64\+arm64\.tar", name)
+    assert builder["archive_name"](options(), source).endswith(f"-{image_architecture()}.tar")
+
+
+def test_the_option_names_known_architectures(builder: dict[str, Any]) -> None:
+    parse = builder["parse_architectures"]
+    assert parse("arm64") == ("arm64",)
+    assert parse("arm64,amd64,arm64") == ("amd64", "arm64")
+    with pytest.raises(argparse.ArgumentTypeError, match="unknown architecture 'x86_64'; known: amd64, arm64"):
+        parse("amd64,x86_64")
+
+
+class RecordedBuild:
+    """The builder with recorded commands that succeed without effect, for the emulators of a machine."""
+
+    def __init__(self, builder: dict[str, Any], monkeypatch: pytest.MonkeyPatch, *, has_emulator: bool) -> None:
+        self.commands: list[tuple[str, ...]] = []
+        names = builder["build_image"].__globals__
+        for name, stub in {
+            "_install_tools": self._install_tools,
+            "run_mmdebstrap": self._run_mmdebstrap,
+            "run_checked": self._run_checked,
+            "check_runnable": check_runnable if not has_emulator else lambda architecture: None,
+            "merge_archives": lambda archives, target, *, name: target.touch(),
+        }.items():
+            monkeypatch.setitem(names, name, stub)
+        monkeypatch.setattr(builder["Buildah"], "run", self._run_buildah)
+
+    def only(self, program: str) -> tuple[str, ...]:
+        """Return the arguments of the only command of a program or a step of buildah."""
+        (found,) = (command[1:] for command in self.commands if command[0] == program)
+        return found
+
+    async def _install_tools(self, tools: tuple[str, ...], *, report: object) -> None:
+        self.commands.append(("install", *tools))
+
+    async def _run_mmdebstrap(self, target: str, packages: object, *, options: tuple[str, ...]) -> None:
+        self.commands.append(("mmdebstrap", *options))
+
+    async def _run_checked(self, *argv: str, what: str) -> None:
+        self.commands.append((what, *argv))
+        (folder,) = (Path(part.removeprefix("--dest=")) for part in argv if part.startswith("--dest="))
+        folder.mkdir()
+
+    async def _run_buildah(self, *arguments: str) -> list[str]:
+        self.commands.append(arguments)
+        if arguments[0] == "push":
+            await asyncio.to_thread(Path(arguments[-1].split(":")[1]).touch)
+        return ["container"]
+
+
+async def test_the_steps_for_another_architecture_name_it(
+    builder: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = RecordedBuild(builder, monkeypatch, has_emulator=True)
+    options = builder["Options"](architectures=(FOREIGN,))
+    archive = await builder["build_image"](options, report=Silent(), cache=builder["Cache"](tmp_path))
+    assert archive.exists()
+    assert "arch-test" in build.only("install")
+    assert f"--architectures={FOREIGN}" in build.only("mmdebstrap")
+    assert f"--platform=manylinux_2_28_{MACHINES[FOREIGN]}" in build.only("pip")
+    assert build.only("from")[:2] == build.only("build")[:2] == ("--arch", FOREIGN)
+
+
+async def test_the_steps_for_the_machine_need_no_emulator(
+    builder: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = RecordedBuild(builder, monkeypatch, has_emulator=False)
+    await builder["build_image"](builder["Options"](), report=Silent(), cache=builder["Cache"](tmp_path))
+    assert build.only("install") == ("buildah", "mmdebstrap")
+    assert [part for part in build.only("mmdebstrap") if part.startswith("--arch")] == []
+
+
+async def test_several_architectures_are_built_once_each_and_merged(
+    builder: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = RecordedBuild(builder, monkeypatch, has_emulator=True)
+    cache = builder["Cache"](tmp_path)
+    await builder["build_image"](builder["Options"](architectures=("amd64",)), report=Silent(), cache=cache)
+    both = builder["Options"](architectures=("amd64", "arm64"))
+    archive = await builder["build_image"](both, report=Silent(), cache=cache)
+    assert archive.name.endswith("-amd64+arm64.tar")
+    assert archive.exists()
+    assert [command[2] for command in build.commands if command[0] == "build"] == ["amd64", "arm64"]
+
+
+async def test_without_an_emulator_nothing_is_built(
+    builder: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = RecordedBuild(builder, monkeypatch, has_emulator=False)
+    monkeypatch.setattr("operators.emulation._REGISTERED", tmp_path)
+    options = builder["Options"](architectures=("amd64", "arm64"))
+    with pytest.raises(UnavailableError, match=f"cannot run programs for {FOREIGN}") as caught:
+        await builder["build_image"](options, report=Silent(), cache=builder["Cache"](tmp_path))
+    assert "apt install qemu-user-static" in caught.value.hint
+    assert build.commands == []
 
 
 async def test_without_root_the_error_names_the_other_builders(
