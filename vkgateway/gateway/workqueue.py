@@ -11,6 +11,7 @@ import structlog
 from vkgateway.kube import errors
 from vkgateway.kube.backoff import Backoff
 from vkgateway.model.errors import VkgatewayError
+from vkgateway.sync.metrics import DEFECT, RETRIES
 
 log = structlog.get_logger(__name__)
 
@@ -70,6 +71,8 @@ class ObjectWorker:
     async def _handle_error(self, error: Exception) -> float:
         expected = isinstance(error, VkgatewayError)
         log.warning("reconciliation failed; retrying", object=self.name, error=str(error), exc_info=not expected)
+        if not expected:
+            RETRIES.labels(DEFECT).inc()
         try:
             await self._on_error(self.name, error)
         except Exception as second:  # noqa: BLE001 - a failed error handler must not end the worker

@@ -4,10 +4,14 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
+from prometheus_client import REGISTRY
+
 from tests.unit.background import in_background
 from vkgateway.gateway.workqueue import DONE, ReconcileResult, WorkQueue
 from vkgateway.kube import errors
 from vkgateway.kube.backoff import Backoff
+from vkgateway.model.errors import VkgatewayError
 
 SOON = Backoff(base=0.001, cap=0.001)
 
@@ -126,3 +130,23 @@ async def test_object_is_requeued_after_requested_time() -> None:
     fleet.enqueue("a")
     async with running(fleet), asyncio.timeout(30):
         await twice.wait()
+
+
+@pytest.mark.parametrize(("failure", "counted"), [(RuntimeError("a bug"), 1), (VkgatewayError("etcd is away"), 0)])
+async def test_unexpected_errors_are_counted_as_defects(failure: Exception, counted: int) -> None:
+    def defects() -> float:
+        return REGISTRY.get_sample_value("vkgateway_work_retries_total", {"reason": "defect"}) or 0.0
+
+    before, handled = defects(), asyncio.Event()
+
+    async def fail(_name: str) -> ReconcileResult:
+        raise failure
+
+    async def report(_name: str, _error: Exception) -> None:
+        handled.set()
+
+    fleet = WorkQueue("x", fail, on_error=report, backoff=Backoff(base=60, cap=60))
+    async with running(fleet), asyncio.timeout(30):
+        fleet.enqueue("a")
+        await handled.wait()
+    assert defects() == before + counted
