@@ -8,6 +8,7 @@ import json
 import subprocess
 import threading
 import time
+import uuid
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -40,6 +41,8 @@ class PodStream:
     failures: list[str] = field(default_factory=list)
     pause: float = 0.2
     """Seconds between two creations."""
+    prefix: str = field(default_factory=lambda: f"{_LABEL}-{uuid.uuid4().hex[:6]}")
+    """Of the pods' names, so that no other stream has a pod of this name."""
 
     @contextlib.contextmanager
     def creating(self) -> Iterator[None]:
@@ -61,7 +64,7 @@ class PodStream:
             thread.join()
 
     def _create_pod(self, connection: http.client.HTTPSConnection) -> None:
-        manifest = pod_manifest(f"{_LABEL}-{len(self.created)}", nodeSelector={"vkgateway.io/pool": HOLLOW_POOL})
+        manifest = pod_manifest(f"{self.prefix}-{len(self.created)}", nodeSelector={"vkgateway.io/pool": HOLLOW_POOL})
         manifest["metadata"]["labels"] = {_LABEL: "yes"}
         name = manifest["metadata"]["name"]
         self.created[name] = time.monotonic()
