@@ -33,6 +33,7 @@ from vkgateway.kubelet.identity import server_context
 from vkgateway.model.api import Tenant
 from vkgateway.model.clusters import ClusterIdentity
 from vkgateway.programs.file_limit import raise_file_limit
+from vkgateway.sync.compute.tenant_owners import GatewayIdentity
 from vkgateway.sync.network.platform_service import Endpoint
 
 SOCKET: Final = "gateway.sock"
@@ -140,6 +141,7 @@ async def _run_gateway(folder: Path, servers: Servers, *, files: int) -> None:
             datastore=EmptyDatastore(),
             tls=tls,
             address=address,
+            identity=GatewayIdentity("bench"),
             files=files,
         )
         leading = asyncio.Event()

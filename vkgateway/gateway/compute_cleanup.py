@@ -8,9 +8,10 @@ from collections.abc import Awaitable, Callable, Collection
 import structlog
 
 from vkgateway.gateway.compute_clusters import ComputeClusters
+from vkgateway.gateway.tenant_ownership import take_in
 from vkgateway.kube import errors
 from vkgateway.model.api import Tenant, TenantSpec
-from vkgateway.model.errors import UnavailableError
+from vkgateway.model.errors import ConflictError, UnavailableError
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.teardown import remove_tenant
 
@@ -33,6 +34,7 @@ async def clean_compute_clusters(
 ) -> None:
     """Remove the tenant's objects from all compute clusters and wait for the end; with `remove_pods`, only its pods.
 
+    Where another gateway owns a tenant of this name, nothing is removed.
     Clusters outside `needed` may still hold objects from an earlier spec; they are cleaned on a best-effort basis.
     Raises UnavailableError if a needed cluster is not connected, or if the removal takes longer than CLEANUP_TIMEOUT.
     """
@@ -46,10 +48,21 @@ async def clean_compute_clusters(
             raise result
 
 
+async def _owns_tenant(link: ComputeLink, name: str) -> bool:
+    """Return whether the tenant's objects in a cluster belong to this gateway. Raises ApiError."""
+    try:
+        await take_in(link, name)
+    except ConflictError as error:
+        log.info("objects of another gateway stay", tenant=name, compute=link.name, why=str(error))
+        return False
+    return True
+
+
 async def _clean_cluster(link: ComputeLink, name: str, *, needed: bool, remove: RemoveFunc) -> None:
     try:
         async with asyncio.timeout(CLEANUP_TIMEOUT):
-            await remove(link, name)
+            if await _owns_tenant(link, name):
+                await remove(link, name)
     except TimeoutError as error:
         raise UnavailableError(f"pods and namespaces are still terminating in compute cluster {link.name!r}") from error
     except errors.ApiError as error:

@@ -10,13 +10,16 @@ from vkgateway.gateway.pools import guaranteed_pods, pool_facts
 from vkgateway.kube.reflector import Reflector
 from vkgateway.model.api import ComputeCluster, ComputeClusterStatus, Pool
 from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.compute.tenant_owners import GatewayIdentity
 
 
 class ComputeClusters:
     """Read access to compute clusters; the ComputeController maintains `connected` and the statuses."""
 
-    def __init__(self, reflector: Reflector[ComputeCluster]) -> None:
+    def __init__(self, reflector: Reflector[ComputeCluster], gateway: GatewayIdentity) -> None:
         self.reflector = reflector
+        self.gateway = gateway
+        """This gateway, as its owner records in compute clusters name it."""
         self.connected: dict[str, ConnectedCluster] = {}
         self._written_statuses: dict[str, tuple[str, ComputeClusterStatus]] = {}
         """Last written status by name, with the UID of its object: another object may have the name now."""
@@ -64,7 +67,9 @@ class ComputeClusters:
         connected, facts = self.connected.get(key[0]), self.pool_facts(key)
         if connected is None or facts is None or not facts.governed:
             return []
-        return guaranteed_pods(connected.link.pods.store.values(), key, facts.unit_resource)
+        link = connected.link
+        own = (pod for pod in link.pods.store.values() if not link.owners.is_foreign(pod.tenant_name))
+        return guaranteed_pods(own, key, facts.unit_resource)
 
     def known_networks(self) -> list[str]:
         """Return the known Service and pod CIDRs of all compute clusters."""

@@ -38,6 +38,7 @@ from vkgateway.model.names import GROUP
 from vkgateway.model.reserve import pool_problems
 from vkgateway.sync.compute.cluster_watches import NODES, TRUST
 from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.compute.tenant_owners import GatewayIdentity
 from vkgateway.translate.pool_nodes import PoolNodes
 
 log = structlog.get_logger(__name__)
@@ -69,6 +70,7 @@ class ComputeController:
         recorder: EventRecorder,
         connect: Callable[[str, kubeconfig.ClientConfig | None], Client],
         on_change: Callable[[], None],
+        gateway: GatewayIdentity,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._management = management
@@ -86,7 +88,8 @@ class ComputeController:
                 COMPUTE_CLUSTERS,
                 decode=msgspec.json.Decoder(ComputeCluster).decode,
                 on_change=self._cluster_changed,
-            )
+            ),
+            gateway,
         )
 
     def tenants_changed(self) -> None:
@@ -163,7 +166,7 @@ class ComputeController:
         link = connected.link if connected is not None else None
         if link is not None and not (link.pods.is_complete if link.is_reachable else link.reachability.is_judged):
             return STARTUP_REQUEUE_SECONDS
-        if connected is not None and link is not None and link.is_reachable and (remaining := link.pods.tenant_names()):
+        if connected is not None and link is not None and link.is_reachable and (remaining := _tenants_with_pods(link)):
             message = f"is deleted when the last tenant pods have terminated; pods left of: {', '.join(remaining)}"
             await self._report_in_use(compute, connected, message)
             return TERMINATION_REQUEUE_SECONDS
@@ -209,7 +212,7 @@ class ComputeController:
             return connected
         client = connect()  # before the disconnect: an invalid connection must not end the current one
         await self._disconnect(name)
-        link = ComputeLink(name, client)
+        link = ComputeLink(name, client, self.clusters.gateway)
         link.watches.add(NODES, lambda: self._link_changed(name))
         link.watches.add(TRUST, lambda: self._link_changed(name))
         task = asyncio.create_task(link.run(), name=f"compute/{name}")
@@ -302,6 +305,11 @@ def _is_starting(compute: ComputeCluster, connected: ConnectedCluster, *, now: f
     link = connected.link
     known = link.is_reachable and link.nodes.is_complete and connected.prepared
     return compute.status.observed_generation > 0 and not known and connected.is_recent(now)
+
+
+def _tenants_with_pods(link: ComputeLink) -> list[str]:
+    """Return the tenants of this gateway that have pods in a cluster."""
+    return [tenant for tenant in link.pods.tenant_names() if not link.owners.is_foreign(tenant)]
 
 
 def _shared_nodes_verdict(pools: Mapping[str, PoolNodes]) -> Verdict | None:

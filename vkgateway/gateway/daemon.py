@@ -22,6 +22,7 @@ from vkgateway.gateway.datastore_readiness import DatastoreReadiness
 from vkgateway.gateway.dependencies import Dependencies
 from vkgateway.gateway.gateway import Gateway
 from vkgateway.gateway.health import HealthServer
+from vkgateway.gateway.identity import ensure_identity
 from vkgateway.gateway.leadership import Leadership
 from vkgateway.gateway.management_connection import connect_management
 from vkgateway.gateway.name_servers import retire_periodically
@@ -31,6 +32,7 @@ from vkgateway.gateway.startup import StartupRetry, free_datastore_space, prepar
 from vkgateway.kube.client import Client
 from vkgateway.kube.write_gate import WriteGate
 from vkgateway.programs.file_limit import raise_file_limit
+from vkgateway.sync.compute.tenant_owners import GatewayIdentity
 from vkgateway.version import __version__
 
 log = structlog.get_logger(__name__)
@@ -112,6 +114,7 @@ async def _serve(
         )
         await stack.enter_async_context(watch_datastore(settings, datastore, health))
 
+        identity = GatewayIdentity()
         is_prepared = False
 
         async def prepare() -> None:
@@ -122,6 +125,7 @@ async def _serve(
                 lambda: prepare_management_cluster(settings.management_cluster, management, health),
                 remedy=lambda: free_datastore_space(datastore),
             )
+            identity.set(await startup.retry_until_ready(lambda: ensure_identity(management)))
             is_prepared = True
 
         if lead.leading.is_set():
@@ -133,6 +137,7 @@ async def _serve(
             datastore=datastore,
             authorities=Authorities(etcd=datastore_authority, kubelet=kubelet_authority),
             address=address,
+            identity=identity,
             health=health,
             gate=lead.gate,
             files=files,
@@ -157,6 +162,7 @@ async def _serve_tenants(
             name_servers=planes.name_servers,
             tls=tls,
             address=shared.address,
+            identity=shared.identity,
             files=shared.files,
             gate=shared.gate,
         )

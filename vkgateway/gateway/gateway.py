@@ -36,6 +36,7 @@ from vkgateway.kubelet.stats import StatsProvider
 from vkgateway.kubelet.token_reviewer import TokenReviewer
 from vkgateway.model.api import Tenant
 from vkgateway.sync.admission.arbitration import Arbitration, ArbitrationSettings
+from vkgateway.sync.compute.tenant_owners import GatewayIdentity
 from vkgateway.sync.network.platform_service import NameServers
 from vkgateway.sync.runtime.workers import WorkerPool
 
@@ -63,6 +64,7 @@ class Gateway:
         name_servers: NameServers | None = None,
         tls: ssl.SSLContext,
         address: GatewayAddress,
+        identity: GatewayIdentity,
         files: int = 8192,
         gate: WriteGate | None = None,
     ) -> None:
@@ -73,7 +75,11 @@ class Gateway:
         recorder = EventRecorder(management)
         self.engine = WorkerPool(workers=settings.sync.workers)
         self.compute_controller = ComputeController(
-            management, recorder=recorder, connect=self._connect_compute, on_change=self._compute_changed
+            management,
+            recorder=recorder,
+            connect=self._connect_compute,
+            on_change=self._compute_changed,
+            gateway=identity,
         )
         platform = self._create_arbiter(settings.arbiter)
         running = RunningTenants()

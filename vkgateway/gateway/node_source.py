@@ -14,6 +14,7 @@ from vkgateway.model.names import virtual_node_name
 from vkgateway.model.objects import Object
 from vkgateway.model.quantity import Quantity, cap_resources
 from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.compute.tenant_owners import name_taken
 from vkgateway.translate import virtual_nodes as translation
 from vkgateway.translate.context import PoolContext
 from vkgateway.translate.pool_nodes import PoolNodes
@@ -72,6 +73,11 @@ class NodeSource:
         """Whether any compute nodes are known."""
         return self.link.nodes.is_complete or bool(self.link.nodes.store)
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether pods on the virtual node can run: its compute cluster answers and may be used by the tenant."""
+        return self.link.is_reachable and not self.link.owners.is_foreign(self.tenant)
+
     def node_capacity(self) -> dict[str, Quantity]:
         """Return the node's capacity; a retired node has none, so that it accepts no more pods."""
         if not self.has_known_nodes:
@@ -101,11 +107,10 @@ class NodeSource:
 
     def build_inputs(self) -> tuple[object, ...]:
         """Return the inputs of `build_node` outside the source itself; equal inputs give an equal node."""
-        return self.part_nodes(), self.pool_nodes(), self.link.nodes.is_complete, self.link.is_reachable
+        return self.part_nodes(), self.pool_nodes(), self.link.nodes.is_complete, self.is_connected
 
     def build_node(self) -> Object:
         """Return the desired Node object, its conditions without timestamps."""
-        link = self.link
         node = translation.virtual_node(
             self.pool_context(),
             nodes=self.part_nodes(),
@@ -113,8 +118,8 @@ class NodeSource:
             address=self.address,
             port=self.port,
             version=__version__,
-            connected=link.is_reachable,
-            message="" if link.is_reachable else "the compute cluster is unreachable",
+            connected=self.is_connected,
+            message="" if self.is_connected else _disconnected_message(self),
             now=datetime.now(UTC),
         )
         node["metadata"]["annotations"] = {METRICS_PATH_ANNOTATION: metrics_path(self.tenant, self.name)}
@@ -124,3 +129,9 @@ class NodeSource:
             for time in _TIMES:
                 condition.pop(time, None)
         return node
+
+
+def _disconnected_message(source: NodeSource) -> str:
+    if source.link.is_reachable:
+        return str(name_taken(source.tenant, source.link.name))
+    return "the compute cluster is unreachable"

@@ -14,6 +14,7 @@ from vkgateway.gateway.compute_controller import ComputeController
 from vkgateway.gateway.control_plane_reconciler import ignore_step
 from vkgateway.gateway.interfaces import ControlPlanes, TenantRunner
 from vkgateway.gateway.status import Verdict
+from vkgateway.gateway.tenant_ownership import forget_tenant
 from vkgateway.gateway.tenant_record import StatusWriter, TenantRecord
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import TENANTS
@@ -62,7 +63,7 @@ class TenantFinalizer:
             self._remove_control_plane(tenant, record),
         )
         # A request that was in flight when the runtime stopped may have created an object since.
-        await clean_compute_clusters(self._computes.clusters, name, needed=needed)
+        await clean_compute_clusters(self._computes.clusters, name, needed=needed, remove=forget_tenant)
         await finalizers.remove_finalizer(self._management, TENANTS, tenant.metadata, TENANT_FINALIZER)
         log.info("tenant deleted", tenant=name)
         record.finalizer_removed = True
@@ -73,7 +74,8 @@ class TenantFinalizer:
         await self.stop_runtime(name, record)
         if self._accepted_specs.spec_of(name) is not None:
             log.warning("tenant was deleted without its finalizer; cleaning up", tenant=name)
-            await clean_compute_clusters(self._computes.clusters, name, needed=self._computes.clusters.links)
+            clusters = self._computes.clusters
+            await clean_compute_clusters(clusters, name, needed=clusters.links, remove=forget_tenant)
             await self._control_planes.remove(name, on_step=ignore_step)
             self._forget_tenant(name)
 

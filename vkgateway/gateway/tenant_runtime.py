@@ -31,6 +31,7 @@ from vkgateway.model.quantity import Quantity, cap_resources, sum_resources
 from vkgateway.model.requests import to_milli
 from vkgateway.sync.admission.controller import ArbiterService
 from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.compute.tenant_owners import name_taken
 from vkgateway.sync.network.platform_service import ApiServers, NameServers
 from vkgateway.sync.runtime.workers import WorkerPool
 from vkgateway.sync.tenant import TenantSync
@@ -56,6 +57,8 @@ class TenantWiring:
     missing_pools: tuple[TenantPool, ...]
     disconnected_nodes: frozenset[str] = frozenset()
     """Virtual nodes of disconnected compute clusters; a node without a source was never connected."""
+    foreign_clusters: frozenset[str] = frozenset()
+    """Compute clusters in which another gateway owns a tenant of this name."""
     granted_at: float = 0.0
     """Creation time of the tenant (seconds since the epoch)."""
     within_tenant: WithinTenant = "LowerPriority"
@@ -192,7 +195,7 @@ class TenantRuntime:
     def virtual_nodes_state(self) -> VirtualNodesState:
         """Return the state of the virtual nodes."""
         pools = tuple(
-            source.pool_status(ready=self._nodes[name].is_registered and source.link.is_reachable)
+            source.pool_status(ready=self._nodes[name].is_registered and source.is_connected)
             for name, source in self._wiring.sources.items()
         )
         return VirtualNodesState(self._nodes_verdict(), pools)
@@ -281,13 +284,7 @@ class TenantRuntime:
 
     def _nodes_verdict(self) -> Verdict:
         if self._wiring.missing_pools:
-            pool = self._wiring.missing_pools[0]
-            if virtual_node_name(pool.name, pool.compute_cluster) in self._wiring.disconnected_nodes:
-                return false_verdict(
-                    "ComputeClusterUnreachable", f"compute cluster {pool.compute_cluster!r} is not connected"
-                )
-            where = f"pool {pool.name!r} of compute cluster {pool.compute_cluster!r}"
-            return false_verdict("PoolMissing", f"{where} does not exist")
+            return self._missing_verdict(self._wiring.missing_pools[0])
         for name, source in self._wiring.sources.items():
             if not source.link.is_reachable:
                 why = f"compute cluster {source.link.name!r} cannot be reached: {source.link.reachability.reason}"
@@ -299,3 +296,12 @@ class TenantRuntime:
             return true_verdict("NoPools", "the tenant has no pools")
         ready = "1 virtual node is ready" if count == 1 else f"{count} virtual nodes are ready"
         return true_verdict("Ready", "; ".join([ready, *self._sync.unreachable_servers()]))
+
+    def _missing_verdict(self, pool: TenantPool) -> Verdict:
+        """Return why a pool has no virtual node."""
+        cluster = pool.compute_cluster
+        if cluster in self._wiring.foreign_clusters:
+            return false_verdict("NameTaken", name_taken(self.name, cluster).advice)
+        if virtual_node_name(pool.name, cluster) in self._wiring.disconnected_nodes:
+            return false_verdict("ComputeClusterUnreachable", f"compute cluster {cluster!r} is not connected")
+        return false_verdict("PoolMissing", f"pool {pool.name!r} of compute cluster {cluster!r} does not exist")

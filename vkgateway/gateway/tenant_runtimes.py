@@ -13,6 +13,7 @@ from vkgateway.gateway.node_source import NodeSource
 from vkgateway.gateway.pool_parts import split_pool
 from vkgateway.gateway.running_tenants import RunningTenants
 from vkgateway.gateway.status import false_verdict, unknown_verdict
+from vkgateway.gateway.tenant_ownership import take_tenant
 from vkgateway.gateway.tenant_runtime import TenantRuntime, TenantWiring
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.model import times
@@ -90,6 +91,7 @@ class TenantRuntimes:
     async def ensure_running(self, tenant: Tenant, access: ApiServerAccess) -> VirtualNodesState:
         """See `interfaces.TenantRunner`."""
         name = tenant.metadata.name
+        failure = await take_tenant(self._computes, tenant)
         running = self._running.get(name)
         wiring = self._build_wiring(tenant, access, known=running.node_sources if running is not None else {})
         if running is not None and (running.client is not access.client or running.has_failed):
@@ -112,6 +114,8 @@ class TenantRuntimes:
         else:
             self.admit_tenant(name, access)
             await running.update_wiring(wiring)
+        if failure is not None:
+            raise failure
         return running.virtual_nodes_state()
 
     async def stop(self, name: str) -> None:
@@ -181,8 +185,8 @@ class TenantRuntimes:
     ) -> TenantWiring:
         """Return the current wiring of a tenant; `known` are its existing nodes.
 
-        A node stays, NotReady, while its compute cluster is disconnected, for example because its credentials change.
-        If the node were deleted, Kubernetes would delete its pods.
+        A node stays, NotReady, while its compute cluster is disconnected, for example because its credentials change,
+        or has a tenant of this name of another gateway. If the node were deleted, Kubernetes would delete its pods.
         """
         policy = tenant.spec.policy
         context = TenantContext(
@@ -204,8 +208,9 @@ class TenantRuntimes:
         )
         sources: dict[str, NodeSource] = {}
         missing: list[TenantPool] = []
-        connected = self._computes.links
-        links = dict(connected)
+        links = self._computes.links
+        foreign = {cluster for cluster, link in links.items() if link.owners.is_foreign(context.name)}
+        connected = {cluster: link for cluster, link in links.items() if cluster not in foreign}
         unconnected: set[str] = set()
         for pool in tenant.spec.pools:
             cluster, link = self._computes.find_cluster(pool.compute_cluster), connected.get(pool.compute_cluster)
@@ -223,7 +228,9 @@ class TenantRuntimes:
         created = tenant.metadata.creation_timestamp
         granted = times.parse_time(created).timestamp() if created else 0.0
         within = tenant.spec.preemption.within_tenant
-        return TenantWiring(context, links, sources, tuple(missing), frozenset(unconnected), granted, within)
+        return TenantWiring(
+            context, links, sources, tuple(missing), frozenset(unconnected), frozenset(foreign), granted, within
+        )
 
     def _pool_sources(self, tenant: Tenant, wanted: TenantPool, pool: Pool, link: ComputeLink) -> dict[str, NodeSource]:
         """Return the sources of a pool's virtual nodes by name."""

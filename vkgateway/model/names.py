@@ -20,6 +20,8 @@ CONTROL_PLANE_LABEL: Final = "vkgateway.io/control-plane"
 
 It differs from the label of forwarded objects, which selects the tenant's compute pods and their network policies.
 """
+GATEWAY_LABEL: Final = "vkgateway.io/gateway"
+"""On the owner record of a tenant in a compute cluster: the ID of the gateway to which the tenant's objects belong."""
 POOL_LABEL: Final = "vkgateway.io/pool"
 COMPUTE_CLUSTER_LABEL: Final = "vkgateway.io/compute-cluster"
 VIRTUAL_NODE_TYPE: Final = "virtual-kubelet"
@@ -221,6 +223,11 @@ def token_key(volume: str, index: int) -> str:
 
 def tenant_secret_name(tenant: str) -> str:
     """Return the name of the Secret in the system namespace with a tenant's certificates and keys."""
+    return f"tenant-{tenant}"
+
+
+def tenant_owner_name(tenant: str) -> str:
+    """Return the name of the ConfigMap in the system namespace of a compute cluster that is a tenant's owner record."""
     return f"tenant-{tenant}"
 
 

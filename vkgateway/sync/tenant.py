@@ -45,7 +45,7 @@ class TenantSync:
         self.scope = TenantScope(
             tenant=tenant,
             client=client,
-            links=dict(links),
+            all_links=dict(links),
             bindings=dict(bindings),
             work_queue=work_queue,
             clock=arbiter.clock,
@@ -66,7 +66,7 @@ class TenantSync:
         """Watch the tenant until cancelled; the workers reconcile its objects."""
         name = self.scope.name
         self._engine.add_tenant(name, self.registry)
-        for link in self.scope.links.values():
+        for link in self.scope.all_links.values():
             link.watches.tenants[name] = self.scope.watches
         try:
             async with asyncio.TaskGroup() as group:
@@ -75,7 +75,7 @@ class TenantSync:
                 for task, run in self.registry.background_tasks().items():
                     group.create_task(run(), name=f"tenant/{name}/{task}")
         finally:
-            for link in self.scope.links.values():
+            for link in self.scope.all_links.values():
                 link.watches.tenants.pop(name, None)
             self._engine.remove_tenant(name)
 

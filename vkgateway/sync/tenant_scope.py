@@ -123,13 +123,14 @@ class TenantCache:
 class TenantScope:
     """One tenant: its client and cache, its compute clusters and virtual nodes, its work queue and its watches.
 
-    Every reconciler of the tenant holds the same scope, and reads from it what may change: `tenant`, `links` (all
-    compute clusters that may hold objects of the tenant, by name) and `bindings` (the pool of each virtual node).
+    Every reconciler of the tenant holds the same scope, and reads from it what may change: `tenant`, `links` and
+    `bindings` (the pool of each virtual node).
     """
 
     tenant: TenantContext
     client: Client
-    links: dict[str, ComputeLink]
+    all_links: dict[str, ComputeLink]
+    """All compute clusters by name, also those in which another gateway has a tenant of this name."""
     bindings: dict[str, VirtualNodeBinding]
     work_queue: WorkQueue
     clock: Clock
@@ -154,6 +155,15 @@ class TenantScope:
         """The name of the tenant, which never changes."""
         return self.tenant.name
 
+    @property
+    def links(self) -> dict[str, ComputeLink]:
+        """The compute clusters that the tenant may use, by name: only they may hold objects of the tenant."""
+        tenant = self.tenant.name
+        for link in self.all_links.values():
+            if tenant not in link.owners.admitted and not link.is_usable_by(tenant):
+                return {name: link for name, link in self.all_links.items() if link.is_usable_by(tenant)}
+        return self.all_links
+
     def pool_of(self, node: str) -> str:
         """Return the name of the pool of a virtual node."""
         binding = self.bindings.get(node)
@@ -168,10 +178,10 @@ class TenantScope:
         self, tenant: TenantContext, *, links: Mapping[str, ComputeLink], bindings: Mapping[str, VirtualNodeBinding]
     ) -> None:
         """Replace the tenant, its compute clusters and its virtual nodes, and notify `TENANT_CHANGED`."""
-        for removed in self.links.keys() - links.keys():
-            self.links.pop(removed).watches.tenants.pop(tenant.name, None)
+        for removed in self.all_links.keys() - links.keys():
+            self.all_links.pop(removed).watches.tenants.pop(tenant.name, None)
         for name, link in links.items():
-            self.links[name] = link
+            self.all_links[name] = link
             link.watches.tenants[tenant.name] = self.watches
         self.bindings.clear()
         self.bindings.update(bindings)

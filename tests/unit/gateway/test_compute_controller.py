@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
+from tests.support.owners import record_owner
 from tests.support.waiting import wait_until
 from tests.unit.background import in_background
 from tests.unit.gateway.conftest import add_compute_cluster, condition, gpu_node
@@ -26,6 +27,7 @@ from vkgateway.kube.resources import COMPUTE_CLUSTERS, EVENTS, NAMESPACES, NODES
 from vkgateway.model.errors import InputError
 from vkgateway.model.names import NAME_ANNOTATION, NAMESPACE_ANNOTATION, TENANT_LABEL, UID_ANNOTATION
 from vkgateway.sync.compute.cluster_watches import TRUST
+from vkgateway.sync.compute.tenant_owners import GatewayIdentity
 
 
 @asynccontextmanager
@@ -35,7 +37,13 @@ async def controller(server: FakeApiServer, client: Client) -> AsyncIterator[Com
             return Client(server.url, name=name)
         return Client(connection.server, token=connection.token_source(), name=name)
 
-    computes = ComputeController(client, recorder=EventRecorder(client), connect=connect, on_change=lambda: None)
+    computes = ComputeController(
+        client,
+        recorder=EventRecorder(client),
+        connect=connect,
+        on_change=lambda: None,
+        gateway=GatewayIdentity("this"),
+    )
     async with in_background(computes.run()):
         yield computes
 
@@ -301,6 +309,19 @@ async def test_cluster_is_deleted_after_last_tenant_pod(server: FakeApiServer, c
         assert computes.clusters.links
         server.store.delete(PODS, "web", "alpha--default", grace=0)
         await wait_until(lambda: server.store.find(COMPUTE_CLUSTERS, "local") is None)
+
+
+async def test_pods_of_another_gateway_don_t_delay_the_deletion(server: FakeApiServer, client: Client) -> None:
+    add_compute_cluster(server)
+    record_owner(server, "alpha", "other")
+    marks = {NAMESPACE_ANNOTATION: "default", NAME_ANNOTATION: "web", UID_ANNOTATION: "1"}
+    metadata = {"name": "web", "labels": {TENANT_LABEL: "alpha"}, "annotations": marks}
+    server.store.create(PODS, {"metadata": metadata, "spec": {"containers": []}}, "alpha--default")
+    async with controller(server, client):
+        await wait_until(lambda: is_ready(server))
+        server.store.delete(COMPUTE_CLUSTERS, "local")
+        await wait_until(lambda: server.store.find(COMPUTE_CLUSTERS, "local") is None)
+    assert server.store.find(PODS, "web", "alpha--default") is not None
 
 
 async def test_unreachable_cluster_can_be_deleted(server: FakeApiServer, client: Client) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.clock import AdjustedClock
+from tests.support.owners import record_owner, recorded_owner
 from tests.support.waiting import wait_until
 from tests.unit.gateway.conftest import add_compute_cluster, condition, tenant_document
 from vkgateway.controlplane.drivers.base import DriverListener
@@ -44,6 +45,7 @@ from vkgateway.model.names import (
     TENANT_FINALIZER,
     TENANT_LABEL,
 )
+from vkgateway.sync.compute.tenant_owners import GatewayIdentity
 from vkgateway.sync.network.platform_service import Endpoint
 
 
@@ -153,6 +155,7 @@ class World:
             recorder=recorder,
             connect=lambda name, _: self.server.client(name),
             on_change=lambda: tenants.enqueue_all(),  # noqa: PLW0108 - there is no `tenants` yet
+            gateway=GatewayIdentity("this"),
         )
         tenants = TenantController(
             self.client,
@@ -638,6 +641,31 @@ async def test_deletion_removes_exactly_the_tenant(world: World) -> None:
         assert world.server.store.find(PODS, "web", "alpha--default") is None
         kept = world.server.store.get(PODS, "web", "beta--default")
         assert kept["metadata"]["finalizers"] == [MIRROR_FINALIZER]
+
+
+async def test_deletion_leaves_objects_of_another_gateway_s_tenant(world: World) -> None:
+    record_owner(world.server, "alpha", "other")
+    world.create("alpha")
+    world.add_pod("alpha", "web")
+    async with world.gateway():
+        await wait_until(lambda: world.phase("alpha") == "Ready")
+        world.server.store.delete(TENANTS, "alpha")
+        await wait_until(lambda: world.gone("alpha"))
+    assert not world.planes.there
+    assert world.server.store.get(PODS, "web", "alpha--default")["metadata"]["finalizers"] == [MIRROR_FINALIZER]
+    assert recorded_owner(world.server, "alpha") == "other"
+
+
+async def test_deletion_gives_up_ownership(world: World) -> None:
+    record_owner(world.server, "alpha", "this")
+    world.create("alpha")
+    world.add_pod("alpha", "web")
+    async with world.gateway():
+        await wait_until(lambda: world.phase("alpha") == "Ready")
+        world.server.store.delete(TENANTS, "alpha")
+        await wait_until(lambda: world.gone("alpha"))
+    assert world.server.store.find(NAMESPACES, "alpha--default") is None
+    assert recorded_owner(world.server, "alpha") is None
 
 
 async def test_deletion_resumes_after_restart_and_retries(world: World) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.clock import AdjustedClock
+from tests.support.owners import delete_record, record_owner, recorded_owner
 from tests.support.waiting import wait_until
 from tests.unit.gateway.conftest import add_compute_cluster
 from tests.unit.sync.scopes import FakePlatform
@@ -35,6 +36,7 @@ from vkgateway.model.errors import NotFoundError, UnavailableError
 from vkgateway.model.objects import Meta
 from vkgateway.sync.admission.arbitration import Arbitration, ArbitrationSettings
 from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.compute.tenant_owners import GatewayIdentity
 from vkgateway.sync.runtime.workers import WorkerPool
 from vkgateway.sync.views.pods import decode_tenant_pod
 
@@ -116,6 +118,7 @@ async def setting(compute: FakeApiServer, management: Client) -> AsyncIterator[S
         recorder=EventRecorder(management),
         connect=lambda name, _: compute.client(name),
         on_change=lambda: None,
+        gateway=GatewayIdentity("this"),
     )
     async with FakeApiServer() as tenant:
         it = Setting(compute, tenant, computes)
@@ -287,6 +290,49 @@ async def test_sweep_deletes_only_nodes_of_lost_pools(world: Setting, monkeypatc
 async def test_missing_pool_is_reported(world: Setting) -> None:
     seen = await world.serve(TenantPool(name="h100"))
     assert (seen.verdict.reason, seen.verdict.is_failure) == ("PoolMissing", True)
+
+
+async def test_taken_name_is_reported_until_it_is_free(server: FakeApiServer, client: Client) -> None:
+    add_compute_cluster(server)
+    record_owner(server, "alpha", "other")
+    async with setting(server, client) as it:
+        await wait_until(lambda: it.link.is_trusted)
+        seen = await it.serve(A100)
+        assert (seen.verdict.reason, seen.verdict.is_failure) == ("NameTaken", True)
+        assert "compute cluster 'local' has a tenant 'alpha' of another gateway" in seen.verdict.message
+        assert it.node("a100.local") is None
+        delete_record(server, "alpha")
+        assert (await it.ready(A100)).pools[0].ready
+        assert recorded_owner(server, "alpha") == "this"
+
+
+async def test_node_is_not_ready_while_another_gateway_owns_the_tenant(world: Setting) -> None:
+    await world.ready(A100)
+    uid = (world.node("a100.local") or {})["metadata"]["uid"]
+    delete_record(world.compute, "alpha")
+    record_owner(world.compute, "alpha", "other")
+    await wait_until(lambda: world.link.owners.is_foreign("alpha"))
+    seen = await world.serve(A100)
+    assert (seen.verdict.reason, seen.pools[0].ready) == ("NameTaken", False)
+
+    def is_not_ready() -> bool:
+        node = world.node("a100.local") or {}
+        conditions = node["status"]["conditions"]
+        message = "another gateway"
+        return node["metadata"]["uid"] == uid and any(
+            one["type"] == "Ready" and one["status"] == "False" and message in one["message"] for one in conditions
+        )
+
+    await wait_until(is_not_ready)
+
+
+async def test_failed_ownership_is_retried_and_changes_nothing_else(world: Setting) -> None:
+    await wait_until(lambda: world.link.is_trusted)
+    world.compute.fail("POST", "/configmaps", status=503)
+    with pytest.raises(errors.ApiError):
+        await world.serve(A100)
+    assert (await world.ready(A100)).pools[0].ready
+    assert recorded_owner(world.compute, "alpha") == "this"
 
 
 async def test_unreachable_cluster_makes_node_not_ready_with_same_capacity(world: Setting) -> None:

@@ -46,7 +46,7 @@ def tenant_scope(
     scope = TenantScope(
         tenant=TenantContext(name=name, api_host="10.213.0.1", api_port=6443),
         client=client,
-        links={} if links is None else links,
+        all_links={} if links is None else links,
         bindings={} if bindings is None else bindings,
         work_queue=WorkQueue(name, cast("RequestQueue", requests or RecordedRequests())),
         clock=clock or FakeClock(origin=EPOCH),

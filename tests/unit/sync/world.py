@@ -24,6 +24,7 @@ from vkgateway.model.names import compute_namespace
 from vkgateway.model.times import render_time
 from vkgateway.sync.admission.arbitration import Arbitration, ArbitrationSettings
 from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.compute.tenant_owners import GatewayIdentity
 from vkgateway.sync.network.platform_service import ApiServers, NameServers
 from vkgateway.sync.runtime.workers import WorkerPool
 from vkgateway.sync.tenant import TenantSync
@@ -60,6 +61,8 @@ class World:
     workers: int = 8
     """Number of workers; the tenant may use an eighth of them."""
     service_range: str = ""
+    gateway: GatewayIdentity | None = None
+    """This gateway, if others use the compute cluster, too."""
 
     # -- the tenant and its API server
     # -------------------------------------------------------------------------------------
@@ -166,7 +169,7 @@ class World:
     async def run_gateway(self) -> AsyncIterator[TenantSync]:
         """Run the reconcilers; they stop abruptly at the end of the block."""
         tenant_client, compute_client = self.tenant_server.client("tenant"), self.compute_server.client("compute")
-        link = ComputeLink("local", compute_client)
+        link = ComputeLink("local", compute_client, self.gateway)
         engine = WorkerPool(workers=self.workers)
         arbiter = Arbitration(
             ArbitrationSettings(gather=0.001, unplaced_delay=0.02, notice=self.notice, bind_timeout=self.bind),

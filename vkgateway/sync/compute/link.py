@@ -33,10 +33,11 @@ from vkgateway.sync.compute.nodes import ComputeNodes
 from vkgateway.sync.compute.pods import ComputeCopies, ComputePods
 from vkgateway.sync.compute.reachability import Reachability
 from vkgateway.sync.compute.storage import ComputeClaims, ComputeClasses
+from vkgateway.sync.compute.tenant_owners import GatewayIdentity, TenantOwners
 from vkgateway.sync.compute.topologies import ComputeTopologies
 from vkgateway.sync.compute.unmanaged_pods import FIELD_SELECTOR, LABEL_SELECTOR, UnmanagedPodView, decode_unmanaged_pod
 from vkgateway.sync.runtime.sources import COMPUTE_NETWORK_LISTED, COMPUTE_REACHABLE, COMPUTE_STORAGE_CHANGED
-from vkgateway.sync.views.ownership import COPY_RESOURCES
+from vkgateway.sync.views.ownership import COPY_RESOURCES, namespace_owner
 
 T = TypeVar("T")
 
@@ -45,10 +46,11 @@ class ComputeLink:
     """Client of one compute cluster, the watched state of vkgateway's objects there, and whether to trust that state.
 
     An object belongs to a tenant only if its label, annotations and namespace name agree. The gateway never touches any
-    other object, even one that carries the tenant label.
+    other object, even one that carries the tenant label. `gateway` distinguishes this gateway from others that use the
+    cluster.
     """
 
-    def __init__(self, name: str, client: Client) -> None:
+    def __init__(self, name: str, client: Client, gateway: GatewayIdentity | None = None) -> None:
         self.name = name
         self.client = client
         self.watches = watches = ClusterWatches()
@@ -71,7 +73,8 @@ class ComputeLink:
         self.nodes = ComputeNodes(client, watches)
         self.topologies = ComputeTopologies(name, client, watches)
         self.namespaces = ComputeNamespaces(client, watches)
-        self.copies = {kind: ComputeCopies(kind, client, watches) for kind in COPY_RESOURCES}
+        self.owners = TenantOwners(name, client, gateway, on_lost=partial(watches.notify, TRUST))
+        self.copies = {kind: ComputeCopies(kind, client, watches, self.owners) for kind in COPY_RESOURCES}
         self.services = ComputeServices(client, watches)
         self.slices = ComputeSlices(client, watches)
         self.claims = ComputeClaims(client, watches)
@@ -107,6 +110,21 @@ class ComputeLink:
             and self.copies["configmaps"].is_complete
             and self.copies["secrets"].is_complete
         )
+
+    def is_usable_by(self, tenant: str) -> bool:
+        """Return whether a tenant may use the cluster: its objects there belong to this gateway.
+
+        While the state of the cluster cannot be trusted, no object is changed. A tenant without a known owner may then
+        use it.
+        """
+        return self.owners.admits(tenant) or not (self.is_trusted or self.owners.is_foreign(tenant))
+
+    async def take_tenant(self, tenant: str) -> None:
+        """Make this gateway the owner of a tenant's objects in the cluster; see `TenantOwners.take`."""
+        was_usable = self.is_usable_by(tenant)
+        await self.owners.take(tenant)
+        if not was_usable and (watches := self.watches.tenants.get(tenant)) is not None:
+            watches.notify(COMPUTE_REACHABLE)
 
     @property
     def services_trusted(self) -> bool:
@@ -166,6 +184,8 @@ class ComputeLink:
             self.watches.notify_tenants(COMPUTE_STORAGE_CHANGED)
 
     def _notify_trust(self) -> None:
+        if self.is_trusted:
+            self.owners.cluster_listed(map(namespace_owner, self.namespaces.store.values()))
         self.watches.notify_tenants(COMPUTE_REACHABLE)
         self.watches.notify(TRUST)
 

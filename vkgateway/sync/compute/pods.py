@@ -11,10 +11,11 @@ import msgspec
 from vkgateway.kube import resources
 from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
-from vkgateway.model.names import NAMESPACE_ANNOTATION, TENANT_LABEL
+from vkgateway.model.names import NAMESPACE_ANNOTATION, SYSTEM_NAMESPACE, TENANT_LABEL
 from vkgateway.model.objects import Meta, Object, ObjectView, decode_object
 from vkgateway.sync.compute.cluster_watches import LISTED, PODS, ClusterWatches
 from vkgateway.sync.compute.reachability import Reachability
+from vkgateway.sync.compute.tenant_owners import TenantOwners
 from vkgateway.sync.runtime.sources import COMPUTE_COPIES, COMPUTE_PODS, COMPUTE_TOKENS
 from vkgateway.sync.views.annotations import TOKEN_OF
 from vkgateway.sync.views.ownership import COPY_RESOURCES, CopyKind, Key, is_copy, owned_by, source_key
@@ -122,9 +123,12 @@ class ComputePods(Reflector[ComputePodView]):
 
 
 class ComputeCopies(Reflector[ObjectView]):
-    """Copies of all tenants' ConfigMaps or Secrets; for Secrets, the pods' token Secrets too."""
+    """Copies of all tenants' ConfigMaps or Secrets; for Secrets, the pods' token Secrets too.
 
-    def __init__(self, kind: CopyKind, client: Client, watches: ClusterWatches) -> None:
+    The ConfigMaps include the tenants' owner records, which are passed to `owners`.
+    """
+
+    def __init__(self, kind: CopyKind, client: Client, watches: ClusterWatches, owners: TenantOwners) -> None:
         super().__init__(
             client,
             COPY_RESOURCES[kind],
@@ -135,6 +139,7 @@ class ComputeCopies(Reflector[ObjectView]):
         )
         self._kind = kind
         self._watches = watches
+        self._owners = owners
 
     def of_tenant(self, tenant: str) -> Iterator[Key]:
         """Yield the tenant's namespace and name of each object that has a copy."""
@@ -144,6 +149,8 @@ class ComputeCopies(Reflector[ObjectView]):
 
     def _handle_change(self, old: ObjectView | None, new: ObjectView | None) -> None:
         view = new or old
+        if view is not None and view.metadata.namespace == SYSTEM_NAMESPACE and self._kind == "configmaps":
+            self._owners.record_changed(old, new)
         if view is None or (owner := self._watches.find_owner(view.metadata)) is None:
             return
         annotations = view.metadata.annotations

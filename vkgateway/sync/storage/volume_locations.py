@@ -23,8 +23,8 @@ class VolumeLocations:
         links = {binding.link.name: binding.link for binding in self._scope.bindings.values()}
         if claim.selected_node:
             binding = self._scope.bindings.get(claim.selected_node)
-            return binding.link if binding is not None else None
-        return next(iter(links.values())) if len(links) == 1 else None
+            return self._scope.links.get(binding.link.name) if binding is not None else None
+        return self._scope.links.get(next(iter(links))) if len(links) == 1 else None
 
     async def node_affinity(self, link: ComputeLink, compute_claim: ClaimView) -> Object | None:
         """Return the node affinity of a volume in the tenant cluster. Raises UnavailableError, ApiError."""
