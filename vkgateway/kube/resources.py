@@ -57,6 +57,7 @@ LIMIT_RANGES = Resource("api/v1", "limitranges", "LimitRange")
 LEASES = Resource("apis/coordination.k8s.io/v1", "leases", "Lease")
 NETWORK_POLICIES = Resource("apis/networking.k8s.io/v1", "networkpolicies", "NetworkPolicy")
 INGRESSES = Resource("apis/networking.k8s.io/v1", "ingresses", "Ingress")
+INGRESS_CLASSES = Resource("apis/networking.k8s.io/v1", "ingressclasses", "IngressClass", namespaced=False)
 DISRUPTION_BUDGETS = Resource("apis/policy/v1", "poddisruptionbudgets", "PodDisruptionBudget")
 SERVICE_CIDRS = Resource("apis/networking.k8s.io/v1", "servicecidrs", "ServiceCIDR", namespaced=False)
 PRIORITY_CLASSES = Resource("apis/scheduling.k8s.io/v1", "priorityclasses", "PriorityClass", namespaced=False)
@@ -98,6 +99,7 @@ KNOWN_RESOURCES: dict[tuple[str, str], Resource] = {
         LEASES,
         NETWORK_POLICIES,
         INGRESSES,
+        INGRESS_CLASSES,
         DISRUPTION_BUDGETS,
         SERVICE_CIDRS,
         PRIORITY_CLASSES,

@@ -13,10 +13,18 @@ import pytest
 from tests.unit.controlplane.drivers.test_kubernetes_driver import NAMESPACE, ManagementWorld, start_world
 from tests.unit.controlplane.test_provisioner import tenant
 from vkgateway.controlplane.drivers.base import ServerEndpoint
-from vkgateway.controlplane.drivers.kubernetes.exposures import exposure_object, read_route
 from vkgateway.controlplane.pki import alternative_names
 from vkgateway.kube import kubeconfig
-from vkgateway.kube.resources import EVENTS, INGRESSES, NETWORK_POLICIES, PODS, SECRETS, SERVICES, Resource
+from vkgateway.kube.resources import (
+    EVENTS,
+    INGRESS_CLASSES,
+    INGRESSES,
+    NETWORK_POLICIES,
+    PODS,
+    SECRETS,
+    SERVICES,
+    Resource,
+)
 from vkgateway.model.api import ApiServerAccess, ApiServerExposure, GatewayReference, Tenant, TenantSpec
 from vkgateway.model.clusters import ClusterIdentity
 from vkgateway.model.errors import NotPublishedError, UnavailableError
@@ -75,19 +83,29 @@ async def test_load_balancer_is_published_when_it_has_an_address(world: Manageme
     assert (loaded.url, loaded.publication.url) == (INTERNAL, "https://192.0.2.7:6443")
 
 
-async def test_warning_of_the_cloud_explains_the_missing_address(world: ManagementWorld) -> None:
+def warn(world: ManagementWorld, message: str, *, about: str, at: str, **fields: Any) -> None:
+    """Write a warning about the published Service of a UID, as a controller of load balancers does."""
+    event = {
+        "metadata": {"name": f"warning-{at}"},
+        "involvedObject": {"kind": "Service", "namespace": NAMESPACE, "name": "api-published", "uid": about},
+        "type": "Warning",
+        "message": message,
+        "lastTimestamp": at,
+    }
+    world.cluster.create(EVENTS, event | fields, NAMESPACE)
+
+
+async def test_last_warning_about_the_service_explains_the_missing_address(world: ManagementWorld) -> None:
     wanted = exposed(type="LoadBalancer")
     await world.provisioner().provision(wanted)
-    event = {
-        "metadata": {"name": "one"},
-        "involvedObject": {"kind": "Service", "name": "api-published"},
-        "type": "Warning",
-        "message": "Error syncing load balancer: quota exceeded",
-    }
-    world.cluster.create(EVENTS, event, NAMESPACE)
+    uid = world.cluster.get(SERVICES, "api-published", NAMESPACE)["metadata"]["uid"]
+    warn(world, "quota exceeded", about=uid, at="2026-11-26T14:00:00Z")
+    series = {"count": 2, "lastObservedTime": "2026-11-26T14:00:00.123456Z"}
+    warn(world, "no available IPs", about=uid, at="", eventTime="2026-11-26T13:00:00.000001Z", series=series)
+    warn(world, "of a former Service", about="former", at="2026-11-26T15:00:00Z")
     made = await world.provisioner().provision(wanted)
     assert made.publication.message == (
-        "the load balancer of Service api-published has no address yet: Error syncing load balancer: quota exceeded"
+        "the load balancer of Service api-published has no address yet: no available IPs"
     )
 
 
@@ -135,31 +153,29 @@ async def test_ingress_passes_tls_through(world: ManagementWorld) -> None:
     assert client_peers(world) == []
 
 
+@pytest.mark.parametrize(
+    ("ingress_class", "classes", "words"),
+    [
+        ("", [], "it has no class, and the cluster has no default one; set ingressClass"),
+        ("nginx", [], "IngressClass 'nginx' does not exist"),
+        ("nginx", ["nginx"], "given the Ingress an address yet"),
+    ],
+)
+async def test_ingress_without_an_address_says_what_its_class_lacks(
+    world: ManagementWorld, ingress_class: str, classes: list[str], words: str
+) -> None:
+    for name in classes:
+        world.cluster.create(INGRESS_CLASSES, {"metadata": {"name": name}})
+    wanted = exposed(type="Ingress", hostname="alpha.example.org", ingress_class=ingress_class)
+    made = await world.provisioner().provision(wanted)
+    assert made.publication.message.endswith(words)
+
+
 async def test_route_without_the_gateway_api_is_not_published(world: ManagementWorld) -> None:
     made = await world.provisioner().provision(exposed(type="TLSRoute", hostname="alpha.example.org", gateway=EDGE))
     assert made.publication.reason == "KindMissing"
     assert "install the Gateway API" in made.publication.message
     assert made.url == INTERNAL
-
-
-@pytest.mark.parametrize(
-    ("conditions", "reason", "url"),
-    [
-        ([], "AddressPending", ""),
-        ([{"type": "Accepted", "status": "False", "message": "no listener matches"}], "NotAccepted", ""),
-        ([{"type": "Accepted", "status": "True"}], "", "https://alpha.example.org:443"),
-    ],
-)
-def test_route_is_published_when_its_gateway_accepts_it(
-    conditions: list[dict[str, str]], reason: str, url: str
-) -> None:
-    exposure = ApiServerExposure(type="TLSRoute", hostname="alpha.example.org", gateway=EDGE)
-    route = exposure_object("alpha", exposure, namespace=NAMESPACE, api_version="gateway.networking.k8s.io/v1")
-    assert route["spec"]["parentRefs"] == [{"namespace": "edge", "name": "shared", "sectionName": "tls"}]
-    status = {"parents": [{"conditions": conditions}] if conditions else []}
-    found = read_route(exposure, msgspec.json.encode(route | {"status": status}))
-    assert (found.reason, found.url) == (reason, url)
-    assert "alpha.example.org" in found.names
 
 
 async def test_another_type_deletes_the_object_of_the_former_one(world: ManagementWorld) -> None:

@@ -81,7 +81,7 @@ async def test_pod_that_waits_for_its_volumes_reports_a_repeated_warning(
     world.cluster.update(PODS, pod, name="server-0", namespace=NAMESPACE, status=True)
     event = {
         "metadata": {"name": "one"},
-        "involvedObject": {"kind": "Pod", "name": "server-0"},
+        "involvedObject": {"kind": "Pod", "name": "server-0", "uid": pod["metadata"]["uid"]},
         "type": "Warning",
         "message": "MountVolume.SetUp failed: references non-existent secret key",
         "count": count,

@@ -118,8 +118,13 @@ async def read_failure(client: Client, *, namespace: str) -> str:
 
 
 async def read_warnings(client: Client, resource: Resource, about: Meta) -> list[failures.Event]:
-    """Return the warnings about an object; none if the gateway must not read events."""
+    """Return the warnings about an object, without those about a former one of its name.
+
+    None if the gateway must not read events.
+    """
     selector = f"involvedObject.kind={resource.kind},involvedObject.name={about.name},type=Warning"
+    if about.uid:
+        selector += f",involvedObject.uid={about.uid}"
     warnings: list[failures.Event] = []
     with contextlib.suppress(errors.Forbidden):
         async for page in client.list_pages(EVENTS, namespace=about.namespace, field_selector=selector):

@@ -16,7 +16,7 @@ from vkgateway.controlplane.drivers.kubernetes.names import (
 )
 from vkgateway.controlplane.publication import Publication
 from vkgateway.model.api import ApiServerExposure, ExposureType
-from vkgateway.model.objects import Condition, find_condition
+from vkgateway.model.objects import Meta
 
 Document = dict[str, Any]
 
@@ -34,7 +34,8 @@ _PASSTHROUGH: Final = {
     "nginx.ingress.kubernetes.io/ssl-passthrough": "true",
 }
 """Annotations of common ingress controllers. The API server itself ends TLS, because it reads client certificates."""
-_TLS_PORT: Final = 443
+TLS_PORT: Final = 443
+"""Port of routes and Ingresses for clients, without another in the exposure."""
 
 
 class _Address(msgspec.Struct):
@@ -46,13 +47,8 @@ class _LoadBalancer(msgspec.Struct):
     ingress: tuple[_Address, ...] = ()
 
 
-class _Parent(msgspec.Struct):
-    conditions: tuple[Condition, ...] = ()
-
-
 class _Status(msgspec.Struct, rename="camel"):
     load_balancer: _LoadBalancer = msgspec.field(default_factory=_LoadBalancer)
-    parents: tuple[_Parent, ...] = ()
 
 
 class _ServicePort(msgspec.Struct, rename="camel"):
@@ -60,14 +56,16 @@ class _ServicePort(msgspec.Struct, rename="camel"):
     node_port: int = 0
 
 
-class _Spec(msgspec.Struct):
+class _Spec(msgspec.Struct, rename="camel"):
     type: str = ""
     ports: tuple[_ServicePort, ...] = ()
+    ingress_class_name: str = ""
 
 
 class ExposedObject(msgspec.Struct):
-    """The part of a Service, TLSRoute or Ingress that tells where clients connect."""
+    """The part of a Service or Ingress that tells where clients connect."""
 
+    metadata: Meta
     spec: _Spec = msgspec.field(default_factory=_Spec)
     status: _Status = msgspec.field(default_factory=_Status)
 
@@ -125,35 +123,12 @@ def read_service(exposure: ApiServerExposure, body: bytes, *, nodes: Sequence[st
     )
 
 
-def read_route(exposure: ApiServerExposure, body: bytes) -> Publication:
-    """Return where a stored TLSRoute publishes the API server: at its hostname, once its Gateway accepts it."""
-    conditions = [find_condition(parent.conditions, "Accepted") for parent in decode_exposed(body).status.parents]
-    if any(found is not None and found.status == "True" for found in conditions):
-        return _at_hostname(exposure)
-    gateway = f"{exposure.gateway.namespace}/{exposure.gateway.name}" if exposure.gateway else ""
-    refusal = next((found.message for found in conditions if found is not None), "")
-    if refusal:
-        return Publication.pending(
-            exposure.type,
-            "NotAccepted",
-            f"Gateway {gateway} does not accept the route: {refusal}",
-            names=_named(exposure),
-        )
-    return Publication.pending(
-        exposure.type, "AddressPending", f"Gateway {gateway} has not accepted the route yet", names=_named(exposure)
-    )
-
-
 def read_ingress(exposure: ApiServerExposure, body: bytes) -> Publication:
     """Return where a stored Ingress publishes the API server: at its hostname, once a controller took it."""
     if decode_exposed(body).addresses:
-        return _at_hostname(exposure)
+        return Publication.at(exposure.type, host=exposure.hostname, port=exposure.port or TLS_PORT)
     message = "no ingress controller has given the Ingress an address yet"
     return Publication.pending(exposure.type, "AddressPending", message, names=_named(exposure))
-
-
-def _at_hostname(exposure: ApiServerExposure) -> Publication:
-    return Publication.at(exposure.type, host=exposure.hostname, port=exposure.port or _TLS_PORT)
 
 
 def _named(exposure: ApiServerExposure) -> tuple[str, ...]:

@@ -51,12 +51,34 @@ class ContainerStatus(msgspec.Struct, rename="camel"):
     last_state: ContainerState = msgspec.field(default_factory=ContainerState)
 
 
+class EventSeries(msgspec.Struct, rename="camel"):
+    """Repetitions of an event that a component wrote in the API group `events.k8s.io`."""
+
+    count: int = 1
+    last_observed_time: str = ""
+
+
 class Event(msgspec.Struct, rename="camel"):
-    """A warning about a pod; events with the same message count up."""
+    """A warning about an object; events with the same message count up.
+
+    Those of the API group `events.k8s.io` have `event_time` and `series` instead of `last_timestamp` and `count`.
+    """
 
     message: str = ""
     count: int = 1
     last_timestamp: str | None = None
+    event_time: str | None = None
+    series: EventSeries | None = None
+
+    @property
+    def times(self) -> int:
+        """How often the event happened."""
+        return self.series.count if self.series is not None else self.count
+
+    @property
+    def last_seen(self) -> str:
+        """RFC 3339 time of the last repetition."""
+        return (self.series.last_observed_time if self.series else "") or self.last_timestamp or self.event_time or ""
 
 
 class PodStatus(msgspec.Struct, rename="camel"):
@@ -102,11 +124,14 @@ def starting_pods(pods: Iterable[Pod]) -> list[Pod]:
 
 def repeated_warning(pod: Pod, events: Iterable[Event]) -> str:
     """Return the last of the warnings about a starting pod that came again and again; empty if there is none."""
-    repeated = [event for event in events if event.count >= _REPEATED]
-    if not repeated:
-        return ""
-    latest = max(repeated, key=lambda event: event.last_timestamp or "")
-    return f"pod {pod.metadata.name} does not start: {_last_line(latest.message)}"
+    found = last_message(event for event in events if event.times >= _REPEATED)
+    return f"pod {pod.metadata.name} does not start: {_last_line(found)}" if found else ""
+
+
+def last_message(events: Iterable[Event]) -> str:
+    """Return the message of the last event; empty if there is none."""
+    latest = max(events, key=lambda event: event.last_seen.rstrip("Z"), default=None)
+    return latest.message if latest is not None else ""
 
 
 def _scheduling_failure(pod: Pod) -> str:

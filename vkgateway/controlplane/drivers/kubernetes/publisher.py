@@ -12,28 +12,39 @@ from vkgateway.controlplane.drivers.kubernetes.cluster import read_warnings
 from vkgateway.controlplane.drivers.kubernetes.exposures import (
     OBJECT_NAMES,
     PUBLISHED_SERVICE,
+    decode_exposed,
     exposure_object,
     read_ingress,
-    read_route,
     read_service,
 )
+from vkgateway.controlplane.drivers.kubernetes.failures import last_message
 from vkgateway.controlplane.drivers.kubernetes.names import CONTROL_PLANE
 from vkgateway.controlplane.drivers.kubernetes.outside_addresses import (
     read_node_addresses,
     read_outside_endpoints,
     read_published_type,
 )
+from vkgateway.controlplane.drivers.kubernetes.routes import (
+    NO_GATEWAY,
+    NO_OBSTACLE,
+    Obstacle,
+    find_obstacle,
+    read_route,
+)
 from vkgateway.controlplane.publication import Publication
 from vkgateway.kube import errors
 from vkgateway.kube.apply import Discovery
 from vkgateway.kube.client import Client
-from vkgateway.kube.resources import INGRESSES, SERVICES, Resource
+from vkgateway.kube.resources import INGRESS_CLASSES, INGRESSES, SERVICES, Resource
 from vkgateway.model.api import ApiServerExposure, ExposureType
 from vkgateway.model.clusters import ClusterIdentity
 from vkgateway.model.errors import NotPublishedError
-from vkgateway.model.objects import Meta
 
-_ROUTE_VERSIONS: Final = tuple(f"gateway.networking.k8s.io/{version}" for version in ("v1", "v1alpha3", "v1alpha2"))
+_GATEWAY_API: Final = "gateway.networking.k8s.io"
+_VERSIONS: Final = {"TLSRoute": ("v1", "v1alpha3", "v1alpha2"), "Gateway": ("v1", "v1beta1")}
+"""Versions of the kinds of the Gateway API, the newest first."""
+_CLASS_ANNOTATION: Final = "kubernetes.io/ingress.class"
+"""Annotation by which some ingress controllers know their Ingresses, from before there were classes."""
 _FIXED: Final = "may not change once set"
 """Part of the API server's message on a load balancer class that changes."""
 _REFUSALS: Final = (errors.Invalid, errors.Forbidden, errors.BadRequest)
@@ -97,22 +108,49 @@ class Publisher:
 
     async def _read(self, exposure: ApiServerExposure, stored: bytes, *, tenant: str, namespace: str) -> Publication:
         if exposure.type == "TLSRoute":
-            return read_route(exposure, stored)
+            return read_route(exposure, stored, obstacle=await self._find_obstacle(exposure, namespace=namespace))
         if exposure.type == "Ingress":
-            return read_ingress(exposure, stored)
+            found = read_ingress(exposure, stored)
+            return found if found.url else await self._explain(found, INGRESSES, stored)
         nodes: list[str] = []
         if exposure.type == "NodePort":
             nodes = await read_node_addresses(self._client, tenant, component=CONTROL_PLANE, namespace=namespace)
         found = read_service(exposure, stored, nodes=nodes)
-        if exposure.type == "LoadBalancer" and not found.url and (warning := await self._last_warning(namespace)):
-            return replace(found, message=f"{found.message}: {warning}")
+        if exposure.type == "LoadBalancer" and not found.url:
+            return await self._explain(found, SERVICES, stored)
         return found
 
-    async def _last_warning(self, namespace: str) -> str:
-        """Return the last warning about the Service; cloud controllers explain there why it has no address."""
-        about = Meta(name=PUBLISHED_SERVICE, namespace=namespace)
-        warnings = await read_warnings(self._client, SERVICES, about)
-        return max(warnings, key=lambda event: event.last_timestamp or "").message if warnings else ""
+    async def _explain(self, found: Publication, resource: Resource, stored: bytes) -> Publication:
+        """Add why a Service or Ingress has no address. Controllers explain it in warnings about the object."""
+        view = decode_exposed(stored)
+        reason = last_message(await read_warnings(self._client, resource, view.metadata))
+        if not reason and resource == INGRESSES and _CLASS_ANNOTATION not in view.metadata.annotations:
+            reason = await self._class_problem(view.spec.ingress_class_name)
+        return replace(found, message=f"{found.message}: {reason}") if reason else found
+
+    async def _class_problem(self, name: str) -> str:
+        """Return what is wrong with the class of an Ingress; empty if nothing is known."""
+        if not name:
+            return "it has no class, and the cluster has no default one; set ingressClass"
+        with contextlib.suppress(errors.Forbidden):
+            try:
+                await self._client.get(INGRESS_CLASSES, name)
+            except errors.NotFound:
+                return f"IngressClass {name!r} does not exist"
+        return ""
+
+    async def _find_obstacle(self, exposure: ApiServerExposure, *, namespace: str) -> Obstacle:
+        """Return what the Gateway of an exposure lacks; nothing if it must not be read."""
+        gateway, resource = exposure.gateway, await self._find_kind("Gateway")
+        if gateway is None or resource is None:
+            return NO_OBSTACLE
+        try:
+            body = await self._client.get(resource, gateway.name, namespace=gateway.namespace)
+        except errors.NotFound:
+            return NO_GATEWAY
+        except errors.Forbidden:
+            return NO_OBSTACLE
+        return find_obstacle(exposure, body, namespace=namespace)
 
     async def _delete(self, exposed: ExposureType, *, namespace: str) -> None:
         resource, (kind, name) = await self._find_resource(exposed), OBJECT_NAMES[exposed]
@@ -122,16 +160,15 @@ class Publisher:
                 await self._client.delete(resource, name, namespace=namespace)
 
     async def _find_resource(self, exposed: ExposureType) -> Resource | None:
-        """Return the resource of an exposure's object; None if the management cluster has none.
+        """Return the resource of an exposure's object; None if the management cluster has none."""
+        return _RESOURCES[exposed] if exposed in _RESOURCES else await self._find_kind("TLSRoute")
 
-        TLSRoutes are of the newest version that it serves.
-        """
-        if exposed in _RESOURCES:
-            return _RESOURCES[exposed]
+    async def _find_kind(self, kind: str) -> Resource | None:
+        """Return a kind of the Gateway API, in the newest version that the management cluster serves; None if none."""
         discovery = Discovery(self._client)
-        for version in _ROUTE_VERSIONS:
+        for version in _VERSIONS[kind]:
             with contextlib.suppress(errors.NotFound):
-                if found := await discovery.find_resource(version, "TLSRoute"):
+                if found := await discovery.find_resource(f"{_GATEWAY_API}/{version}", kind):
                     return found
         return None
 
