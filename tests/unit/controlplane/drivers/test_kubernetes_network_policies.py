@@ -12,8 +12,10 @@ from tests.unit.local.realnode.test_options import OPTIONS
 from vkgateway.controlplane.drivers.base import ServerEndpoint
 from vkgateway.controlplane.drivers.kubernetes.names import CONTROL_PLANE, pod_selector
 from vkgateway.controlplane.drivers.kubernetes.network_policies import control_plane_policies, name_server_policy
+from vkgateway.controlplane.publication import client_ranges
 from vkgateway.local.netpol.cluster_state import ClusterState, Pod, Server, Site
 from vkgateway.local.realnode import configs
+from vkgateway.model.api import ApiServerExposure
 from vkgateway.model.names import CONTROL_PLANE_LABEL, TENANT_LABEL
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.egress_rules import PRIVATE_RANGES
@@ -22,7 +24,7 @@ from vkgateway.translate.peer_terms import NAMESPACE_NAME_LABEL
 
 SITE = msgspec.json.decode(configs.site_config(OPTIONS), type=Site)
 SERVER, NAMES, POD, THEIRS, THEIR_SERVER, GATEWAY, ETCD, DNS, OTHER = (f"10.214.7.{number}" for number in range(10, 19))
-CORPORATE, PUBLIC, METADATA = "10.1.2.3", "203.0.113.9", "169.254.169.254"
+CORPORATE, PUBLIC, METADATA, NODE = "10.1.2.3", "203.0.113.9", "169.254.169.254", "10.1.2.9"
 NAMESPACES = {
     "vkgateway-tenant-alpha": {CONTROL_PLANE_LABEL: "alpha"},
     "vkgateway-tenant-beta": {CONTROL_PLANE_LABEL: "beta"},
@@ -97,6 +99,30 @@ def test_api_server_is_reached_by_its_tenant_and_pods_of_no_tenant(source: str, 
 def test_addresses_that_are_no_pods_reach_api_servers_if_a_parameter_says_so() -> None:
     assert reaches(CORPORATE, SERVER, 6443, clients=["10.1.0.0/16"])
     assert not reaches(PUBLIC, SERVER, 6443, clients=["10.1.0.0/16"])
+
+
+@pytest.mark.parametrize(
+    ("exposure", "source", "is_open"),
+    [
+        # Nodes replace the client's address by theirs, except with sourceRanges (externalTrafficPolicy Local).
+        ({"type": "LoadBalancer"}, NODE, True),
+        ({"type": "LoadBalancer"}, PUBLIC, True),
+        ({"type": "NodePort"}, NODE, True),
+        ({"type": "LoadBalancer", "source_ranges": (f"{PUBLIC}/32",)}, PUBLIC, True),
+        ({"type": "LoadBalancer", "source_ranges": (f"{PUBLIC}/32",)}, CORPORATE, False),
+        ({"type": "NodePort", "source_ranges": (f"{PUBLIC}/32",)}, NODE, False),
+        # A gateway or ingress controller connects from its pod, or from its node if it uses the host network.
+        ({"type": "TLSRoute"}, OTHER, True),
+        ({"type": "TLSRoute"}, NODE, False),
+        ({"type": "Ingress"}, OTHER, True),
+        ({"type": "Ingress"}, NODE, False),
+        ({"type": "ClusterIP"}, PUBLIC, False),
+    ],
+)
+def test_exposure_admits_the_addresses_from_which_its_clients_arrive(
+    exposure: dict[str, Any], source: str, is_open: bool
+) -> None:
+    assert reaches(source, SERVER, 6443, clients=client_ranges(ApiServerExposure(**exposure))) is is_open
 
 
 def test_name_server_answers_its_tenant_only() -> None:
