@@ -112,7 +112,8 @@ def read_service(exposure: ApiServerExposure, body: bytes, *, nodes: Sequence[st
         missing = "no pod of the control plane is ready, so no node has an address for clients"
     else:
         addresses = found.addresses
-        missing = f"the load balancer of Service {PUBLISHED_SERVICE} has no address yet"
+        kind = f" (class {exposure.load_balancer_class})" if exposure.load_balancer_class else ""
+        missing = f"the load balancer{kind} of Service {PUBLISHED_SERVICE} has no address yet"
     if not addresses and not (exposure.hostname and exposure.type == "NodePort"):
         return Publication.pending(exposure.type, "AddressPending", missing, names=_named(exposure))
     return Publication.at(
