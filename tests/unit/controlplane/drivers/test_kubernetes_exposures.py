@@ -72,7 +72,7 @@ async def test_load_balancer_is_published_when_it_has_an_address(world: Manageme
     service = world.cluster.get(SERVICES, "api-published", NAMESPACE)
     assert service["metadata"]["annotations"] == {"zone": "a"}
     assert (service["spec"]["type"], service["spec"]["loadBalancerClass"]) == ("LoadBalancer", "lb/internal")
-    addresses = [{"ip": "192.0.2.7"}, {"hostname": "lb.example.org"}]
+    addresses = [{"ip": "192.0.2.7", "ipMode": "VIP"}, {"hostname": "lb.example.org"}]
     set_status(world, SERVICES, "api-published", {"loadBalancer": {"ingress": addresses}})
     made = await world.provisioner().provision(wanted)
     assert made.publication.url == user_server(world) == "https://192.0.2.7:6443"
@@ -83,30 +83,49 @@ async def test_load_balancer_is_published_when_it_has_an_address(world: Manageme
     assert (loaded.url, loaded.publication.url) == (INTERNAL, "https://192.0.2.7:6443")
 
 
-def warn(world: ManagementWorld, message: str, *, about: str, at: str, **fields: Any) -> None:
-    """Write a warning about the published Service of a UID, as a controller of load balancers does."""
+NO_ADDRESS = 'Failed to allocate IP for "vkgateway-tenant-alpha/api-published": no available IPs'
+"""Warning of MetalLB 0.16.2."""
+
+
+def warn(world: ManagementWorld, message: str, *, about: str, at: str | None, **fields: Any) -> None:
+    """Write a warning about the published Service of a UID, as controllers of load balancers do."""
     event = {
-        "metadata": {"name": f"warning-{at}"},
+        "metadata": {"name": f"api-published.{len(message)}"},
         "involvedObject": {"kind": "Service", "namespace": NAMESPACE, "name": "api-published", "uid": about},
         "type": "Warning",
+        "reason": "AllocationFailed",
         "message": message,
+        "count": 2,
+        "firstTimestamp": at,
         "lastTimestamp": at,
+        "eventTime": None,
+        "reportingComponent": "metallb-controller",
     }
     world.cluster.create(EVENTS, event | fields, NAMESPACE)
 
 
 async def test_last_warning_about_the_service_explains_the_missing_address(world: ManagementWorld) -> None:
+    wanted = exposed(type="LoadBalancer", load_balancer_class="lb/internal")
+    await world.provisioner().provision(wanted)
+    uid = world.cluster.get(SERVICES, "api-published", NAMESPACE)["metadata"]["uid"]
+    warn(world, "another reason", about=uid, at="2026-11-26T15:41:25Z")
+    warn(world, NO_ADDRESS, about=uid, at="2026-11-26T15:41:26Z")
+    warn(world, "of a former Service", about="former", at="2026-11-26T15:42:00Z")
+    made = await world.provisioner().provision(wanted)
+    assert made.publication.message == (
+        f"the load balancer (class lb/internal) of Service api-published has no address yet: {NO_ADDRESS}"
+    )
+
+
+async def test_warnings_of_both_event_groups_are_compared(world: ManagementWorld) -> None:
     wanted = exposed(type="LoadBalancer")
     await world.provisioner().provision(wanted)
     uid = world.cluster.get(SERVICES, "api-published", NAMESPACE)["metadata"]["uid"]
     warn(world, "quota exceeded", about=uid, at="2026-11-26T14:00:00Z")
     series = {"count": 2, "lastObservedTime": "2026-11-26T14:00:00.123456Z"}
-    warn(world, "no available IPs", about=uid, at="", eventTime="2026-11-26T13:00:00.000001Z", series=series)
-    warn(world, "of a former Service", about="former", at="2026-11-26T15:00:00Z")
+    warn(world, "no address", about=uid, at=None, eventTime="2026-11-26T13:00:00.000001Z", series=series)
     made = await world.provisioner().provision(wanted)
-    assert made.publication.message == (
-        "the load balancer of Service api-published has no address yet: no available IPs"
-    )
+    assert made.publication.message.endswith("no address yet: no address")
 
 
 async def test_node_port_is_published_at_a_node_with_a_ready_pod(world: ManagementWorld) -> None:

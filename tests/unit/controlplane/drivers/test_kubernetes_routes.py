@@ -1,4 +1,7 @@
-"""TLSRoutes and Gateways: where an API server is published, and what keeps clients from it."""
+"""TLSRoutes and Gateways: where an API server is published, and what keeps clients from it.
+
+The reasons of Traefik 3.7.13 with the Gateway API 1.6.1; its messages about refused routes are empty.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +41,10 @@ def condition(kind: str, status: str, reason: str, message: str = "", *, generat
 
 ACCEPTED = condition("Accepted", "True", "Accepted")
 RESOLVED = condition("ResolvedRefs", "True", "ResolvedRefs")
+BACKEND_NOT_FOUND = (
+    'Cannot load TLSRoute BackendRef vkgateway-tenant-alpha/api: getting service: service "api" not found'
+)
+NO_PORT = 'Cannot find entryPoint for Gateway: no matching entryPoint for port 9999 and protocol "TLS"'
 
 
 def route(*conditions: dict[str, Any], generation: int = 1, **parent: str) -> bytes:
@@ -45,15 +52,15 @@ def route(*conditions: dict[str, Any], generation: int = 1, **parent: str) -> by
     document = exposure_object("alpha", EXPOSURE, namespace=NAMESPACE, api_version="gateway.networking.k8s.io/v1")
     document["metadata"] |= {"generation": generation}
     entry = {
-        "controllerName": "example.org/gateway-controller",
+        "controllerName": "traefik.io/gateway-controller",
         "parentRef": PARENT | {"sectionName": "tls"} | parent,
         "conditions": list(conditions),
     }
     return msgspec.json.encode(document | {"status": {"parents": [entry] if conditions else []}})
 
 
-def gateway(*conditions: dict[str, Any], **listener: Any) -> bytes:
-    """Return a Gateway with a listener that passes TLS through, but for the given fields."""
+def gateway(*conditions: dict[str, Any], problem: dict[str, Any] | None = None, **listener: Any) -> bytes:
+    """Return a Gateway with a listener that passes TLS through, but for the given fields and its problem."""
     tls: dict[str, Any] = {
         "name": "tls",
         "port": 443,
@@ -62,7 +69,10 @@ def gateway(*conditions: dict[str, Any], **listener: Any) -> bytes:
         "allowedRoutes": {"namespaces": {"from": "All"}},
     }
     spec = {"gatewayClassName": "edge", "listeners": [{"name": "web", "port": 80, "protocol": "HTTP"}, tls | listener]}
-    status = {"conditions": list(conditions) or [ACCEPTED, condition("Programmed", "True", "Programmed")]}
+    status: dict[str, Any] = {
+        "conditions": list(conditions) or [ACCEPTED, condition("Programmed", "True", "Programmed")],
+        "listeners": [{"name": "tls", "attachedRoutes": 0, "conditions": [problem or ACCEPTED]}],
+    }
     return msgspec.json.encode({"metadata": {"name": "shared", "namespace": "edge"}, "spec": spec, "status": status})
 
 
@@ -100,10 +110,10 @@ def test_route_is_published_when_its_gateway_accepts_it() -> None:
         ),
         (route(ACCEPTED), Obstacle(blocks="ends TLS"), "NotAccepted", "Gateway edge/shared ends TLS"),
         (
-            route(ACCEPTED, condition("ResolvedRefs", "False", "BackendNotFound", "service not found")),
+            route(ACCEPTED, condition("ResolvedRefs", "False", "BackendNotFound", BACKEND_NOT_FOUND)),
             NO_OBSTACLE,
             "NotAccepted",
-            "cannot reach the API server: service not found",
+            f"cannot reach the API server: {BACKEND_NOT_FOUND}",
         ),
         (route(ACCEPTED, generation=2), NO_OBSTACLE, "AddressPending", "not accepted the route yet"),
         (route(ACCEPTED, name="former"), NO_OBSTACLE, "AddressPending", "not accepted the route yet"),
@@ -128,6 +138,14 @@ def test_gateway_that_passes_tls_through_has_no_obstacle() -> None:
         (gateway(name="other"), "has no listener 'tls'; its listeners: web, other"),
         (gateway(hostname="*.example.com"), "has no listener for alpha.example.org: tls serves *.example.com"),
         (gateway(hostname="example.org"), "has no listener for alpha.example.org: tls serves example.org"),
+        (
+            gateway(
+                condition("Accepted", "False", "ListenersNotValid", "At least one Listener must be valid"),
+                condition("Programmed", "False", "Invalid", "No Listener is valid"),
+                problem=condition("Accepted", "False", "PortUnavailable", NO_PORT),
+            ),
+            f"does not serve listener tls: {NO_PORT}",
+        ),
         (gateway(allowedRoutes={}), f"admits no routes of namespace {NAMESPACE}; set allowedRoutes.namespaces"),
         (
             gateway(condition("Accepted", "Unknown", "Pending", "Waiting for controller")),
