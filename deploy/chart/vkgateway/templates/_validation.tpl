@@ -39,6 +39,9 @@
 {{- include "vkgateway.checkEtcd" . -}}
 {{- end -}}
 {{- include "vkgateway.checkSecrets" . -}}
+{{- if and (not .Values.etcd.enabled) (lookup "apps/v1" "StatefulSet" .Release.Namespace "vkgateway-etcd") -}}
+{{- fail "etcd.enabled cannot change to false: the tenants' objects are in the chart's etcd. Set it to true. After you have copied them to your etcd: kubectl delete statefulset vkgateway-etcd --namespace vkgateway-system" -}}
+{{- end -}}
 {{- end -}}
 
 {{/* Refuse to replace definitions by older ones: objects with new fields would lose them. */}}
