@@ -188,6 +188,8 @@ def test_errors_are_distinguished_by_their_message(code: str, details: str, kind
         ("Custom verification check failed: Hostname Verification Check failed.", "lacks this name"),
         ("Unwrap failed (TSI_DATA_CORRUPTED)", "rejects the gateway's client certificate"),
         ("Tls handshake failed: SSL_ERROR_SSL: WRONG_VERSION_NUMBER", "does not speak TLS"),
+        ("ipv4:10.0.0.1:2379: Failed to connect to remote host: connect() timed out", "no answer in time"),
+        ("last error: UNKNOWN: ipv4:10.0.0.1:2379: tcp handshaker shutdown", "no answer in time"),
         ("etcdserver: request timed out", "lost its quorum"),
     ],
 )

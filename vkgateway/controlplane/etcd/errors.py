@@ -102,6 +102,8 @@ _CONNECTION_PROBLEMS: tuple[tuple[str, str, str], ...] = (
     ("Domain name not found", "the name does not resolve", _CHECK_ENDPOINTS),
     ("errors resolving", "the name does not resolve", _CHECK_ENDPOINTS),
     ("Handshake read failed", "no answer to the TLS handshake", _CHECK_ROUTES),
+    ("connect() timed out", "no answer in time", _CHECK_ROUTES),
+    ("tcp handshaker shutdown", "no answer in time", _CHECK_ROUTES),
     ("DEADLINE_EXCEEDED", "no answer in time", _CHECK_ROUTES),
     ("Deadline Exceeded", "no answer in time", _CHECK_ROUTES),
     ("etcdserver: request timed out", "no answer in time; it may have lost its quorum", "Check etcd's members"),
