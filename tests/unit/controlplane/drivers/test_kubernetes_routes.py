@@ -90,6 +90,7 @@ def test_route_is_published_when_its_gateway_accepts_it() -> None:
     [
         (route(), NO_OBSTACLE, "AddressPending", "has not accepted the route yet"),
         (route(), NO_GATEWAY, "NotAccepted", "Gateway edge/shared does not exist"),
+        (route(ACCEPTED, RESOLVED), NO_GATEWAY, "NotAccepted", "Gateway edge/shared does not exist"),
         (
             route(condition("Accepted", "False", "NoMatchingParent")),
             NO_OBSTACLE,

@@ -98,7 +98,7 @@ class Obstacle(NamedTuple):
 
 
 NO_OBSTACLE: Final = Obstacle()
-NO_GATEWAY: Final = Obstacle(refuses="does not exist")
+NO_GATEWAY: Final = Obstacle(blocks="does not exist")
 
 _decode_route: Final = msgspec.json.Decoder(_Route).decode
 _decode_gateway: Final = msgspec.json.Decoder(_Gateway).decode
