@@ -25,6 +25,8 @@ PUBLISHED: Final = "Published"
 """Condition of tenants whose API server is exposed outside the management cluster. It is not part of Ready."""
 POOLS_APART: Final = "PoolsApart"
 """Condition of a ComputeCluster, alongside Ready. The gateway reports the condition only while it is False."""
+SCHEDULERS_READY: Final = "SchedulersReady"
+"""Condition of a ComputeCluster with a pool in another scheduling mode than native. It is not part of Ready."""
 
 DEFAULT_KUBERNETES_VERSION: Final = "1.36.3"
 DEFAULT_TEMPLATE: Final = "default"
@@ -191,6 +193,24 @@ class Connection(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=Tru
     kubeconfig_secret: KubeconfigSecret | None = None
 
 
+NATIVE: Final = "native"
+KUEUE: Final = "kueue"
+SchedulingMode = Literal["native", "kueue"]
+"""Which scheduler admits and evicts the gangs of a pool."""
+
+
+class PoolScheduling(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, frozen=True):
+    """Scheduler of a pool. In every mode but native, the gateway's arbiter neither starts nor evicts pods of the pool.
+
+    `queue` is the name of the scheduler's queue, with the placeholders `{tenant}` and `{pool}`. With `manage_queues`,
+    the gateway creates the queues with guarantees and limits; without, the queues of the administrator are used.
+    """
+
+    mode: SchedulingMode = "native"
+    queue: str = "{tenant}.{pool}"
+    manage_queues: bool = True
+
+
 class Pool(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, frozen=True):
     """A set of compute nodes, and the tolerations that pods need to run there.
 
@@ -217,6 +237,7 @@ class Pool(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, fro
     brief_run_seconds: int | None = None
     brief_notice_seconds: int | None = None
     reserve: int | str = 0
+    scheduling: PoolScheduling = PoolScheduling()
 
 
 class ComputeClusterSpec(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, frozen=True):
@@ -227,13 +248,17 @@ class ComputeClusterSpec(msgspec.Struct, kw_only=True, rename="camel", omit_defa
 
 
 class PoolStatus(msgspec.Struct, kw_only=True, rename="camel", frozen=True):
-    """Node counts of a pool (all, and the Ready and schedulable ones) and sums over its usable nodes."""
+    """Node counts of a pool (all, and the Ready and schedulable ones) and sums over its usable nodes.
+
+    `scheduling_mode` is the mode in effect: a change of the mode waits for the end of the pods of the former mode.
+    """
 
     name: str
     nodes: int = 0
     usable_nodes: int = 0
     allocatable: Resources = {}
     guaranteed: Resources = {}
+    scheduling_mode: str = ""
 
 
 class ComputeClusterStatus(msgspec.Struct, kw_only=True, rename="camel", frozen=True):

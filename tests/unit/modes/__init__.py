@@ -1,0 +1,1 @@
+"""Tests of the scheduling modes of pools."""

@@ -1,0 +1,249 @@
+"""The attempts of all gangs at another scheduler: which to create or release, and what follows for pods.
+
+The same for every mode. Each step depends only on what exists now, so that it can be interrupted and repeated:
+
+1. A waiting gang without an attempt gets one. No pod exists in the compute cluster.
+2. An attempt is admitted: all its pods are admitted, each to its slot.
+3. An attempt is evicted, or is missing while pods run: the pods get their notice, and are deleted at the deadline.
+4. No pod of an evicted attempt is left: the attempt is deleted, which frees its resources.
+5. A waiting gang without an attempt gets one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from vkgateway.arbiter.decisions import Admit, Decisions, Evict, PendingReason, PendingReport
+from vkgateway.arbiter.preemption.notice import notice_seconds
+from vkgateway.arbiter.snapshot import GUARANTEED, WAITING, Gang, Pod, PoolKey
+from vkgateway.model.objects import Object
+from vkgateway.modes.attempt import Attempt, AttemptState, Wait
+from vkgateway.modes.gang_split import AttemptPods, GangSplitter
+from vkgateway.modes.guarantee import GuaranteeSums
+from vkgateway.modes.mode import ModeInput, ModeResult, SchedulingMode, Started
+from vkgateway.modes.names import attempt_name
+from vkgateway.modes.slots import assign_slots
+
+NOT_ASKED = Wait(PendingReason.ROOM, "is passed to the scheduler of the pool")
+UNKNOWN = Wait(PendingReason.ROOM, "the scheduler of the pool has not considered it yet")
+ENDING_PODS = Wait(PendingReason.ROOM, "waits until its earlier pods have terminated")
+NEXT_ATTEMPT = Wait(
+    PendingReason.ROOM, "is passed to the scheduler of the pool again when its last attempt is released"
+)
+TOO_MANY_SHAPES = "its pods have {shapes} different sizes; the scheduler of the pool accepts at most {most} in one gang"
+
+
+@dataclass(slots=True)
+class _Plan:
+    """Decisions and writes so far."""
+
+    admits: list[Admit] = field(default_factory=list)
+    evicts: list[Evict] = field(default_factory=list)
+    holds: list[PendingReport] = field(default_factory=list)
+    creates: list[Object] = field(default_factory=list)
+    releases: list[Attempt] = field(default_factory=list)
+    wanted: set[str] = field(default_factory=set)
+    """Names of attempts that a gang has or needs."""
+    started: list[Started] = field(default_factory=list)
+
+
+def plan_attempts(mode: SchedulingMode, given: ModeInput) -> ModeResult:
+    """Return the decisions on pods and the writes to the scheduler that follow from the current state."""
+    planner = _Planner(mode, given)
+    for gang in given.snapshot.gangs:
+        planner.plan_gang(gang)
+    planner.release_leftovers()
+    return planner.result()
+
+
+class _Planner:
+    """Planner of all gangs of one mode in one compute cluster."""
+
+    def __init__(self, mode: SchedulingMode, given: ModeInput) -> None:
+        self._mode = mode
+        self._given = given
+        self._plan = _Plan()
+        self._sums = GuaranteeSums(given.snapshot)
+        self._gang_by_uid: dict[str, str] = {}
+        """Gang by the UID of its attempt."""
+        self._splitter = GangSplitter(mode, given)
+        self._loss_resources = {pool.key: pool.loss_resource for pool in given.snapshot.pools}
+        self._places = _queue_places(given.attempts.values())
+        names = {attempt_name(gang.tenant, gang.id): gang.id for gang in given.snapshot.gangs}
+        for attempt in given.attempts.values():
+            if attempt.name in names:
+                self._gang_by_uid[attempt.uid] = names[attempt.name]
+
+    def plan_gang(self, gang: Gang) -> None:
+        """Plan one gang."""
+        if gang.tenant not in self._given.known_tenants:
+            if any(pod.state is WAITING for pod in gang.pods):
+                self._plan.holds.append(_report(gang, UNKNOWN.code, UNKNOWN.message))
+            return
+        part, surplus = self._splitter.split_gang(gang)
+        # The min members may have ended before the surplus: nothing is left to start or to reserve for them.
+        if part.request.pods and not self._plan_part(part):
+            attempt = self._given.attempts.get(part.request.name)
+            for each in surplus:
+                self._plan.wanted.add(each.request.name)
+                if each.placed:
+                    self._evict(each, whole=True, attempt=attempt)
+            return
+        self._plan_surplus(gang, surplus, started=len(part.request.pods))
+
+    def _plan_surplus(self, gang: Gang, surplus: Sequence[AttemptPods], *, started: int) -> None:
+        """Plan the pods beyond the minimum of a running gang, one by one, up to its maximum."""
+        reports: list[PendingReport] = []
+        for part in surplus:
+            attempt = self._given.attempts.get(part.request.name)
+            if attempt is None and gang.maximum is not None and started >= gang.maximum:
+                text = f"has {started} pods and a maximum of {gang.maximum}"
+                reports.append(_report(gang, PendingReason.MAXIMUM, text))
+                continue
+            started += 1
+            if not self._plan_part(part) and part.waiting:
+                wait = (attempt.wait if attempt is not None else None) or NOT_ASKED
+                reports.append(_report(gang, wait.code, wait.message))
+        self._plan.holds += reports[:1]
+
+    def _plan_part(self, part: AttemptPods) -> bool:
+        """Plan the pods of one attempt; return whether it is admitted and its pods may run."""
+        request = part.request
+        attempt = self._given.attempts.get(request.name)
+        self._plan.wanted.add(request.name)
+        if attempt is not None and attempt.state is AttemptState.ADMITTED:
+            return self._run(part, attempt)
+        if part.placed:
+            # The scheduler evicted the attempt, or took its reservation away without a word.
+            self._evict(part, whole=not request.is_surplus, attempt=attempt)
+        if part.holding:
+            self._hold_part(part, ENDING_PODS)
+        elif attempt is None:
+            self._ask(part)
+        elif attempt.state is AttemptState.EVICTED:
+            self._release(part, attempt)
+        elif attempt.state is AttemptState.DELETING:
+            self._hold_part(part, NEXT_ATTEMPT)
+        elif self._is_outdated(part, attempt):
+            self._release(part, attempt)
+        else:
+            self._hold_part(part, attempt.wait or UNKNOWN, attempt)
+        return False
+
+    def _run(self, part: AttemptPods, attempt: Attempt) -> bool:
+        """Admit the waiting pods of an admitted attempt to its free slots."""
+        if not part.holding and self._is_outdated(part, attempt):
+            self._release(part, attempt)
+            return False
+        nodes = assign_slots(self._mode, attempt.slots, part.holding, part.waiting)
+        # A gang starts as a whole: no pod of an earlier start holds a slot, and all pods have one.
+        starts = not part.holding and len(nodes) == len(part.waiting)
+        if not part.placed and not starts:
+            self._hold_part(part, ENDING_PODS)
+            return False
+        if nodes:
+            gang = part.request.gang
+            pods = [pod for pod in part.waiting if pod.uid in nodes]
+            borrowed = gang.band is not GUARANTEED or not self._sums.fits_guarantee(gang, pods)
+            self._sums.count(gang.tenant, gang.pools[0], pods, borrowed=borrowed)
+            self._plan.admits.append(Admit(gang=gang.id, pool=gang.pools[0], nodes=nodes, borrowed=borrowed))
+        if not part.waiting and not attempt.is_ready:
+            self._plan.started.append(Started(attempt, tuple(pod.uid for pod in part.placed)))
+        return True
+
+    def _is_outdated(self, part: AttemptPods, attempt: Attempt) -> bool:
+        """Return whether an attempt asks for other pods than those that wait, or for an incomplete gang."""
+        return attempt.digest != self._mode.digest(part.request) or not part.is_complete
+
+    def _ask(self, part: AttemptPods) -> None:
+        """Create an attempt for waiting pods, unless pods are missing."""
+        gang = part.request.gang
+        if not part.waiting:
+            return
+        if not part.is_complete:
+            self._plan.holds.append(_report(gang, PendingReason.MEMBERS, _members_text(gang, part.waiting)))
+            return
+        shapes = len(self._mode.pod_sets(part.waiting))
+        if shapes > self._mode.max_pod_sets:
+            text = TOO_MANY_SHAPES.format(shapes=shapes, most=self._mode.max_pod_sets)
+            self._plan.holds.append(_report(gang, PendingReason.INFEASIBLE, text))
+            return
+        self._plan.creates.append(self._mode.attempt_object(part.request))
+        self._hold_part(part, NOT_ASKED)
+
+    def _evict(self, part: AttemptPods, *, whole: bool, attempt: Attempt | None = None) -> None:
+        gang, now = part.request.gang, self._given.now
+        preemptor = self._gang_by_uid.get(attempt.preemptor, "") if attempt is not None else ""
+        unit = self._loss_resources[gang.pools[0]]
+        self._plan.evicts.append(
+            Evict(
+                gang=gang.id,
+                pods=tuple(pod.uid for pod in part.placed),
+                whole=whole,
+                makes_room_for=preemptor,
+                deadline=now + notice_seconds(gang, part.placed, now),
+                lost=sum((now - max(pod.since, gang.checkpoint)) * pod.shape.amount_of(unit) for pod in part.placed)
+                / 1000,
+            )
+        )
+
+    def _release(self, part: AttemptPods, attempt: Attempt) -> None:
+        self._plan.releases.append(attempt)
+        self._hold_part(part, NEXT_ATTEMPT)
+
+    def _hold_part(self, part: AttemptPods, wait: Wait, attempt: Attempt | None = None) -> None:
+        """Report why a gang waits. The wait of surplus is reported after all parts."""
+        if part.waiting and not part.request.is_surplus:
+            place = self._places.get(attempt.name, 0) if attempt is not None else 0
+            self._plan.holds.append(_report(part.request.gang, wait.code, wait.message, place=place))
+
+    def release_leftovers(self) -> None:
+        """Release the attempts of gangs that have ended or left the pool, and of tenants that were removed."""
+        for attempt in self._given.attempts.values():
+            known = attempt.tenant in self._given.known_tenants or attempt.tenant in self._given.removed_tenants
+            if attempt.name in self._plan.wanted or not known:
+                continue
+            if attempt.state is not AttemptState.DELETING:
+                self._plan.releases.append(attempt)
+
+    def result(self) -> ModeResult:
+        """Return everything that was planned."""
+        plan = self._plan
+        return ModeResult(
+            decisions=Decisions(admits=tuple(plan.admits), evicts=tuple(plan.evicts), holds=tuple(plan.holds)),
+            creates=tuple(plan.creates),
+            releases=tuple(plan.releases),
+            pool_objects=tuple(self._pool_objects()),
+            started=tuple(plan.started),
+        )
+
+    def _pool_objects(self) -> Iterator[Object]:
+        snapshot = self._given.snapshot
+        for pool in snapshot.pools:
+            quotas = [quota for quota in snapshot.quotas if quota.pool == pool.key]
+            yield from self._mode.pool_objects(pool, self._given.specs[pool.key], quotas)
+
+
+def _queue_places(attempts: Iterable[Attempt]) -> dict[str, int]:
+    """Return the place of each pending attempt in its pool: by priority, then by age, as schedulers order them.
+
+    Of attempts that were created in the same second, Kueue takes the first one by UID.
+    """
+    places: dict[str, int] = {}
+    queues: Counter[PoolKey] = Counter()
+    for attempt in sorted(attempts, key=lambda attempt: (-attempt.priority, attempt.created, attempt.uid)):
+        if attempt.state is AttemptState.PENDING:
+            queues[attempt.pool] += 1
+            places[attempt.name] = queues[attempt.pool]
+    return places
+
+
+def _report(gang: Gang, code: PendingReason, message: str, *, place: int = 0) -> PendingReport:
+    return PendingReport(gang=gang.id, code=code, message=message, place=place, pool=gang.pools[0])
+
+
+def _members_text(gang: Gang, waiting: Iterable[Pod]) -> str:
+    required = max(gang.minimum, sum(gang.role_minimum.values()))
+    return f"{len(list(waiting))} of {required} pods created"

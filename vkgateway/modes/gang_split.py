@@ -1,0 +1,83 @@
+"""Split of a gang into the pods that share an attempt: those that start as a whole, and each pod beyond them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from vkgateway.arbiter.preemption.eviction_units import has_min_members, select_min_members
+from vkgateway.arbiter.snapshot import PLACED, WAITING, Gang, Pod
+from vkgateway.modes.attempt import Attempt, AttemptState
+from vkgateway.modes.mode import ModeInput, Request, SchedulingMode
+from vkgateway.modes.names import attempt_name
+from vkgateway.modes.slots import assign_slots
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptPods:
+    """Pods of a gang that share an attempt."""
+
+    request: Request
+    holding: tuple[Pod, ...]
+    """Pods that hold resources, also while they terminate."""
+    placed: tuple[Pod, ...]
+    """Those of them that are neither evicted nor terminating."""
+    waiting: tuple[Pod, ...]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all min members wait, so that the gang may start."""
+        return self.request.is_surplus or has_min_members(self.request.gang, self.waiting)
+
+
+class GangSplitter:
+    """Splitter of the gangs of one mode in one compute cluster."""
+
+    def __init__(self, mode: SchedulingMode, given: ModeInput) -> None:
+        self._mode = mode
+        self._given = given
+        self._levels = {pool.key: mode.levels(pool, given.specs[pool.key]) for pool in given.snapshot.pools}
+
+    def split_gang(self, gang: Gang) -> tuple[AttemptPods, list[AttemptPods]]:
+        """Return the gang's part that starts as a whole, and one part for each pod beyond it."""
+        attempts = self._given.attempts
+        alone = {pod.uid for pod in gang.pods if attempt_name(gang.tenant, gang.id, pod.uid) in attempts}
+        core_attempt = attempts.get(attempt_name(gang.tenant, gang.id))
+        others = [pod for pod in gang.pods if pod.uid not in alone]
+        core = self._core_pods(gang, others, core_attempt)
+        chosen = {pod.uid for pod in core}
+        surplus = [pod for pod in gang.pods if pod.uid not in chosen]
+        return self._part(gang, core), [
+            self._part(gang, (pod,), is_surplus=True) for pod in sorted(surplus, key=lambda pod: (pod.rank, pod.uid))
+        ]
+
+    def _core_pods(self, gang: Gang, pods: Sequence[Pod], attempt: Attempt | None) -> list[Pod]:
+        """Return the pods that start as a whole: the minimum of an elastic gang, all pods of others.
+
+        Once admitted, an attempt has a fixed number of slots: pods without a slot are surplus.
+        """
+        holding = [pod for pod in pods if pod.state is not WAITING]
+        waiting = sorted((pod for pod in pods if pod.state is WAITING), key=lambda pod: (pod.rank, pod.uid))
+        if attempt is not None and attempt.state is AttemptState.ADMITTED and holding:
+            fitting = assign_slots(self._mode, attempt.slots, holding, waiting)
+            return [*holding, *(pod for pod in waiting if pod.uid in fitting)]
+        if not gang.elastic:
+            return [*holding, *waiting]
+        return holding or select_min_members(gang, waiting, inside_first=False)
+
+    def _part(self, gang: Gang, pods: Sequence[Pod], *, is_surplus: bool = False) -> AttemptPods:
+        uid = pods[0].uid if is_surplus else ""
+        request = Request(
+            name=attempt_name(gang.tenant, gang.id, uid),
+            gang=gang,
+            pods=tuple(pods),
+            spec=self._given.specs[gang.pools[0]],
+            levels=self._levels[gang.pools[0]],
+            is_surplus=is_surplus,
+        )
+        return AttemptPods(
+            request,
+            holding=tuple(pod for pod in pods if pod.state is not WAITING),
+            placed=tuple(pod for pod in pods if pod.state is PLACED),
+            waiting=tuple(pod for pod in pods if pod.state is WAITING),
+        )

@@ -1,0 +1,162 @@
+"""Workloads: the objects that ask Kueue to admit a gang."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from vkgateway.arbiter.snapshot import GUARANTEED, Gang, Pod, Requirement, Shape, Toleration
+from vkgateway.model.api import KUEUE
+from vkgateway.model.names import POOL_LABEL, SYSTEM_NAMESPACE, TENANT_LABEL
+from vkgateway.model.objects import Object
+from vkgateway.model.scheduling import queue_name
+from vkgateway.modes.attempt import PodSet
+from vkgateway.modes.kueue.names import (
+    API_VERSION,
+    DIGEST_ANNOTATION,
+    GANG_ANNOTATION,
+    HOSTNAME,
+    TENANT_ANNOTATION,
+)
+from vkgateway.modes.mode import Request
+from vkgateway.modes.names import MODE_LABEL
+
+MAX_POD_SETS: Final = 8
+"""Maximum number of pod sets in a Workload, as its CRD says."""
+_BAND_STEP: Final = 1_000_000_000
+_MOST_PRIORITY: Final = 450_000_000
+_SURPLUS_STEP: Final = 500_000_000
+
+
+def pod_set_name(pod: Pod) -> str:
+    """Return the name of a pod's pod set, which depends on its requests and node constraints."""
+    shape = pod.shape
+    text = msgspec.json.encode(
+        [
+            shape.requests,
+            [[_expression(each) for each in term] for term in shape.terms],
+            _tolerations(shape.tolerations),
+        ]
+    )
+    return f"s{hashlib.sha256(text).hexdigest()[:12]}"
+
+
+def count_pod_sets(pods: Iterable[Pod]) -> list[PodSet]:
+    """Return the pod sets of pods, ordered by name."""
+    counts: dict[str, int] = {}
+    for pod in pods:
+        name = pod_set_name(pod)
+        counts[name] = counts.get(name, 0) + 1
+    return [PodSet(name=name, count=count) for name, count in sorted(counts.items())]
+
+
+def workload(request: Request) -> Object:
+    """Return the Workload of an attempt."""
+    gang, key = request.gang, request.gang.pools[0]
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "Workload",
+        "metadata": {
+            "name": request.name,
+            "namespace": SYSTEM_NAMESPACE,
+            "labels": {MODE_LABEL: KUEUE, TENANT_LABEL: gang.tenant, POOL_LABEL: key[1]},
+            "annotations": {
+                TENANT_ANNOTATION: gang.tenant,
+                GANG_ANNOTATION: gang.id,
+                DIGEST_ANNOTATION: workload_digest(request),
+            },
+        },
+        "spec": _spec(request),
+    }
+
+
+def workload_digest(request: Request) -> str:
+    """Return the digest of a Workload's spec."""
+    return hashlib.sha256(msgspec.json.encode(_spec(request), order="deterministic")).hexdigest()[:16]
+
+
+def _spec(request: Request) -> Object:
+    gang, spec = request.gang, request.spec
+    return {
+        "queueName": queue_name(spec.scheduling, tenant=gang.tenant, pool=spec.name),
+        "priority": workload_priority(gang, is_surplus=request.is_surplus),
+        "podSets": _pod_sets(request),
+    }
+
+
+def workload_priority(gang: Gang, *, is_surplus: bool = False) -> int:
+    """Return the priority of a gang's Workload: the guaranteed band before the low band, then the gang's priority.
+
+    Surplus ranks below the whole gangs of its band.
+    """
+    band = 0 if gang.band is GUARANTEED else -_BAND_STEP
+    own = max(-_MOST_PRIORITY, min(_MOST_PRIORITY, gang.priority)) if gang.preempts else 0
+    return band + own // 2 - (_SURPLUS_STEP // 2 if is_surplus else 0)
+
+
+def _pod_sets(request: Request) -> list[Object]:
+    by_name: dict[str, Shape] = {}
+    for pod in request.pods:
+        by_name.setdefault(pod_set_name(pod), pod.shape)
+    # An administrator's own flavors may have no topology, and then refuse requests for one.
+    topology = _topology_request(request) if request.spec.scheduling.manage_queues else {}
+    return [
+        {
+            "name": each.name,
+            "count": each.count,
+            "template": _template(by_name[each.name], skip=request.spec.passed_through),
+            **topology,
+        }
+        for each in count_pod_sets(request.pods)
+    ]
+
+
+def _topology_request(request: Request) -> Object:
+    gang, levels = request.gang, (*request.levels, HOSTNAME)
+    if gang.required_level in levels:
+        return {"topologyRequest": {"required": gang.required_level}}
+    if gang.preferred_level in levels:
+        return {"topologyRequest": {"preferred": gang.preferred_level}}
+    return {"topologyRequest": {"unconstrained": True}}
+
+
+def _template(shape: Shape, *, skip: Sequence[str]) -> Object:
+    """Return a pod template with requests and node constraints only; Kueue needs no more."""
+    requests = {name: render_amount(amount) for name, amount in shape.requests if name != "pods" and name not in skip}
+    spec: Object = {"containers": [{"name": "pod", "image": "vkgateway", "resources": {"requests": requests}}]}
+    if shape.tolerations:
+        spec["tolerations"] = _tolerations(shape.tolerations)
+    if shape.terms:
+        terms = [{"matchExpressions": [_expression(each) for each in term]} for term in shape.terms]
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+        spec["affinity"] = {"nodeAffinity": required}
+    return {"spec": spec}
+
+
+def render_amount(amount: int) -> str:
+    """Return thousandths as a quantity: `8`, `250m`."""
+    return str(amount // 1000) if amount % 1000 == 0 else f"{amount}m"
+
+
+def _expression(requirement: Requirement) -> Object:
+    values = {"values": list(requirement.values)} if requirement.values else {}
+    return {"key": requirement.key, "operator": requirement.operator, **values}
+
+
+def _tolerations(tolerations: Iterable[Toleration]) -> list[Mapping[str, Any]]:
+    return [
+        {
+            name: value
+            for name, value in (
+                ("key", each.key),
+                ("operator", each.operator),
+                ("value", each.value),
+                ("effect", each.effect),
+            )
+            if value
+        }
+        for each in tolerations
+    ]

@@ -1,0 +1,106 @@
+"""The interface of a scheduling mode: translation to the scheduler's objects, and what their states mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from vkgateway.arbiter.decisions import Decisions
+from vkgateway.arbiter.snapshot import Gang, Pod, Pool, PoolKey, Quota, Snapshot
+from vkgateway.model.api import Pool as PoolSpec
+from vkgateway.model.objects import Object
+from vkgateway.modes.attempt import Attempt, PodSet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What an attempt asks for: pods of a gang that start together or not at all."""
+
+    name: str
+    """Name of the scheduler's object."""
+    gang: Gang
+    pods: tuple[Pod, ...]
+    spec: PoolSpec
+    levels: tuple[str, ...] = ()
+    """Network levels of the pool that the scheduler knows (`SchedulingMode.levels`)."""
+    is_surplus: bool = False
+    """One pod beyond the minimum: the scheduler evicts it before any whole gang of its rank."""
+
+
+class SchedulingMode(Protocol):
+    """A scheduler of compute clusters, as the arbiter of a pool.
+
+    How admission, eviction and waiting show is part of the `Attempt` that the mode decodes from its objects.
+    """
+
+    @property
+    def max_pod_sets(self) -> int:
+        """Maximum number of different shapes of pods in one attempt."""
+
+    def pod_sets(self, pods: Sequence[Pod]) -> list[PodSet]:
+        """Return the pod sets of pods, ordered by name."""
+
+    def pod_set_name(self, pod: Pod) -> str:
+        """Return the name of a pod's pod set."""
+
+    def attempt_object(self, request: Request) -> Object:
+        """Return the object that asks the scheduler to start pods; its annotations include its digest."""
+
+    def digest(self, request: Request) -> str:
+        """Return the digest of what `attempt_object` asks for."""
+
+    def levels(self, pool: Pool, spec: PoolSpec) -> tuple[str, ...]:
+        """Return the network levels of a pool that the scheduler can use, the widest first."""
+
+    def pool_objects(self, pool: Pool, spec: PoolSpec, quotas: Sequence[Quota]) -> list[Object]:
+        """Return the queues of a pool and what they refer to, with guarantees and limits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModeInput:
+    """What a mode decides from: its pools in one compute cluster, at one moment."""
+
+    snapshot: Snapshot
+    specs: Mapping[PoolKey, PoolSpec]
+    attempts: Mapping[str, Attempt]
+    """All existing attempts by name."""
+    known_tenants: frozenset[str]
+    """Tenants whose pods were all known once. For others, nothing is created, evicted or released."""
+    removed_tenants: frozenset[str] = frozenset()
+    """Tenants of attempts that do not exist any more and have no pods left."""
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """An attempt, and the UIDs of its pods."""
+
+    attempt: Attempt
+    pods: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModeResult:
+    """Decisions on pods, and the writes to the scheduler."""
+
+    decisions: Decisions
+    creates: tuple[Object, ...] = ()
+    releases: tuple[Attempt, ...] = ()
+    """Attempts to delete, each only in the state that was seen."""
+    pool_objects: tuple[Object, ...] = field(default=())
+    started: tuple[Started, ...] = ()
+    """Admitted attempts whose pods exist in the compute cluster, and of which the scheduler does not know it yet."""
+    ready: tuple[Attempt, ...] = ()
+    """Those of them whose pods are all ready."""
+    unsettled_tenants: frozenset[str] | None = None
+    """Tenants whose quotas may not be known yet, so that their queues stay; None: any tenant."""
+
+    @classmethod
+    def empty(cls) -> ModeResult:
+        """Return a result that changes nothing."""
+        return cls(decisions=Decisions())
+
+    def without_attempts(self) -> ModeResult:
+        """Return the result without writes of attempts, which are not repeated."""
+        return replace(self, creates=(), releases=(), ready=())

@@ -1,0 +1,21 @@
+"""Names of the objects that stand for gangs at the schedulers of compute clusters.
+
+A name depends on the gang alone, so a restarted gateway finds its objects, and two attempts of a gang cannot exist at
+the same time: the API server refuses the second one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+MODE_LABEL: Final = "vkgateway.io/scheduling-mode"
+"""On every object that the gateway creates for a scheduler: the mode. Objects without it are never touched."""
+_HASH_LENGTH: Final = 20
+_TENANT_MAX: Final = 32
+
+
+def attempt_name(tenant: str, gang: str, surplus_uid: str = "") -> str:
+    """Return the name of a gang's attempt, or of the attempt for one more pod of it."""
+    digest = hashlib.sha256(f"{gang}\n{surplus_uid}".encode()).hexdigest()[:_HASH_LENGTH]
+    return f"{tenant[:_TENANT_MAX]}-{digest}"
