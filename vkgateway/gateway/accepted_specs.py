@@ -114,5 +114,14 @@ class AcceptedSpecs:
             if any(pool.compute_cluster == compute_cluster for pool in spec.pools)
         )
 
+    def tenants_in(self, compute_cluster: str, pool: str) -> list[str]:
+        """Return the sorted names of the tenants that use a pool."""
+        key = compute_cluster, pool
+        return sorted(
+            name
+            for name, spec in self._specs.items()
+            if any((wanted.compute_cluster, wanted.name) == key for wanted in spec.pools)
+        )
+
     def _other_tenants(self, name: str) -> list[Tenant]:
         return [Tenant(metadata=Meta(name=other), spec=spec) for other, spec in self._specs.items() if other != name]

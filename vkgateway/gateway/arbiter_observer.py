@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -20,6 +20,7 @@ from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.kube.write_gate import Permit
 from vkgateway.model.errors import InputError, UnavailableError, VkgatewayError
 from vkgateway.model.requests import is_extended
+from vkgateway.modes.split import native_decisions, split_snapshot
 from vkgateway.sync.admission.accounting import PodRun
 from vkgateway.sync.views.ownership import Key
 from vkgateway.translate.conditions import PREEMPTED
@@ -57,6 +58,8 @@ class ArbiterObserver:
         """Returns namespaces and names of governed pods by UID; called when the state is encoded."""
         self.divided_pools: Callable[[], Mapping[PoolKey, frozenset[str]]] = dict
         """Returns the labels that select nodes in pools with several virtual nodes; called for each question."""
+        self.foreign_pools: Callable[[], Collection[PoolKey]] = frozenset
+        """Returns the pools of other schedulers than the arbiter, about which it cannot answer questions."""
         self._decision_log = DecisionLog(settings.decision_log, permit=permit) if settings.decision_log else None
         self._usage_log = UsageLog(settings.usage_log, permit=permit) if settings.usage_log else None
         self.guarantees = GuaranteeMonitor()
@@ -146,9 +149,10 @@ class ArbiterObserver:
             if self._last_cycle is None:
                 raise UnavailableError("the arbiter has not completed a cycle yet", hint="Retry in a few seconds.")
             snapshot, decisions, decided_at = self._last_cycle
+            foreign = self.foreign_pools()
             cycle = ObservedCycle(
-                snapshot=snapshot,
-                decisions=decisions,
+                snapshot=split_snapshot(snapshot, foreign).native if foreign else snapshot,
+                decisions=native_decisions(decisions, snapshot, foreign) if foreign else decisions,
                 time=decided_at,
                 names=self.pod_names(),
                 part_labels=self.divided_pools(),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from vkgateway.arbiter.snapshot import Pool as PoolFacts
 from vkgateway.arbiter.snapshot import PoolKey
 from vkgateway.gateway.connected_cluster import ConnectedCluster
 from vkgateway.gateway.guarantee_checks import GuaranteedPod
 from vkgateway.gateway.pools import guaranteed_pods, pool_facts
 from vkgateway.kube.reflector import Reflector
-from vkgateway.model.api import ComputeCluster, ComputeClusterStatus, Pool
+from vkgateway.model.api import NATIVE, ComputeCluster, ComputeClusterSpec, ComputeClusterStatus, Pool
+from vkgateway.model.scheduling import effective_pools
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.compute.tenant_owners import GatewayIdentity
 
@@ -23,6 +26,8 @@ class ComputeClusters:
         self.connected: dict[str, ConnectedCluster] = {}
         self._written_statuses: dict[str, tuple[str, ComputeClusterStatus]] = {}
         """Last written status by name, with the UID of its object: another object may have the name now."""
+        self._effective_pools: dict[str, tuple[ComputeClusterSpec, ComputeClusterStatus, tuple[Pool, ...]]] = {}
+        """Pools with the modes in effect by name, and what they were derived from."""
 
     @property
     def links(self) -> dict[str, ComputeLink]:
@@ -38,8 +43,23 @@ class ComputeClusters:
         return [name for _, name in self.reflector.store] if self.reflector.is_complete else None
 
     def pool_specs(self) -> dict[str, tuple[Pool, ...]]:
-        """Return the pools in the spec of each compute cluster; may be called from other threads."""
-        return {compute.metadata.name: compute.spec.pools for compute in list(self.reflector.store.values())}
+        """Return the pools of each compute cluster, with the scheduling modes in effect.
+
+        May be called from other threads.
+        """
+        return {compute.metadata.name: self.effective_pools(compute) for compute in list(self.reflector.store.values())}
+
+    def effective_pools(self, compute: ComputeCluster) -> tuple[Pool, ...]:
+        """Return the pools in the spec of a compute cluster, with the scheduling modes in effect.
+
+        Called for each gang that the arbiter reads, so equal inputs give the same tuple.
+        """
+        name, status = compute.metadata.name, self.current_status(compute)
+        known = self._effective_pools.get(name)
+        if known is None or known[0] is not compute.spec or known[1] is not status:
+            known = compute.spec, status, effective_pools(compute.spec.pools, status.pools)
+            self._effective_pools[name] = known
+        return known[2]
 
     def clusters_with_status(self) -> list[ComputeCluster]:
         """Return all compute clusters with the last written status, even before the watch reports it."""
@@ -53,14 +73,19 @@ class ComputeClusters:
         ]
 
     def pool_facts(self, key: PoolKey) -> PoolFacts | None:
-        """Return a pool's nodes and the resources that unmanaged pods use there; None while unknown."""
+        """Return a pool's nodes and the resources that unmanaged pods use there; None while unknown.
+
+        A pool in another scheduling mode than native has no cells: its guarantees are sums.
+        """
         compute, connected = self.find_cluster(key[0]), self.connected.get(key[0])
-        pool = next((pool for pool in compute.spec.pools if pool.name == key[1]), None) if compute is not None else None
+        pools = self.effective_pools(compute) if compute is not None else ()
+        pool = next((pool for pool in pools if pool.name == key[1]), None)
         link = connected.link if connected is not None else None
         if pool is None or link is None or not (link.nodes.is_complete and link.unmanaged_pods.is_complete):
             return None
         nodes, unmanaged_pods = link.nodes.pool_nodes(pool.node_selector), link.unmanaged_pods.store.values()
-        return pool_facts(key, nodes, unmanaged_pods, cell_resource=pool.cell_resource)
+        facts = pool_facts(key, nodes, unmanaged_pods, cell_resource=pool.cell_resource)
+        return facts if pool.scheduling.mode == NATIVE else replace(facts, governed=())
 
     def guaranteed_pods(self, key: PoolKey) -> list[GuaranteedPod]:
         """Return the known pods that run inside guarantees in a pool."""
@@ -86,6 +111,7 @@ class ComputeClusters:
     def forget_status(self, name: str) -> None:
         """Drop the last written status of a deleted object."""
         self._written_statuses.pop(name, None)
+        self._effective_pools.pop(name, None)
 
     def _written_status(self, compute: ComputeCluster) -> ComputeClusterStatus | None:
         uid, status = self._written_statuses.get(compute.metadata.name, ("", None))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 import msgspec
 import structlog
@@ -14,7 +15,8 @@ from vkgateway.gateway.compute_clusters import ComputeClusters
 from vkgateway.gateway.compute_connection import read_connection
 from vkgateway.gateway.connected_cluster import ConnectedCluster
 from vkgateway.gateway.events import EventRecorder
-from vkgateway.gateway.pools import pool_status, shared_nodes
+from vkgateway.gateway.pools import has_admitted_pods, pool_status, shared_nodes
+from vkgateway.gateway.scheduler_checks import scheduler_verdict
 from vkgateway.gateway.status import (
     ComputeFacts,
     Verdict,
@@ -32,10 +34,11 @@ from vkgateway.kube.client import Client
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.kube.reflector import Reflector
 from vkgateway.kube.resources import COMPUTE_CLUSTERS
-from vkgateway.model.api import POOLS_APART, ComputeCluster
+from vkgateway.model.api import POOLS_APART, SCHEDULERS_READY, ComputeCluster
 from vkgateway.model.errors import VkgatewayError
 from vkgateway.model.names import GROUP
 from vkgateway.model.reserve import pool_problems
+from vkgateway.model.scheduling import next_mode, scheduling_problems
 from vkgateway.sync.compute.cluster_watches import NODES, TRUST
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.compute.tenant_owners import GatewayIdentity
@@ -55,12 +58,15 @@ GuaranteeLookup = Callable[[str, str], Mapping[str, str]]
 TenantsLookup = Callable[[str], list[str]]
 """Returns the tenants that use pools of a compute cluster."""
 
+PoolTenantsLookup = Callable[[str, str], list[str]]
+"""Returns the tenants that use a pool, by compute cluster and pool."""
+
 
 class ComputeController:
     """Controller with one worker per ComputeCluster.
 
-    `on_change` is called when a cluster, the nodes of its pools or its reachability changed. `total_guarantee` and
-    `tenants_of` are set once the tenant controller exists.
+    `on_change` is called when a cluster, the nodes of its pools or its reachability changed. `total_guarantee`,
+    `tenants_of` and `tenants_in` are set once the tenant controller exists.
     """
 
     def __init__(
@@ -81,6 +87,7 @@ class ComputeController:
         self._is_leading = True
         self.total_guarantee: GuaranteeLookup = lambda _cluster, _pool: {}
         self.tenants_of: TenantsLookup = lambda _cluster: []
+        self.tenants_in: PoolTenantsLookup = lambda _cluster, _pool: []
         self._queue = WorkQueue("compute-cluster", self._reconcile, on_error=self._handle_error)
         self.clusters = ComputeClusters(
             Reflector(
@@ -134,6 +141,8 @@ class ComputeController:
             await finalizers.add_finalizer(self._management, COMPUTE_CLUSTERS, compute.metadata, FINALIZER)
         connected = await self._ensure_connected(compute)
         await connected.ensure_prepared(self._clock.monotonic())
+        pools = (*compute.spec.pools, *self.clusters.effective_pools(compute))
+        await connected.check_schedulers(pools, self._clock.monotonic())
         if _is_starting(compute, connected, now=self._clock.monotonic()):
             return STARTUP_REQUEUE_SECONDS
         await self._write_status(compute, self._compute_facts(compute, connected))
@@ -153,6 +162,7 @@ class ComputeController:
             ready,
             pools=previous.pools,
             shared_nodes=verdict_from_condition(previous.conditions, POOLS_APART),
+            schedulers=verdict_from_condition(previous.conditions, SCHEDULERS_READY),
         )
         await self._write_status(compute, facts)
 
@@ -252,14 +262,23 @@ class ComputeController:
                 connected.version,
                 self.clusters.current_status(compute).pools,
                 verdict_from_condition(self.clusters.current_status(compute).conditions, POOLS_APART),
+                verdict_from_condition(self.clusters.current_status(compute).conditions, SCHEDULERS_READY),
             )
         nodes = {pool.name: link.nodes.pool_nodes(pool.node_selector) for pool in compute.spec.pools}
+        modes = self._scheduling_modes(compute, link)
         pools = tuple(
-            pool_status(pool, nodes[pool.name], guaranteed=self.total_guarantee(link.name, pool.name))
+            pool_status(
+                pool,
+                nodes[pool.name],
+                guaranteed=self.total_guarantee(link.name, pool.name),
+                scheduling_mode=modes[pool.name],
+            )
             for pool in compute.spec.pools
         )
         usable = sum(pool.usable_nodes for pool in pools)
-        problems = "; ".join(problem for pool in compute.spec.pools for problem in pool_problems(pool))
+        problems = "; ".join(
+            problem for pool in compute.spec.pools for problem in (*pool_problems(pool), *scheduling_problems(pool))
+        )
         if problems:
             ready = false_verdict("InvalidPool", f"{problems}. The setting has no effect.")
         elif connected.prepared:
@@ -272,7 +291,25 @@ class ComputeController:
             connected.version,
             pools,
             _shared_nodes_verdict(nodes),
+            scheduler_verdict(compute.spec.pools, modes, connected.kueue, tenants=partial(self.tenants_in, link.name)),
         )
+
+    def _scheduling_modes(self, compute: ComputeCluster, link: ComputeLink) -> dict[str, str]:
+        """Return the scheduling mode of each pool that is in effect from now on.
+
+        While the pods of the cluster are unknown, no mode changes.
+        """
+        current = {pool.name: pool.scheduling_mode for pool in self.clusters.current_status(compute).pools}
+        if not link.is_trusted:
+            return {pool.name: current.get(pool.name, "") for pool in compute.spec.pools}
+        modes = {}
+        for pool in compute.spec.pools:
+            former = current.get(pool.name, "")
+            # A pool's pods are counted only for a change.
+            same = former == pool.scheduling.mode
+            has_pods = not same and has_admitted_pods(link.pods.store.values(), pool.name)
+            modes[pool.name] = next_mode(pool, current=former, has_pods=has_pods)
+        return modes
 
     async def _write_status(self, compute: ComputeCluster, facts: ComputeFacts) -> None:
         metadata = compute.metadata

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import msgspec
 import structlog
 
 from vkgateway.gateway import prerequisites
+from vkgateway.gateway.scheduler_checks import KueueState, read_kueue
 from vkgateway.gateway.status import Verdict, false_verdict, true_verdict, unknown_verdict
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.cluster_uid import read_cluster_uid
 from vkgateway.kube.kubeconfig import ClientConfig
+from vkgateway.model.api import NATIVE, Pool
+from vkgateway.sync.admission.kueue_queues import delete_everything
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.network.service_cidr import refresh_ranges
 
@@ -42,8 +45,11 @@ class ConnectedCluster:
     connection: ClientConfig | None
     connected_at: float
     prepared: bool = False
+    kueue: KueueState | None = None
+    """Last known state of Kueue, if a pool is in its mode."""
     version: str = ""
     _prepare_due: float = 0.0
+    _cleanup_due: float = 0.0
 
     def is_recent(self, now: float) -> bool:
         """Return whether the connection is younger than STARTUP_GRACE_SECONDS."""
@@ -97,6 +103,24 @@ class ConnectedCluster:
             await self._prepare_cluster(now)
         except errors.ApiError as error:
             log.warning("check of compute cluster failed", compute=self.link.name, error=error.message)
+
+    async def check_schedulers(self, pools: Iterable[Pool], now: float) -> None:
+        """Read the state of the schedulers that pools need; without such a pool, delete what was left at them.
+
+        A failure leaves the state unknown.
+        """
+        if not self.link.is_reachable:
+            return
+        try:
+            if any(pool.scheduling.mode != NATIVE for pool in pools):
+                self.kueue, self._cleanup_due = await read_kueue(self.link.client), 0.0
+            elif now >= self._cleanup_due:
+                self.kueue = None
+                await delete_everything(self.link.client)
+                self._cleanup_due = now + PREPARE_SECONDS
+        except errors.ApiError as error:
+            self.kueue = None
+            log.warning("check of Kueue failed", compute=self.link.name, error=error.message)
 
     async def _prepare_cluster(self, now: float) -> None:
         client = self.link.client

@@ -121,6 +121,7 @@ class Gateway:
         self._observer = ArbiterObserver(section, clock=clock, permit=permit)
         self.arbiter = Arbitration(_arbiter_settings(section), platform, observer=self._observer, clock=clock)
         self._observer.pod_names, self._observer.divided_pools = self.arbiter.tenants.pod_names, platform.divided_pools
+        self._observer.foreign_pools = self.arbiter.modes.foreign_pools
         return platform
 
     def _connect_tenant_controller(self, platform: ArbiterPlatform) -> None:
@@ -129,6 +130,7 @@ class Gateway:
         self._observer.guarantees.on_change = self.tenant_controller.enqueue
         self.compute_controller.total_guarantee = self.tenant_controller.accepted_specs.total_guarantee
         self.compute_controller.tenants_of = self.tenant_controller.accepted_specs.tenants_of
+        self.compute_controller.tenants_in = self.tenant_controller.accepted_specs.tenants_in
 
     async def run(
         self, health: HealthServer, *, leading: asyncio.Event, prepare: Callable[[], Awaitable[None]]
@@ -202,6 +204,8 @@ class Gateway:
         self._enqueue_timer = None
         self.tenant_controller.enqueue_all()
         self._standby_tenants.enqueue_all()
+        if self.arbiter.modes.is_outdated(self.compute_controller.clusters.pool_specs()):
+            self.arbiter.trigger()
 
     def _tenant_changed(self, tenant: str) -> None:
         self.tenant_controller.enqueue(tenant)

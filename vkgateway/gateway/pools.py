@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from vkgateway.arbiter.snapshot import Node, PoolKey, Quota
 from vkgateway.arbiter.snapshot import Pool as PoolFacts
 from vkgateway.model.api import Pool, PoolStatus, TenantPool, WithinTenant
+from vkgateway.model.names import POOL_LABEL
 from vkgateway.model.objects import NodeView
 from vkgateway.model.requests import MilliResources, is_extended, to_milli
 from vkgateway.sync.admission.verdict_store import is_arbiter_placed, recorded_verdict
@@ -19,7 +20,9 @@ _MAX_NAMED = 3
 """Maximum number of nodes named in a message."""
 
 
-def pool_status(pool: Pool, nodes: PoolNodes, *, guaranteed: Mapping[str, str]) -> PoolStatus:
+def pool_status(
+    pool: Pool, nodes: PoolNodes, *, guaranteed: Mapping[str, str], scheduling_mode: str = ""
+) -> PoolStatus:
     """Return a pool's status: node counts, the sum of the usable nodes' allocatable resources, and guarantees."""
     return PoolStatus(
         name=pool.name,
@@ -27,6 +30,18 @@ def pool_status(pool: Pool, nodes: PoolNodes, *, guaranteed: Mapping[str, str]) 
         usable_nodes=sum(node.is_usable for node in nodes.nodes),
         allocatable=dict(nodes.total_allocatable),
         guaranteed=dict(guaranteed),
+        scheduling_mode=scheduling_mode,
+    )
+
+
+def has_admitted_pods(pods: Iterable[ComputePodView], pool: str) -> bool:
+    """Return whether pods run in a pool that its scheduler admitted."""
+    return any(
+        pod.metadata.labels.get(POOL_LABEL) == pool
+        and not pod.has_ended
+        and is_arbiter_placed(pod)
+        and owned_by(pod.tenant_name, pod.metadata)
+        for pod in pods
     )
 
 

@@ -18,6 +18,7 @@ from vkgateway.model.api import (
     POOLS_APART,
     PUBLISHED,
     READY,
+    SCHEDULERS_READY,
     VIRTUAL_NODES_READY,
     ApiServerStatus,
     ComputeClusterStatus,
@@ -148,6 +149,8 @@ class ComputeFacts:
     pools: tuple[PoolStatus, ...] = ()
     shared_nodes: Verdict | None = None
     """Verdict that pools share nodes; None if they do not."""
+    schedulers: Verdict | None = None
+    """Verdict on the schedulers of pools; None if the arbiter schedules all pools."""
 
 
 def compute_status(
@@ -158,6 +161,8 @@ def compute_status(
     verdicts = {CONNECTED: facts.connected, READY: ready}
     if facts.shared_nodes is not None:
         verdicts[POOLS_APART] = facts.shared_nodes
+    if facts.schedulers is not None:
+        verdicts[SCHEDULERS_READY] = facts.schedulers
     return ComputeClusterStatus(
         observed_generation=generation,
         version=facts.version or old.version,

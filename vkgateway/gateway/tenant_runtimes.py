@@ -214,7 +214,8 @@ class TenantRuntimes:
         unconnected: set[str] = set()
         for pool in tenant.spec.pools:
             cluster, link = self._computes.find_cluster(pool.compute_cluster), connected.get(pool.compute_cluster)
-            found = next((one for one in cluster.spec.pools if one.name == pool.name), None) if cluster else None
+            offered = self._computes.effective_pools(cluster) if cluster is not None else ()
+            found = next((one for one in offered if one.name == pool.name), None)
             if link is not None and found is not None:
                 sources |= self._pool_sources(tenant, pool, found, link)
                 continue

@@ -100,6 +100,7 @@ def forward_pod(
         below["annotations"][COMPUTE_NODE_ANNOTATION] = compute_node
     if borrowed is not None:
         below["annotations"][BORROWED_ANNOTATION] = "true" if borrowed else "false"
+        below["annotations"] |= pool.admitted_annotations
     return {"apiVersion": "v1", "kind": "Pod", "metadata": below, "spec": made}
 
 

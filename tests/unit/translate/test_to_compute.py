@@ -123,6 +123,16 @@ def test_borrowing_pod_is_low_and_marked(given: str, borrowed: bool, expected: s
     assert made["metadata"]["annotations"]["vkgateway.io/borrowed"] == ("true" if borrowed else "false")
 
 
+@pytest.mark.parametrize("borrowed", [None, False, True])
+def test_scheduler_of_the_pool_recognizes_pods_that_it_admitted(borrowed: bool | None) -> None:
+    """A tenant cannot set such an annotation. Of other pods, Kueue counts the usage by itself."""
+    mark = "kueue.x-k8s.io/podset-unconstrained-topology"
+    forged = pod()
+    forged["metadata"]["annotations"] = {mark: "true"}
+    pool = replace(POOL, admitted_annotations={mark: "true"})
+    assert (mark in forward(forged, pool=pool, borrowed=borrowed)["metadata"]["annotations"]) is (borrowed is not None)
+
+
 def test_pod_not_placed_by_the_arbiter_is_not_marked() -> None:
     annotations = forward(pod())["metadata"]["annotations"]
     assert "vkgateway.io/borrowed" not in annotations

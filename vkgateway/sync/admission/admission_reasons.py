@@ -20,6 +20,8 @@ from vkgateway.sync.tenant_scope import TenantScope
 from vkgateway.translate.conditions import PREEMPTED
 from vkgateway.translate.pending_message import render_message
 
+_OTHER_TENANT: Final = "another tenant's workload, which has precedence"
+_BY_SCHEDULER: Final = "is evicted by the scheduler of its pool"
 PENDING: Final = Admission(AdmissionState.PENDING)
 
 
@@ -61,15 +63,11 @@ class AdmissionReasons:
     def evicting_admission(self, uid: str, verdict: Admission) -> Admission:
         """Return the admission of an evicted pod, with its deadline and the reason."""
         is_own = verdict.evicted_for.startswith(f"{self._tenant}/")
-        reason = (
-            self._preemptor_text(uid, verdict.evicted_for)
-            if is_own
-            else "another tenant's workload, which has precedence"
-        )
+        reason = self._preemptor_text(uid, verdict.evicted_for) if is_own else _OTHER_TENANT
         return Admission(
             AdmissionState.EVICTING,
             code=PREEMPTED,
-            message=f"is evicted for {reason}",
+            message=f"is evicted for {reason}" if verdict.evicted_for else _BY_SCHEDULER,
             deadline=verdict.deadline,
             evicted_for=verdict.evicted_for,
             grace=self._terms.eviction_terms(verdict.pool).grace_max,

@@ -25,6 +25,18 @@ class ArbitratedTenants:
         """Return whether all governed pods of these tenants are known."""
         return all(name in self.by_name and self.by_name[name].is_known for name in names)
 
+    def known_names(self) -> frozenset[str]:
+        """Return the tenants whose governed pods were all known once. After that, only new pods are unknown."""
+        for tenant in self.by_name.values():
+            tenant.was_known = tenant.was_known or tenant.is_known
+        return frozenset(name for name, tenant in self.by_name.items() if tenant.was_known)
+
+    def is_ready(self, tenant: str, uid: str) -> bool:
+        """Return whether a governed pod is ready in its compute cluster."""
+        known = self.by_name.get(tenant)
+        member = known.gangs.find_member(uid) if known is not None else None
+        return known is not None and member is not None and known.observer.is_ready(member)
+
     def pod_names(self) -> dict[str, Key]:
         """Return namespaces and names of all members by UID. May be called from another thread."""
         return {member.uid: member.key for tenant in list(self.by_name.values()) for member in tenant.gangs}

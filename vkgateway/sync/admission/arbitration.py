@@ -19,6 +19,7 @@ from vkgateway.sync.admission.arbitrated_tenants import ArbitratedTenants
 from vkgateway.sync.admission.cluster_cache import ClusterCaches
 from vkgateway.sync.admission.gang_builder import EvictionTerms
 from vkgateway.sync.admission.journal import Journal
+from vkgateway.sync.admission.pool_modes import PoolModes
 from vkgateway.sync.admission.snapshots import build_snapshot
 from vkgateway.sync.admission.start_meter import StartMeter
 from vkgateway.sync.admission.tenant_admission import TenantAdmission
@@ -157,6 +158,7 @@ class Arbitration:
         self.tenants = ArbitratedTenants()
         self._clusters = ClusterCaches(self.tenants, self)
         self.cycle_trigger = CycleTrigger()
+        self.modes = PoolModes(self.tenants, trigger=self, clock=clock)
         self._plans: Mapping[str, PreemptionPlan] = {}
         self._has_pending = True
         """Whether gangs are pending, or may be: then released capacity starts a cycle soon."""
@@ -206,6 +208,10 @@ class Arbitration:
         if self._observer is not None:
             self._observer.pod_ended(tenant, ran)
 
+    def is_foreign(self, pool: PoolKey) -> bool:
+        """Return whether another scheduler than the arbiter admits the gangs of a pool."""
+        return self.modes.is_foreign(pool)
+
     def avoid_node(self, cluster: str, node: str) -> bool:
         """Exclude a node from placement for a while, because it did not accept a pod.
 
@@ -224,6 +230,7 @@ class Arbitration:
         finally:
             self.cycle_trigger.close()
             self._clusters.close()
+            await self.modes.close()
             await self.finish_journal()
 
     async def finish_journal(self) -> None:
@@ -245,6 +252,7 @@ class Arbitration:
     def _is_ready(self) -> bool:
         """Return whether enough is known for a cycle. At a start, partly read gangs must not count as incomplete."""
         self._clusters.set_links(self._platform.links)
+        self.modes.update_pools(self._platform.pool_specs(), self._platform.links)
         if self._started:
             return True
         now = self.clock.time()
@@ -269,10 +277,15 @@ class Arbitration:
             policy=self.settings.policy,
             now=now,
         )
+        modes = self.modes.begin_cycle(snapshot, expected=self._platform.expected_tenants, now=now)
+        native = snapshot if modes is None else modes.native
         begun = time.perf_counter()
-        decisions = await asyncio.to_thread(self._decide, snapshot, now)
+        decisions = await asyncio.to_thread(self._decide, native, now)
         seconds = time.perf_counter() - begun
         all_decisions = replace(decisions, holds=(*decisions.holds, *unjudged_reports))
+        if modes is not None:
+            results = await asyncio.to_thread(modes.plan)
+            all_decisions = self.modes.finish_cycle(modes, results, all_decisions)
         self._plans = all_decisions.plans
         self.tenants.dispatch_decisions(all_decisions, snapshot, now=now)
         self.start_meter.cycle_decided(
@@ -281,7 +294,7 @@ class Arbitration:
         if self._observer is not None:
             self._observer.cycle_decided(snapshot, all_decisions, now=now, seconds=seconds)
         if self._journal is not None:
-            self._journal.add_cycle(snapshot, decisions, now)
+            self._journal.add_cycle(native, decisions, now)
         self._has_pending = bool(all_decisions.holds or all_decisions.plans)
         if not all_decisions.evicts and not self.tenants.has_notices:
             self._platform.notices_ended()

@@ -6,8 +6,9 @@ import asyncio
 from typing import Final, Protocol
 
 from vkgateway.arbiter.queueing.admission import Admission, AdmissionState
+from vkgateway.arbiter.snapshot import PoolKey
 from vkgateway.kube.clock import Clock
-from vkgateway.model.names import COMPUTE_NODE_ANNOTATION
+from vkgateway.model.names import COMPUTE_NODE_ANNOTATION, POOL_LABEL
 from vkgateway.model.objects import Object
 from vkgateway.sync.admission.companion_objects import CompanionObjects
 from vkgateway.sync.admission.completion_records import CompletionRecords
@@ -46,6 +47,9 @@ class ArbiterService(ArbitrationService, Protocol):
 
     def avoid_node(self, cluster: str, node: str) -> bool:
         """Exclude a node from placement for a while; False: too many are excluded already."""
+
+    def is_foreign(self, pool: PoolKey) -> bool:
+        """Return whether another scheduler than the arbiter admits the gangs of a pool."""
 
 
 class AdmissionController:
@@ -118,7 +122,9 @@ class AdmissionController:
         uid, compute_uid = tenant_pod_of(context).metadata.uid, compute_pod.metadata.uid
         if compute_pod.spec.node_name:
             self.tenant_admission.verdicts.keep_compute_pod(uid, compute_uid)
-        elif node:
+        elif node and not self._arbiter.is_foreign(
+            (context.link.name, compute_pod.metadata.labels.get(POOL_LABEL, ""))
+        ):
             since = self.tenant_admission.observer.unbound.seen_since(uid, compute_uid)
             remaining = since + self._arbiter.bind_timeout - self._scope.clock.time()
             if remaining <= 0 and self._arbiter.avoid_node(context.link.name, node):

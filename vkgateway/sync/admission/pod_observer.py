@@ -15,7 +15,7 @@ from vkgateway.model import times
 from vkgateway.model.names import (
     ADMISSION_GATE,
 )
-from vkgateway.model.objects import TERMINAL_PHASES
+from vkgateway.model.objects import TERMINAL_PHASES, Condition, is_condition_true
 from vkgateway.sync.admission.member import NO_STATE, GangMember, MemberState
 from vkgateway.sync.admission.verdict_store import VerdictStore, is_arbiter_placed
 from vkgateway.sync.compute.link import ComputeLink
@@ -159,6 +159,11 @@ class PodObserver:
             if pod is not None:
                 yield pod, link
 
+    def is_ready(self, member: GangMember) -> bool:
+        """Return whether the compute pod of a member is ready."""
+        found = self.find_compute_pod(member)
+        return found is not None and is_ready(found[0].status)
+
     def has_compute_pod(self, member: GangMember) -> bool:
         """Return whether a member has a compute pod, shown or just created."""
         return self.find_compute_pod(member) is not None or self.is_forwarding(member)
@@ -212,6 +217,18 @@ def _placed_state(verdict: Admission, node: str) -> MemberState:
 def _terminating_state(verdict: Admission, node: str, deadline: float) -> MemberState:
     """Return the state of a placed pod while it terminates until the deadline."""
     return MemberState(state=PodState.ENDING, verdict=replace(verdict, node=node, deadline=deadline))
+
+
+class _Conditions(msgspec.Struct, gc=False):
+    conditions: tuple[Condition, ...] = ()
+
+
+_conditions = msgspec.json.Decoder(_Conditions)
+
+
+def is_ready(status: bytes) -> bool:
+    """Return whether a pod with this status is ready."""
+    return is_condition_true(_conditions.decode(status).conditions, "Ready")
 
 
 class _Terminated(msgspec.Struct, rename="camel", gc=False):

@@ -75,6 +75,8 @@ class TenantAdmission:
         self.orphans = OrphanedPods(scope, gangs, service)
         self.is_complete = False
         """Whether all of the tenant's lists were complete once."""
+        self.was_known = False
+        """Whether `is_known` was true in a cycle of a pool of another scheduler."""
         self._unread_at_start: set[Key] = set()
         """Pods that existed when the lists were first complete and were not read since."""
 

@@ -29,8 +29,12 @@ class VerdictStore:
 
 
 def is_arbiter_placed(pod: ComputePodView) -> bool:
-    """Return whether the arbiter placed a compute pod."""
-    return COMPUTE_NODE_ANNOTATION in pod.metadata.annotations
+    """Return whether a compute pod was admitted, by the arbiter or by the scheduler of its pool.
+
+    A scheduler that assigns no nodes leaves only the record of borrowing.
+    """
+    annotations = pod.metadata.annotations
+    return COMPUTE_NODE_ANNOTATION in annotations or BORROWED_ANNOTATION in annotations
 
 
 def recorded_verdict(pod: ComputePodView, cluster: str) -> Admission:

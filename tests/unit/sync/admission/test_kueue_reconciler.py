@@ -1,0 +1,224 @@
+"""Reconciler of Kueue's objects against a fake API server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.rights import Rights
+from tests.support.waiting import wait_until
+from tests.unit.background import in_background
+from vkgateway.arbiter.decisions import Decisions
+from vkgateway.kube.resources import NAMESPACES
+from vkgateway.model.names import SYSTEM_NAMESPACE, TENANT_LABEL
+from vkgateway.model.objects import Object
+from vkgateway.modes.attempt import AttemptState
+from vkgateway.modes.kueue.names import API_VERSION
+from vkgateway.modes.mode import ModeResult
+from vkgateway.modes.names import MODE_LABEL
+from vkgateway.sync.admission import kueue_queues, kueue_reconciler
+from vkgateway.sync.admission.kueue_queues import (
+    CLUSTER_QUEUES,
+    COHORTS,
+    FLAVORS,
+    LOCAL_QUEUES,
+    TOPOLOGIES,
+    WORKLOADS,
+    delete_everything,
+)
+from vkgateway.sync.admission.kueue_reconciler import KueueReconciler
+from vkgateway.sync.compute.link import ComputeLink
+
+KINDS = (WORKLOADS, LOCAL_QUEUES, CLUSTER_QUEUES, COHORTS, FLAVORS, TOPOLOGIES)
+LABELS = {MODE_LABEL: "kueue"}
+
+
+class Setup:
+    """A reconciler, and its server."""
+
+    def __init__(self, server: FakeApiServer, reconciler: KueueReconciler) -> None:
+        self.server = server
+        self.reconciler = reconciler
+        self.changes = 0
+
+    def apply(self, **fields: Any) -> None:
+        self.reconciler.apply(ModeResult(decisions=Decisions(), **{"unsettled_tenants": frozenset(), **fields}))
+
+    def workloads(self) -> list[str]:
+        return [each["metadata"]["name"] for each in self.server.store.all(WORKLOADS)]
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[FakeApiServer]:
+    async with FakeApiServer(rights=Rights.of_compute()) as created:
+        for kind in KINDS:
+            created.register(kind)
+        created.store.create(NAMESPACES, {"metadata": {"name": SYSTEM_NAMESPACE}})
+        yield created
+
+
+@asynccontextmanager
+async def running(server: FakeApiServer) -> AsyncIterator[Setup]:
+    async with server.client() as client:
+        found: list[Setup] = []
+
+        def count() -> None:
+            found[0].changes += 1
+
+        found.append(Setup(server, KueueReconciler(ComputeLink("local", client), on_change=count)))
+        async with in_background(found[0].reconciler.run()):
+            yield found[0]
+
+
+@pytest.fixture
+async def setup(server: FakeApiServer) -> AsyncIterator[Setup]:
+    async with running(server) as made:
+        await wait_until(lambda: made.reconciler.is_known)
+        yield made
+
+
+def workload(name: str = "a-1") -> Object:
+    metadata = {"name": name, "namespace": SYSTEM_NAMESPACE, "labels": LABELS}
+    return {"apiVersion": API_VERSION, "kind": "Workload", "metadata": metadata, "spec": {"priority": 0}}
+
+
+def queue(name: str = "a.pool", **spec: Any) -> Object:
+    metadata = {"name": name, "labels": LABELS}
+    return {"apiVersion": API_VERSION, "kind": "ClusterQueue", "metadata": metadata, "spec": spec}
+
+
+async def test_workload_is_created_once(setup: Setup) -> None:
+    setup.apply(creates=(workload(),))
+    await wait_until(lambda: "a-1" in setup.reconciler.attempts())
+    setup.apply(creates=(workload(),))
+    await asyncio.sleep(0.05)
+    assert setup.workloads() == ["a-1"]
+    assert setup.changes > 0
+
+
+async def test_released_attempt_counts_as_deleted_at_once(setup: Setup) -> None:
+    setup.server.store.create(WORKLOADS, {**workload(), "metadata": workload()["metadata"] | {"finalizers": ["x/y"]}})
+    await wait_until(setup.reconciler.attempts)
+    attempt = setup.reconciler.attempts()["a-1"]
+    setup.apply(releases=(attempt,))
+    assert setup.reconciler.attempts()["a-1"].state is AttemptState.DELETING
+    await wait_until(
+        lambda: setup.server.store.get(WORKLOADS, "a-1", SYSTEM_NAMESPACE)["metadata"].get("deletionTimestamp")
+    )
+
+
+async def test_later_cycle_does_not_cancel_a_deletion(setup: Setup) -> None:
+    """The later cycle counts the Workload as deleted already."""
+    setup.server.store.create(WORKLOADS, workload())
+    await wait_until(setup.reconciler.attempts)
+    setup.apply(releases=tuple(setup.reconciler.attempts().values()))
+    setup.apply()
+    await wait_until(lambda: not setup.workloads())
+
+
+async def test_attempt_in_another_state_is_not_released(setup: Setup) -> None:
+    setup.server.store.create(WORKLOADS, workload())
+    await wait_until(setup.reconciler.attempts)
+    attempt = setup.reconciler.attempts()["a-1"]
+    admitted = {**setup.server.store.get(WORKLOADS, "a-1", SYSTEM_NAMESPACE), "spec": {"priority": 5}}
+    setup.server.store.update(WORKLOADS, admitted, name="a-1", namespace=SYSTEM_NAMESPACE)
+    setup.apply(releases=(attempt,))
+    await wait_until(lambda: setup.reconciler.attempts()["a-1"].state is AttemptState.PENDING)
+    assert setup.workloads() == ["a-1"]
+    assert setup.reconciler.attempts()["a-1"].priority == 5
+
+
+async def test_refused_write_is_decided_again(setup: Setup) -> None:
+    setup.server.fail("POST", "/workloads", status=500, times=1)
+    before = setup.changes
+    setup.apply(creates=(workload(),))
+    await wait_until(lambda: setup.changes > before)
+    setup.apply(creates=(workload(),))
+    await wait_until(setup.workloads)
+
+
+async def test_queues_are_written_when_they_change(setup: Setup) -> None:
+    setup.apply(pool_objects=(queue(stopPolicy="None"),))
+    await wait_until(lambda: setup.server.store.find(CLUSTER_QUEUES, "a.pool"))
+    writes = len(setup.server.requests)
+    setup.apply(pool_objects=(queue(stopPolicy="None"),))
+    await asyncio.sleep(0.05)
+    assert not [each for each in setup.server.requests[writes:] if each.startswith("PATCH")]
+    setup.apply(pool_objects=(queue(stopPolicy="Hold"),))
+    await wait_until(lambda: setup.server.store.get(CLUSTER_QUEUES, "a.pool")["spec"] == {"stopPolicy": "Hold"})
+
+
+async def test_queue_of_others_is_left_alone(setup: Setup) -> None:
+    theirs = {"metadata": {"name": "a.pool"}, "spec": {"stopPolicy": "Hold"}}
+    setup.server.store.create(CLUSTER_QUEUES, theirs)
+    setup.apply(pool_objects=(queue(stopPolicy="None"), queue("b.pool")))
+    await wait_until(lambda: setup.server.store.find(CLUSTER_QUEUES, "b.pool"))
+    assert setup.server.store.get(CLUSTER_QUEUES, "a.pool")["spec"] == {"stopPolicy": "Hold"}
+
+
+async def test_changed_queue_is_repaired(server: FakeApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kueue_reconciler, "_CHECK_SECONDS", 0.1)
+    monkeypatch.setattr(kueue_queues, "_REPAIR_SECONDS", 0.1)
+    async with running(server) as setup:
+        await wait_until(lambda: setup.reconciler.is_known)
+        setup.apply(pool_objects=(queue(stopPolicy="None"),))
+        await wait_until(lambda: server.store.find(CLUSTER_QUEUES, "a.pool"))
+        server.store.delete(CLUSTER_QUEUES, "a.pool")
+        await wait_until(lambda: server.store.find(CLUSTER_QUEUES, "a.pool"))
+
+
+async def test_queues_of_removed_tenants_are_deleted_and_others_stay(server: FakeApiServer) -> None:
+    server.store.create(CLUSTER_QUEUES, queue("gone.pool"))
+    server.store.create(CLUSTER_QUEUES, {**queue("theirs"), "metadata": {"name": "theirs"}})
+    async with running(server) as setup:
+        setup.apply(pool_objects=(queue(stopPolicy="None"),))
+        await wait_until(lambda: not server.store.find(CLUSTER_QUEUES, "gone.pool"))
+        assert server.store.find(CLUSTER_QUEUES, "theirs")
+        assert server.store.find(CLUSTER_QUEUES, "a.pool")
+
+
+@pytest.mark.parametrize("unsettled", [None, frozenset({"late"})])
+async def test_queues_stay_while_quotas_may_be_unknown(server: FakeApiServer, unsettled: frozenset[str] | None) -> None:
+    """A queue in deletion would admit nothing until its last gang has ended."""
+    late = queue("late.pool")
+    late["metadata"]["labels"] = LABELS | {TENANT_LABEL: "late"}
+    server.store.create(CLUSTER_QUEUES, late)
+    server.store.create(CLUSTER_QUEUES, queue("gone.pool"))
+    async with running(server) as setup:
+        setup.apply(pool_objects=(queue(),), unsettled_tenants=unsettled)
+        await wait_until(lambda: server.store.find(CLUSTER_QUEUES, "a.pool"))
+        if unsettled is not None:
+            await wait_until(lambda: not server.store.find(CLUSTER_QUEUES, "gone.pool"))
+        await asyncio.sleep(0.05)
+        assert server.store.find(CLUSTER_QUEUES, "late.pool")
+
+
+async def test_kind_installed_later_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kueue_reconciler, "_DISCOVERY_SECONDS", 0.05)
+    async with FakeApiServer(rights=Rights.of_compute()) as server, running(server) as setup:
+        await asyncio.sleep(0.1)
+        assert not setup.reconciler.is_known
+        for kind in KINDS:
+            server.register(kind)
+        await wait_until(lambda: setup.reconciler.is_known)
+
+
+async def test_everything_of_the_gateway_is_deleted_after_the_last_pool_left(server: FakeApiServer) -> None:
+    server.store.create(WORKLOADS, workload())
+    server.store.create(CLUSTER_QUEUES, queue())
+    server.store.create(CLUSTER_QUEUES, {**queue("theirs"), "metadata": {"name": "theirs"}})
+    async with server.client() as client:
+        await delete_everything(client)
+    assert not server.store.all(WORKLOADS)
+    assert [each["metadata"]["name"] for each in server.store.all(CLUSTER_QUEUES)] == ["theirs"]
+
+
+async def test_cluster_without_kueue_has_nothing_to_delete() -> None:
+    async with FakeApiServer(rights=Rights.of_compute()) as server, server.client() as client:
+        await delete_everything(client)
+        assert len(server.requests) == 1
