@@ -30,6 +30,21 @@ VOLCANO: Final = PublishedPrograms(
 )
 
 
+KUEUE: Final = PublishedPrograms(
+    BuildUnit(
+        name="kueue",
+        project="kueue",
+        packages={"kueue": "sigs.k8s.io/kueue/cmd/kueue"},
+        modules=("sigs.k8s.io/kueue",),
+        variables=("sigs.k8s.io/kueue/pkg/version.GitVersion=v{version}",),
+        replacements={},
+        seconds=240,
+    ),
+    "0.17.0",
+    {"config/components/crd/bases": "crds"},
+)
+
+
 def mpi_operator(version: str) -> PublishedPrograms:
     """Return the programs of Kubeflow's MPI operator."""
     unit = BuildUnit(

@@ -1,4 +1,4 @@
-"""Public controllers as local processes with a tenant's kubeconfig.
+"""Public controllers as local processes with a cluster's kubeconfig.
 
 Their objects are real, their pods run on hollow nodes.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import json
 import os
 import socket
 import subprocess
@@ -17,7 +18,7 @@ from pathlib import Path
 import yaml
 
 from operators import published
-from operators.programs import JOBSET, KUBERAY
+from operators.programs import JOBSET, KUBERAY, KUEUE
 from operators.published import PublishedPrograms
 from tests.e2e.cluster import Cluster, Document, eventually
 from vkgateway.controlplane.pki import Authority
@@ -62,6 +63,73 @@ def run_jobset(cluster: Cluster, folder: Path) -> Iterator[None]:
         hooks = list(yaml.safe_load_all((folder_of_program / "webhooks.yaml").read_text()))
         cluster.apply(*(_with_url(hook, f"https://127.0.0.1:{port}", authority.cert_pem) for hook in hooks if hook))
         yield
+
+
+@contextlib.contextmanager
+def run_kueue(cluster: Cluster, folder: Path) -> Iterator[None]:
+    """Run Kueue's controller in a cluster, as released, without webhooks for Kueue's objects and for pods.
+
+    The controller issues its own certificate, and injects its authority into webhook configurations and definitions.
+    """
+    program = program_folder(KUEUE)
+    webhooks, health = _free_port(), _free_port()
+    for file in sorted((program / "crds").glob("*.yaml")):
+        definition = yaml.safe_load(file.read_text())
+        for version in definition["spec"]["versions"]:
+            version["served"] = version["name"] == "v1beta2" or len(definition["spec"]["versions"]) == 1
+        # Only requests for another version would need the conversion.
+        call = {"conversionReviewVersions": ["v1"], "clientConfig": {"url": f"https://127.0.0.1:{webhooks}/convert"}}
+        definition["spec"]["conversion"] = {"strategy": "Webhook", "webhook": call}
+        cluster.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(definition))
+    cluster.apply(
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kueue-system"}},
+        {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": "kueue-webhook-server-cert", "namespace": "kueue-system"},
+        },
+        *(
+            {
+                "apiVersion": "admissionregistration.k8s.io/v1",
+                "kind": f"{kind}WebhookConfiguration",
+                "metadata": {"name": f"kueue-{kind.lower()}-webhook-configuration"},
+                "webhooks": [],
+            }
+            for kind in ("Mutating", "Validating")
+        ),
+    )
+    eventually(lambda: cluster.try_kubectl("get", "clusterqueues").code == 0, what="clusterqueues served")
+    settings = {
+        "apiVersion": "config.kueue.x-k8s.io/v1beta2",
+        "kind": "Configuration",
+        "namespace": "kueue-system",
+        "leaderElection": {"leaderElect": False},
+        "internalCertManagement": {"enable": True},
+        "webhook": {"host": "127.0.0.1", "port": webhooks, "certDir": str(folder / "certificates")},
+        "metrics": {"bindAddress": "0"},
+        "health": {"healthProbeBindAddress": f"127.0.0.1:{health}"},
+        "integrations": {"frameworks": ["batch/job"]},
+    }
+    (folder / "settings.yaml").write_text(yaml.safe_dump(settings))
+    argv = [
+        str(program / "kueue"),
+        f"--config={folder / 'settings.yaml'}",
+        "--feature-gates=VisibilityOnDemand=false",
+        "--zap-log-level=5",
+    ]
+    with _run_controller(argv, cluster, folder):
+        _mount_secret(cluster, "kueue-webhook-server-cert", "kueue-system", folder / "certificates")
+        eventually(lambda: _is_listening(webhooks), what="Kueue runs")
+        yield
+
+
+def _mount_secret(cluster: Cluster, name: str, namespace: str, folder: Path) -> None:
+    """Write the content of a Secret to a folder, as a kubelet does for a volume."""
+    read = ("secret", name, "-n", namespace)
+    eventually(lambda: cluster.get(*read).get("data"), what=f"content of Secret {name}")
+    folder.mkdir()
+    for key, value in cluster.get(*read)["data"].items():
+        (folder / key).write_bytes(base64.b64decode(value))
 
 
 def _install(cluster: Cluster, crds: Path, plural: str) -> None:

@@ -1,0 +1,237 @@
+"""Kueue as the scheduler of a pool, with its real controller: starts, borrowing, and reclaim with notice."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.e2e.cluster import Cluster, Document, Platform, eventually
+from tests.e2e.controllers import run_kueue
+from tests.e2e.test_arbiter import (
+    GANG,
+    LOW,
+    consistently,
+    count_pods,
+    delete_workloads,
+    find_condition,
+    gpu_job,
+    is_gated,
+    list_pods,
+    pending_reason,
+)
+from vkgateway.model.names import COMPUTE_NODE_ANNOTATION, EVICTION_DEADLINE_ANNOTATION
+from vkgateway.programs.binaries.errors import NoNetworkError, NoToolchainError
+from vkgateway.translate.conditions import PREEMPTED
+
+POOL = "a100"
+GPU = "nvidia.com/gpu"
+NOTICE, GRACE = 4, 3
+"""Seconds."""
+ANSWER = 20
+"""Seconds for everything else on a busy machine: Kueue's answers, the scheduler of the tenant, the hollow nodes."""
+
+
+def set_mode(platform: Platform, mode: str) -> None:
+    """Request a scheduling mode of the pool."""
+    pools = read_pools(platform)
+    for pool in pools:
+        if pool["name"] == POOL:
+            pool |= {"scheduling": {"mode": mode}, "noticeSeconds": NOTICE, "graceSeconds": GRACE}
+    write_pools(platform, pools)
+
+
+def read_pools(platform: Platform) -> list[Document]:
+    found: list[Document] = platform.compute.get("computecluster", "local")["spec"]["pools"]
+    return found
+
+
+def write_pools(platform: Platform, pools: list[Document]) -> None:
+    patch = json.dumps({"spec": {"pools": pools}})
+    platform.compute.kubectl("patch", "computecluster", "local", "--type=merge", "-p", patch)
+
+
+def mode_in_effect(platform: Platform) -> str:
+    status = platform.compute.get("computecluster", "local")["status"]
+    return next(str(pool.get("schedulingMode")) for pool in status["pools"] if pool["name"] == POOL)
+
+
+def schedulers_condition(platform: Platform) -> Document:
+    return find_condition(platform.compute.get("computecluster", "local"), "SchedulersReady")
+
+
+@pytest.fixture(scope="module")
+def tenants(platform: Platform) -> Iterator[tuple[Cluster, Cluster]]:
+    """Yield a tenant that is guaranteed half of the pool, and one that borrows."""
+    platform.vkgateway("tenant", "create", "kowner", "--pool", f"{POOL}:guarantee={GPU}=16")
+    platform.vkgateway("tenant", "create", "kguest", "--pool", POOL)
+    yield platform.tenant("kowner"), platform.tenant("kguest")
+    for name in ("kowner", "kguest"):
+        platform.vkgateway("tenant", "delete", name, "--yes")
+
+
+@pytest.fixture(scope="module")
+def kueue(
+    platform: Platform, tenants: tuple[Cluster, Cluster], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """Run Kueue, and switch the pool to it until the last test of this file."""
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(run_kueue(platform.compute, tmp_path_factory.mktemp("kueue")))
+        except (NoNetworkError, NoToolchainError) as error:
+            pytest.skip(f"Kueue cannot be built here: {error}")
+        pools = read_pools(platform)
+        set_mode(platform, "kueue")
+        eventually(lambda: mode_in_effect(platform) == "kueue", what="mode kueue in effect")
+        eventually(lambda: schedulers_condition(platform).get("status") == "True", what="Kueue answers")
+        yield
+        for tenant in tenants:
+            delete_workloads(tenant)
+        write_pools(platform, pools)
+        eventually(lambda: mode_in_effect(platform) == "native", what="mode native in effect")
+        eventually(lambda: not list_objects(platform, "workloads"), what="no Workload left")
+        eventually(lambda: not list_objects(platform, "clusterqueues,localqueues"), what="no queue left")
+
+
+@pytest.fixture
+def owner(tenants: tuple[Cluster, Cluster], kueue: None) -> Iterator[Cluster]:
+    """Yield the tenant with the guarantee."""
+    yield tenants[0]
+    delete_workloads(tenants[0])
+
+
+@pytest.fixture
+def guest(tenants: tuple[Cluster, Cluster], kueue: None) -> Iterator[Cluster]:
+    """Yield the tenant without a guarantee."""
+    yield tenants[1]
+    delete_workloads(tenants[1])
+
+
+def list_objects(platform: Platform, kinds: str) -> list[Document]:
+    """Return the gateway's objects at Kueue."""
+    found: list[Document] = json.loads(
+        platform.compute.kubectl("get", kinds, "-A", "-l", "vkgateway.io/scheduling-mode=kueue", "-o", "json")
+    )["items"]
+    return found
+
+
+def admitted(platform: Platform) -> list[str]:
+    """Return the gangs of admitted Workloads."""
+    return [
+        workload["metadata"]["annotations"]["vkgateway.io/gang-id"]
+        for workload in list_objects(platform, "workloads")
+        if find_condition(workload, "Admitted").get("status") == "True"
+    ]
+
+
+def gang_job(name: str, count: int, gpus: int, **spec: Any) -> Document:
+    """Return a Job whose pods start together or not at all."""
+    return gpu_job(name, gpus, parallelism=count, marks={GANG: "job"}, **spec)
+
+
+def gpus_by_node(platform: Platform) -> dict[str, int]:
+    """Return the GPUs that pods of all tenants request on each node."""
+    used: dict[str, int] = {}
+    for pod in platform.compute.get("pods", "-A")["items"]:
+        if pod["status"].get("phase") in ("Succeeded", "Failed") or not pod["spec"].get("nodeName"):
+            continue
+        for container in pod["spec"]["containers"]:
+            amount = int(container.get("resources", {}).get("requests", {}).get(GPU, 0))
+            used[pod["spec"]["nodeName"]] = used.get(pod["spec"]["nodeName"], 0) + amount
+    return used
+
+
+def test_guaranteed_gang_starts_through_kueue(owner: Cluster, platform: Platform) -> None:
+    owner.apply(gang_job("train", 2, 8))
+    eventually(lambda: count_pods(owner, "Running", "train") == 2, what="the gang runs")
+    assert len(admitted(platform)) == 1
+    for pod in platform.compute.get("pods", "-n", "kowner--default")["items"]:
+        annotations = pod["metadata"]["annotations"]
+        assert annotations[COMPUTE_NODE_ANNOTATION] == pod["spec"]["nodeName"]
+        assert annotations["vkgateway.io/borrowed"] == "false"
+        assert annotations["kueue.x-k8s.io/podset-unconstrained-topology"] == "true"
+        assert pod["spec"]["priorityClassName"] == "vkgateway-guaranteed"
+    delete_workloads(owner)
+    eventually(lambda: not list_objects(platform, "workloads"), what="the Workload is released")
+
+
+def test_guarantee_is_reclaimed_with_notice_from_a_whole_gang(
+    owner: Cluster, guest: Cluster, platform: Platform
+) -> None:
+    guest.apply(gang_job("low", 4, 8, **LOW))
+    eventually(lambda: count_pods(guest, "Running", "low") == 4, what="the low gang borrows the whole pool")
+    began = time.monotonic()
+    owner.apply(gang_job("train", 2, 8))
+    eventually(
+        lambda: (
+            [EVICTION_DEADLINE_ANNOTATION in pod["metadata"]["annotations"] for pod in list_pods(guest, "low")]
+            == [True] * 4
+        ),
+        seconds=15,
+        what="all four pods get their notice",
+    )
+    victim = list_pods(guest, "low")[0]
+    condition = find_condition(victim, "DisruptionTarget")
+    assert condition["reason"] == PREEMPTED
+    assert "another tenant's workload" in condition["message"]
+    assert "kowner" not in condition["message"]
+    deadline = datetime.datetime.fromisoformat(victim["metadata"]["annotations"][EVICTION_DEADLINE_ANNOTATION])
+    assert (deadline - datetime.datetime.now(datetime.UTC)).total_seconds() <= NOTICE
+    assert pending_reason(owner, list_pods(owner, "train")[0]["metadata"]["name"]) in ("WaitingForEviction", "")
+    eventually(lambda: count_pods(owner, "Running", "train") == 2, seconds=60, what="the guaranteed gang runs")
+    took = time.monotonic() - began
+    assert took < NOTICE + GRACE + ANSWER, f"the guaranteed gang ran {took:.1f} s after its creation"
+    assert all(amount <= 8 for amount in gpus_by_node(platform).values())
+    # Its controller replaced the victims. The gang of four does not fit next to the guarantee, and waits as a whole.
+    eventually(
+        lambda: [is_gated(pod) for pod in list_pods(guest, "low") if pod["status"]["phase"] == "Pending"] == [True] * 4
+    )
+    job = guest.get("job", "low")
+    assert not job["status"].get("failed")
+    name = next(pod["metadata"]["name"] for pod in list_pods(guest, "low") if pod["status"]["phase"] == "Pending")
+    eventually(lambda: pending_reason(guest, name) == "WaitingForRoom", what="the low gang waits for room")
+    assert "train" not in json.dumps(guest.get("pod", name)["status"])
+    queue = platform.vkgateway("queue", "--tenant", "kguest")
+    assert "low" in queue
+    assert "WaitingForRoom" in platform.vkgateway("explain", name, "--tenant", "kguest")
+    consistently(lambda: count_pods(guest, "Running", "low") == 0)
+    delete_workloads(owner)
+    eventually(lambda: count_pods(guest, "Running", "low") == 4, what="the low gang starts again")
+
+
+def test_pool_is_filled_pod_by_pod(guest: Cluster, platform: Platform) -> None:
+    """A pod that Kueue counted twice would leave room unused."""
+    guest.apply(gang_job("first", 1, 4), gang_job("rest", 7, 4))
+    eventually(lambda: count_pods(guest, "Running") == 8, what="8 pods of 4 GPUs fill the pool")
+    assert sorted(gpus_by_node(platform).values()) == [8] * 4
+
+
+def test_mode_change_is_refused_while_pods_run(guest: Cluster, platform: Platform) -> None:
+    guest.apply(gang_job("runs", 1, 8))
+    eventually(lambda: count_pods(guest, "Running") == 1, what="the pod runs")
+    set_mode(platform, "native")
+    eventually(
+        lambda: schedulers_condition(platform).get("reason") == "ModeChangeRefused", what="the change is refused"
+    )
+    assert mode_in_effect(platform) == "kueue"
+    set_mode(platform, "kueue")
+    eventually(lambda: schedulers_condition(platform).get("status") == "True", what="Kueue schedules the pool")
+    assert count_pods(guest, "Running") == 1
+
+
+def test_gateway_restart_keeps_admitted_gangs(guest: Cluster, platform: Platform) -> None:
+    guest.apply(gang_job("stays", 2, 8))
+    eventually(lambda: count_pods(guest, "Running") == 2, what="the gang runs")
+    uids = {workload["metadata"]["uid"] for workload in list_objects(platform, "workloads")}
+    platform.kill_gateway()
+    guest.apply(gang_job("later", 2, 8))
+    eventually(lambda: count_pods(guest, "Running") == 4, what="the next gang runs after the restart")
+    found = {workload["metadata"]["uid"] for workload in list_objects(platform, "workloads")}
+    assert uids < found
+    assert len(found) == 2
+    assert not any(find_condition(pod, "DisruptionTarget") for pod in list_pods(guest))
