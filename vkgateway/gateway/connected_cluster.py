@@ -113,10 +113,10 @@ class ConnectedCluster:
             return
         try:
             if any(pool.scheduling.mode != NATIVE for pool in pools):
-                self.kueue, self._cleanup_due = await read_kueue(self.link.client), 0.0
+                self.kueue, self._cleanup_due = await read_kueue(self.link), 0.0
             elif now >= self._cleanup_due:
                 self.kueue = None
-                await delete_everything(self.link.client)
+                await delete_everything(self.link)
                 self._cleanup_due = now + PREPARE_SECONDS
         except errors.ApiError as error:
             self.kueue = None

@@ -10,13 +10,12 @@ import msgspec
 
 from vkgateway.gateway.status import Verdict, false_verdict, true_verdict, unknown_verdict
 from vkgateway.kube import errors
-from vkgateway.kube.client import Client
-from vkgateway.model.api import KUEUE, NATIVE, Pool
+from vkgateway.model.api import NATIVE, Pool
 from vkgateway.model.names import POOL_LABEL, SYSTEM_NAMESPACE
 from vkgateway.model.objects import Condition, Meta, find_condition
 from vkgateway.model.scheduling import queue_name
-from vkgateway.modes.names import MODE_LABEL
-from vkgateway.sync.admission.kueue_queues import CLUSTER_QUEUES, LOCAL_QUEUES
+from vkgateway.sync.admission.kueue_queues import CLUSTER_QUEUES, LOCAL_QUEUES, own_selector
+from vkgateway.sync.compute.link import ComputeLink
 
 _INSTALL: Final = "install Kueue there, or set scheduling.mode of the pool to native"
 
@@ -50,9 +49,9 @@ class KueueState:
     """Names of all LocalQueues in the gateway's namespace."""
 
 
-async def read_kueue(client: Client) -> KueueState:
+async def read_kueue(link: ComputeLink) -> KueueState:
     """Return the state of Kueue in a compute cluster. Raises ApiError if the cluster does not answer."""
-    params = {"labelSelector": f"{MODE_LABEL}={KUEUE}"}
+    client, params = link.client, {"labelSelector": own_selector(link.gateway.value)}
     try:
         queues = _decode(await client.request("GET", CLUSTER_QUEUES.path(), params=params)).items
         local = _decode(await client.request("GET", LOCAL_QUEUES.path(SYSTEM_NAMESPACE))).items

@@ -12,6 +12,8 @@ from vkgateway.gateway.scheduler_checks import KueueState, QueueView, read_kueue
 from vkgateway.model.api import Pool, PoolScheduling
 from vkgateway.model.objects import Condition, Meta
 from vkgateway.sync.admission.kueue_queues import CLUSTER_QUEUES, LOCAL_QUEUES
+from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.compute.tenant_owners import GatewayIdentity
 
 POOL = Pool(name="a100", scheduling=PoolScheduling(mode="kueue"))
 NATIVE = Pool(name="v100")
@@ -83,13 +85,13 @@ def test_missing_queues_of_an_administrator_are_named() -> None:
 
 async def test_state_is_read_from_the_cluster() -> None:
     async with FakeApiServer(rights=Rights.of_compute()) as server, server.client() as client:
-        assert await read_kueue(client) == KueueState(is_served=False)
+        assert await read_kueue(ComputeLink("local", client, GatewayIdentity("g1"))) == KueueState(is_served=False)
         server.register(CLUSTER_QUEUES)
         server.register(LOCAL_QUEUES)
-        labels = {"vkgateway.io/scheduling-mode": "kueue"}
+        labels = {"vkgateway.io/scheduling-mode": "kueue", "vkgateway.io/gateway": "g1"}
         server.store.create(CLUSTER_QUEUES, {"metadata": {"name": "a.a100", "labels": labels}, "spec": {}})
         server.store.create(CLUSTER_QUEUES, {"metadata": {"name": "theirs"}, "spec": {}})
-        state = await read_kueue(client)
+        state = await read_kueue(ComputeLink("local", client, GatewayIdentity("g1")))
         assert state.is_served
         assert [found.metadata.name for found in state.queues] == ["a.a100"]
         assert json.dumps(state.queues[0].metadata.labels)

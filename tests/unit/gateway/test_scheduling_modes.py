@@ -15,6 +15,7 @@ from vkgateway.kube.client import Client
 from vkgateway.kube.resources import COMPUTE_CLUSTERS, NAMESPACES, PODS
 from vkgateway.model.names import (
     BORROWED_ANNOTATION,
+    GATEWAY_LABEL,
     NAME_ANNOTATION,
     NAMESPACE_ANNOTATION,
     POOL_LABEL,
@@ -88,7 +89,7 @@ async def test_missing_scheduler_is_reported_with_the_way_out(server: FakeApiSer
 async def test_scheduler_that_answers_is_reported(server: FakeApiServer, client: Client) -> None:
     server.register(CLUSTER_QUEUES)
     server.register(LOCAL_QUEUES)
-    metadata = {"name": "alpha.a100", "labels": {MODE_LABEL: "kueue", POOL_LABEL: "a100"}}
+    metadata = {"name": "alpha.a100", "labels": {MODE_LABEL: "kueue", POOL_LABEL: "a100", GATEWAY_LABEL: "this"}}
     active = {"type": "Active", "status": "True"}
     server.store.create(CLUSTER_QUEUES, {"metadata": metadata, "status": {"conditions": [active]}})
     add_compute_cluster(server, pools=pools(**KUEUE))
@@ -135,7 +136,7 @@ async def test_leftovers_of_the_mode_are_deleted(server: FakeApiServer, client: 
     server.register(LOCAL_QUEUES)
     server.register(WORKLOADS)
     server.store.create(NAMESPACES, {"metadata": {"name": "vkgateway-system"}})
-    labels = {MODE_LABEL: "kueue"}
+    labels = {MODE_LABEL: "kueue", GATEWAY_LABEL: "this"}
     server.store.create(WORKLOADS, {"metadata": {"name": "w", "namespace": "vkgateway-system", "labels": labels}})
     add_compute_cluster(server)
     async with controller(server, client):

@@ -14,7 +14,7 @@ from vkgateway.kube.client import Client
 from vkgateway.kube.clock import Clock
 from vkgateway.kube.resources import Resource
 from vkgateway.model.api import KUEUE
-from vkgateway.model.names import SYSTEM_NAMESPACE, TENANT_LABEL
+from vkgateway.model.names import GATEWAY_LABEL, SYSTEM_NAMESPACE, TENANT_LABEL
 from vkgateway.model.objects import Meta, Object, ObjectView, decode_object
 from vkgateway.modes.kueue.names import API_VERSION
 from vkgateway.modes.names import MODE_LABEL
@@ -31,13 +31,23 @@ FLAVORS: Final = Resource(PREFIX, "resourceflavors", "ResourceFlavor", namespace
 TOPOLOGIES: Final = Resource(PREFIX, "topologies", "Topology", namespaced=False)
 _POOL_KINDS: Final = {kind.kind: kind for kind in (LOCAL_QUEUES, CLUSTER_QUEUES, COHORTS, FLAVORS, TOPOLOGIES)}
 """Kinds of pool objects. An object is deleted after the objects that refer to it."""
-SELECTOR: Final = f"{MODE_LABEL}={KUEUE}"
 
 _REPAIR_SECONDS: Final = 60.0
 """Seconds after which all objects are written again and leftovers are deleted."""
 
 _ObjectKey = tuple[str, str]
 """Kind and name."""
+
+
+def own_selector(gateway: str) -> str:
+    """Return the label selector of the objects of a gateway, by its ID. Other gateways may use the cluster."""
+    return f"{MODE_LABEL}={KUEUE},{GATEWAY_LABEL}={gateway}"
+
+
+def with_owner(document: Object, gateway: str) -> Object:
+    """Return an object that names the gateway to which it belongs."""
+    metadata = document["metadata"]
+    return {**document, "metadata": {**metadata, "labels": {**metadata["labels"], GATEWAY_LABEL: gateway}}}
 
 
 class _ObjectList(msgspec.Struct):
@@ -91,7 +101,12 @@ class PoolQueues:
                 return True
             self._own.add(key)
             await self._client.patch(
-                kind, metadata["name"], document, kind="apply", namespace=metadata.get("namespace"), metadata_only=True
+                kind,
+                metadata["name"],
+                with_owner(document, self.link.gateway.value),
+                kind="apply",
+                namespace=metadata.get("namespace"),
+                metadata_only=True,
             )
         except errors.ApiError as error:
             log.warning("object of Kueue not written", compute=self.link.name, object=key, error=error.message)
@@ -99,51 +114,58 @@ class PoolQueues:
         return True
 
     async def _is_ours(self, kind: Resource, metadata: Mapping[str, Any]) -> bool:
-        """Return whether no object has the name, or one that the gateway created."""
+        """Return whether no object has the name, or one that this gateway created."""
         try:
             found = await self._client.get(kind, metadata["name"], namespace=metadata.get("namespace"))
         except errors.NotFound:
             return True
-        return decode_object(found).metadata.labels.get(MODE_LABEL) == KUEUE
+        labels = decode_object(found).metadata.labels
+        return (labels.get(MODE_LABEL), labels.get(GATEWAY_LABEL)) == (KUEUE, self.link.gateway.value)
 
     async def _delete_leftovers(self, unsettled: Container[str]) -> bool:
         """Delete objects of removed tenants and pools. Kueue delays the deletion while they are in use."""
         try:
-            await delete_pool_objects(self._client, keep=self._written.keys(), unsettled=unsettled)
+            await delete_pool_objects(self.link, keep=self._written.keys(), unsettled=unsettled)
         except errors.ApiError as error:
             log.warning("leftovers of Kueue not deleted", compute=self.link.name, error=error.message)
             return False
         return True
 
 
-async def delete_everything(client: Client) -> None:
+async def delete_everything(link: ComputeLink) -> None:
     """Delete all objects of the gateway at Kueue, after the last pool has left this mode.
 
     A cluster that does not serve Kueue's API has none, and neither has one whose roles do not name it. Raises ApiError.
     """
     try:
-        for found in await _list_objects(client, WORKLOADS):
-            await _delete_object(client, WORKLOADS, found.metadata)
-        await delete_pool_objects(client, keep=())
+        for found in await _list_objects(link, WORKLOADS):
+            await _delete_object(link.client, WORKLOADS, found.metadata)
+        await delete_pool_objects(link, keep=())
     except (errors.NotFound, errors.Forbidden):
         return
 
 
-async def delete_pool_objects(client: Client, *, keep: Container[_ObjectKey], unsettled: Container[str] = ()) -> None:
+async def delete_pool_objects(
+    link: ComputeLink, *, keep: Container[_ObjectKey], unsettled: Container[str] = ()
+) -> None:
     """Delete the gateway's queues, and what they refer to, except those to keep and those of `unsettled` tenants.
 
     Raises ApiError.
     """
     for kind in _POOL_KINDS.values():
-        for found in await _list_objects(client, kind):
+        for found in await _list_objects(link, kind):
             metadata = found.metadata
             if (kind.kind, metadata.name) not in keep and metadata.labels.get(TENANT_LABEL, "") not in unsettled:
-                await _delete_object(client, kind, metadata)
+                await _delete_object(link.client, kind, metadata)
 
 
-async def _list_objects(client: Client, kind: Resource) -> list[ObjectView]:
+async def _list_objects(link: ComputeLink, kind: Resource) -> list[ObjectView]:
+    """Return the objects of a kind that this gateway created; none while the gateway's ID is unknown."""
+    if not link.gateway.value:
+        return []
     path = kind.path(SYSTEM_NAMESPACE if kind.namespaced else None)
-    return _decode_list(await client.request("GET", path, params={"labelSelector": SELECTOR})).items
+    params = {"labelSelector": own_selector(link.gateway.value)}
+    return _decode_list(await link.client.request("GET", path, params=params)).items
 
 
 async def _delete_object(client: Client, kind: Resource, metadata: Meta) -> None:

@@ -19,7 +19,7 @@ from vkgateway.modes.attempt import Attempt, AttemptState
 from vkgateway.modes.kueue.names import API_VERSION, HOSTNAME
 from vkgateway.modes.kueue.views import PODS_READY, WorkloadView, decode_workload, read_attempt
 from vkgateway.modes.mode import ModeResult
-from vkgateway.sync.admission.kueue_queues import PREFIX, SELECTOR, WORKLOADS, PoolQueues
+from vkgateway.sync.admission.kueue_queues import PREFIX, WORKLOADS, PoolQueues, own_selector, with_owner
 from vkgateway.sync.compute.link import ComputeLink
 
 log = structlog.get_logger(__name__)
@@ -44,15 +44,8 @@ class KueueReconciler:
         self._client = link.client
         self._on_change = on_change
         self._clock = clock
-        self._workloads: Reflector[WorkloadView] = Reflector(
-            link.client,
-            WORKLOADS,
-            decode=decode_workload,
-            on_change=self._workload_changed,
-            on_complete=on_change,
-            namespace=SYSTEM_NAMESPACE,
-            label_selector=SELECTOR,
-        )
+        self._workloads: Reflector[WorkloadView] | None = None
+        """Watch of this gateway's Workloads; None until the gateway's ID is known."""
         self._released: set[str] = set()
         """UIDs of Workloads whose deletion was requested: they count as deleted, whatever the watch still shows."""
         self._attempts: dict[str, tuple[WorkloadView, Attempt]] = {}
@@ -67,11 +60,12 @@ class KueueReconciler:
     @property
     def is_known(self) -> bool:
         """Whether all Workloads are known, so that a missing one does not exist."""
-        return self._workloads.is_complete
+        return self._workloads is not None and self._workloads.is_complete
 
     def attempts(self) -> dict[str, Attempt]:
         """Return the existing attempts by name."""
-        return {view.metadata.name: self._attempt(view) for view in self._workloads.store.values()}
+        views = self._workloads.store.values() if self._workloads is not None else ()
+        return {view.metadata.name: self._attempt(view) for view in views}
 
     def _attempt(self, view: WorkloadView) -> Attempt:
         known = self._attempts.get(view.metadata.name)
@@ -102,10 +96,22 @@ class KueueReconciler:
         """Watch and write until cancelled, while the cluster serves Kueue's API."""
         while not await self._is_served():
             await self._clock.sleep(_DISCOVERY_SECONDS)
+        self._workloads = self._new_watch(await self.link.gateway.wait())
         log.info("Kueue schedules pools", compute=self.link.name)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._workloads.run(), name=f"compute/{self.link.name}/watch-workloads")
             group.create_task(self._write_always(), name=f"compute/{self.link.name}/kueue")
+
+    def _new_watch(self, gateway: str) -> Reflector[WorkloadView]:
+        return Reflector(
+            self._client,
+            WORKLOADS,
+            decode=decode_workload,
+            on_change=self._workload_changed,
+            on_complete=self._on_change,
+            namespace=SYSTEM_NAMESPACE,
+            label_selector=own_selector(gateway),
+        )
 
     async def _is_served(self) -> bool:
         try:
@@ -140,7 +146,8 @@ class KueueReconciler:
 
     async def _create(self, wanted: Object) -> bool:
         try:
-            await self._client.create(WORKLOADS, wanted, namespace=SYSTEM_NAMESPACE, metadata_only=True)
+            document = with_owner(wanted, self.link.gateway.value)
+            await self._client.create(WORKLOADS, document, namespace=SYSTEM_NAMESPACE, metadata_only=True)
         except errors.AlreadyExists:
             return True
         except errors.ApiError as error:

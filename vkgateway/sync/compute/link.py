@@ -73,6 +73,8 @@ class ComputeLink:
         self.nodes = ComputeNodes(client, watches)
         self.topologies = ComputeTopologies(name, client, watches)
         self.namespaces = ComputeNamespaces(client, watches)
+        self.gateway = gateway if gateway is not None else GatewayIdentity("none")
+        """Identity of this gateway, for objects that belong to no tenant."""
         self.owners = TenantOwners(name, client, gateway, on_lost=partial(watches.notify, TRUST))
         self.copies = {kind: ComputeCopies(kind, client, watches, self.owners) for kind in COPY_RESOURCES}
         self.services = ComputeServices(client, watches)

@@ -15,7 +15,7 @@ from tests.support.waiting import wait_until
 from tests.unit.background import in_background
 from vkgateway.arbiter.decisions import Decisions
 from vkgateway.kube.resources import NAMESPACES
-from vkgateway.model.names import SYSTEM_NAMESPACE, TENANT_LABEL
+from vkgateway.model.names import GATEWAY_LABEL, SYSTEM_NAMESPACE, TENANT_LABEL
 from vkgateway.model.objects import Object
 from vkgateway.modes.attempt import AttemptState
 from vkgateway.modes.kueue.names import API_VERSION
@@ -33,9 +33,11 @@ from vkgateway.sync.admission.kueue_queues import (
 )
 from vkgateway.sync.admission.kueue_reconciler import KueueReconciler
 from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.compute.tenant_owners import GatewayIdentity
 
 KINDS = (WORKLOADS, LOCAL_QUEUES, CLUSTER_QUEUES, COHORTS, FLAVORS, TOPOLOGIES)
-LABELS = {MODE_LABEL: "kueue"}
+LABELS = {MODE_LABEL: "kueue", GATEWAY_LABEL: "g1"}
+GATEWAY = GatewayIdentity("g1")
 
 
 class Setup:
@@ -70,7 +72,7 @@ async def running(server: FakeApiServer) -> AsyncIterator[Setup]:
         def count() -> None:
             found[0].changes += 1
 
-        found.append(Setup(server, KueueReconciler(ComputeLink("local", client), on_change=count)))
+        found.append(Setup(server, KueueReconciler(ComputeLink("local", client, GATEWAY), on_change=count)))
         async with in_background(found[0].reconciler.run()):
             yield found[0]
 
@@ -213,12 +215,38 @@ async def test_everything_of_the_gateway_is_deleted_after_the_last_pool_left(ser
     server.store.create(CLUSTER_QUEUES, queue())
     server.store.create(CLUSTER_QUEUES, {**queue("theirs"), "metadata": {"name": "theirs"}})
     async with server.client() as client:
-        await delete_everything(client)
+        await delete_everything(ComputeLink("local", client, GATEWAY))
     assert not server.store.all(WORKLOADS)
     assert [each["metadata"]["name"] for each in server.store.all(CLUSTER_QUEUES)] == ["theirs"]
 
 
 async def test_cluster_without_kueue_has_nothing_to_delete() -> None:
     async with FakeApiServer(rights=Rights.of_compute()) as server, server.client() as client:
-        await delete_everything(client)
+        await delete_everything(ComputeLink("local", client, GATEWAY))
         assert len(server.requests) == 1
+
+
+async def test_objects_of_another_gateway_are_left_alone(server: FakeApiServer) -> None:
+    """Its Workloads are neither seen nor deleted, and its queues are neither changed nor deleted."""
+    other = {MODE_LABEL: "kueue", GATEWAY_LABEL: "g2"}
+    theirs, cohort = workload("theirs"), queue("shared")
+    theirs["metadata"]["labels"] = cohort["metadata"]["labels"] = other
+    server.store.create(WORKLOADS, theirs)
+    server.store.create(CLUSTER_QUEUES, cohort | {"spec": {"stopPolicy": "Hold"}})
+    async with running(server) as setup:
+        setup.apply(pool_objects=(queue("shared", stopPolicy="None"), queue()), creates=(workload(),))
+        await wait_until(lambda: server.store.find(CLUSTER_QUEUES, "a.pool"))
+        await wait_until(setup.reconciler.attempts)
+        assert list(setup.reconciler.attempts()) == ["a-1"]
+        assert server.store.get(WORKLOADS, "a-1", SYSTEM_NAMESPACE)["metadata"]["labels"][GATEWAY_LABEL] == "g1"
+        await delete_everything(setup.reconciler.link)
+        assert server.store.find(WORKLOADS, "theirs", SYSTEM_NAMESPACE)
+        assert server.store.get(CLUSTER_QUEUES, "shared")["spec"] == {"stopPolicy": "Hold"}
+        assert not server.store.find(CLUSTER_QUEUES, "a.pool")
+
+
+async def test_nothing_is_deleted_while_the_gateways_id_is_unknown(server: FakeApiServer) -> None:
+    server.store.create(WORKLOADS, workload())
+    async with server.client() as client:
+        await delete_everything(ComputeLink("local", client, GatewayIdentity()))
+    assert server.store.all(WORKLOADS)
