@@ -11,7 +11,7 @@ from vkgateway.controlplane.etcd.tenancy import COMPUTE_PREFIX, COMPUTE_USER, te
 from vkgateway.controlplane.pod_settings import ContainerResources, PodSettings
 from vkgateway.controlplane.publication import Publication
 from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION, PodSecurity
-from vkgateway.model.names import is_ip_address, tenant_etcd_prefix
+from vkgateway.model.names import host_in_url, is_ip_address, tenant_etcd_prefix
 
 ComponentName = Literal["apiserver", "controller-manager", "scheduler"]
 COMPONENTS: tuple[ComponentName, ...] = get_args(ComponentName)
@@ -101,8 +101,7 @@ class ControlPlaneSpec:
     @property
     def server_url(self) -> str:
         """URL of the API server, `https://HOST:PORT`."""
-        host = f"[{self.address}]" if ":" in self.address else self.address
-        return f"https://{host}:{self.port}"
+        return f"https://{host_in_url(self.address)}:{self.port}"
 
     @property
     def client_url(self) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from vkgateway.model.api import ApiServerExposure, ExposureType
+from vkgateway.model.names import host_in_url
 
 _ANY_ADDRESS: Final = ("0.0.0.0/0", "::/0")
 
@@ -39,8 +40,7 @@ class Publication:
     @classmethod
     def at(cls, kind: ExposureType, *, host: str, port: int, names: tuple[str, ...] = ()) -> Self:
         """Return the publication at a DNS name or IP address."""
-        shown = f"[{host}]" if ":" in host else host
-        return cls(type=kind, url=f"https://{shown}:{port}", names=tuple(dict.fromkeys((host, *names))))
+        return cls(type=kind, url=f"https://{host_in_url(host)}:{port}", names=tuple(dict.fromkeys((host, *names))))
 
     @classmethod
     def pending(cls, kind: ExposureType, reason: str, message: str, *, names: tuple[str, ...] = ()) -> Self:

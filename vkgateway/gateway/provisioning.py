@@ -27,6 +27,7 @@ from vkgateway.gateway.name_servers import ForwardingNameServers
 from vkgateway.kube.write_gate import WriteGate
 from vkgateway.model.api import Tenant
 from vkgateway.model.clusters import ClusterIdentity
+from vkgateway.model.names import host_in_url
 from vkgateway.sync.network.platform_service import Endpoint
 
 _STEP_MESSAGES: Final[dict[Step, str]] = {
@@ -199,8 +200,7 @@ def _service_ranges(settings: Services) -> ServiceRanges | None:
 
 def _webhook_address(address: str, port: int) -> str:
     """Return the HOST:PORT of the kubelet endpoint, which also serves webhooks; empty if its port is not fixed."""
-    host = f"[{address}]" if ":" in address else address
-    return f"{host}:{port}" if port else ""
+    return f"{host_in_url(address)}:{port}" if port else ""
 
 
 def _expand_path(text: str) -> Path | None:

@@ -8,7 +8,7 @@ from urllib.parse import quote, urlsplit
 
 from vkgateway.kube.quoting import quote_url_part
 from vkgateway.model.errors import InputError
-from vkgateway.model.names import FIELD_MANAGER
+from vkgateway.model.names import FIELD_MANAGER, host_in_url
 from vkgateway.version import __version__
 
 Params = Mapping[str, str | int | bool]
@@ -81,7 +81,7 @@ def _parse_url(server: str) -> ServerUrl:
         raise InputError(f"{server!r} is not the URL of an API server: {error}") from error
     if base.scheme not in ("http", "https") or not host:
         raise InputError(f"{server!r} is not the URL of an API server", hint="use https://host:port")
-    authority = f"[{host}]" if ":" in host else host
+    authority = host_in_url(host)
     return ServerUrl(
         scheme=base.scheme,
         host=host,

@@ -178,6 +178,11 @@ def is_ip_address(host: str) -> bool:
     return True
 
 
+def host_in_url(host: str) -> str:
+    """Return a host name or IP address as it stands in a URL: an IPv6 address in brackets (RFC 3986)."""
+    return f"[{host}]" if ":" in host else host
+
+
 def compute_metadata(tenant: str, namespace: str, name: str, uid: str) -> dict[str, Any]:
     """Return the metadata of the compute object of a tenant's object, which the annotations name.
 

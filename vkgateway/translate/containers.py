@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
-from vkgateway.model.names import COMPUTE_ROOT_CA, TENANT_ROOT_CA, is_ip_address, token_key
+from vkgateway.model.names import COMPUTE_ROOT_CA, TENANT_ROOT_CA, host_in_url, is_ip_address, token_key
 from vkgateway.model.objects import Object
 from vkgateway.translate import downward_api
 from vkgateway.translate.context import TenantContext
@@ -185,8 +185,7 @@ def api_variables(host: str, port: int) -> tuple[list[Object], frozenset[str]]:
     They replace all of a kubelet's variables, so that none shows the compute cluster's Service. The list is shared: do
     not change it.
     """
-    name = f"[{host}]" if ":" in host else host
-    address = f"tcp://{name}:{port}"
+    address = f"tcp://{host_in_url(host)}:{port}"
     variables = {
         "KUBERNETES_SERVICE_HOST": host,
         "KUBERNETES_SERVICE_PORT": str(port),
