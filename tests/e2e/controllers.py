@@ -73,6 +73,33 @@ def run_kueue(cluster: Cluster, folder: Path) -> Iterator[None]:
     """
     program = program_folder(KUEUE)
     webhooks, health = _free_port(), _free_port()
+    _install_kueue(cluster, program, webhooks=webhooks)
+    settings = {
+        "apiVersion": "config.kueue.x-k8s.io/v1beta2",
+        "kind": "Configuration",
+        "namespace": "kueue-system",
+        "leaderElection": {"leaderElect": False},
+        "internalCertManagement": {"enable": True},
+        "webhook": {"host": "127.0.0.1", "port": webhooks, "certDir": str(folder / "certificates")},
+        "metrics": {"bindAddress": "0"},
+        "health": {"healthProbeBindAddress": f"127.0.0.1:{health}"},
+        "integrations": {"frameworks": ["batch/job"]},
+    }
+    (folder / "settings.yaml").write_text(yaml.safe_dump(settings))
+    argv = [
+        str(program / "kueue"),
+        f"--config={folder / 'settings.yaml'}",
+        "--feature-gates=VisibilityOnDemand=false",
+        "--zap-log-level=5",
+    ]
+    with _run_controller(argv, cluster, folder):
+        _mount_secret(cluster, "kueue-webhook-server-cert", "kueue-system", folder / "certificates")
+        eventually(lambda: _is_listening(webhooks), what="Kueue runs")
+        yield
+
+
+def _install_kueue(cluster: Cluster, program: Path, *, webhooks: int) -> None:
+    """Create Kueue's definitions and what its controller expects; `webhooks` is the port of its webhooks."""
     for file in sorted((program / "crds").glob("*.yaml")):
         definition = yaml.safe_load(file.read_text())
         for version in definition["spec"]["versions"]:
@@ -99,28 +126,6 @@ def run_kueue(cluster: Cluster, folder: Path) -> Iterator[None]:
         ),
     )
     eventually(lambda: cluster.try_kubectl("get", "clusterqueues").code == 0, what="clusterqueues served")
-    settings = {
-        "apiVersion": "config.kueue.x-k8s.io/v1beta2",
-        "kind": "Configuration",
-        "namespace": "kueue-system",
-        "leaderElection": {"leaderElect": False},
-        "internalCertManagement": {"enable": True},
-        "webhook": {"host": "127.0.0.1", "port": webhooks, "certDir": str(folder / "certificates")},
-        "metrics": {"bindAddress": "0"},
-        "health": {"healthProbeBindAddress": f"127.0.0.1:{health}"},
-        "integrations": {"frameworks": ["batch/job"]},
-    }
-    (folder / "settings.yaml").write_text(yaml.safe_dump(settings))
-    argv = [
-        str(program / "kueue"),
-        f"--config={folder / 'settings.yaml'}",
-        "--feature-gates=VisibilityOnDemand=false",
-        "--zap-log-level=5",
-    ]
-    with _run_controller(argv, cluster, folder):
-        _mount_secret(cluster, "kueue-webhook-server-cert", "kueue-system", folder / "certificates")
-        eventually(lambda: _is_listening(webhooks), what="Kueue runs")
-        yield
 
 
 def _mount_secret(cluster: Cluster, name: str, namespace: str, folder: Path) -> None:

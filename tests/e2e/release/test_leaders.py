@@ -6,13 +6,15 @@ Each test begins when both replicas are ready. The order keeps the pods' contain
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.chart import SYSTEM, ChartPlatform
-from tests.e2e.cluster import Cluster, eventually
+from tests.e2e.cluster import Cluster, Document, eventually
 from tests.e2e.release.podstream import PodStream, open_stream
 from tests.e2e.release.replicas import (
     frozen,
@@ -58,36 +60,49 @@ def created_pods(writes: list[Write]) -> set[str]:
     return {write.name for write in writes if (write.operation, write.resource) == ("CREATE", "pods")}
 
 
-def test_leader_without_network_is_replaced(
-    installed: ChartPlatform, gamma: Cluster, writes: Writes, stream: PodStream
-) -> None:
+@dataclass(frozen=True)
+class Scene:
+    """What a test of a lost leader acts on."""
+
+    platform: ChartPlatform
+    tenant: Cluster
+    writes: Writes
+    stream: PodStream
+
+    def lose(self, leader: Document, fault: Callable[[Document], AbstractContextManager[None]]) -> list[Write]:
+        """Replace a leader that has a fault for a while, with pods created all the time; return its writes until then.
+
+        Afterwards, each tenant pod has one compute pod.
+        """
+        with self.stream.creating():
+            self.stream.wait_forwarded()
+            with fault(leader):
+                wait_replaced(self.platform, leader)
+                before = self.writes.of(name_of(leader))
+                self.stream.wait_forwarded()
+                check_logs_and_exec(self.tenant)
+            self.stream.wait_forwarded()
+        self.stream.check()
+        return before
+
+
+@pytest.fixture
+def scene(installed: ChartPlatform, gamma: Cluster, writes: Writes, stream: PodStream) -> Scene:
+    return Scene(installed, gamma, writes, stream)
+
+
+def test_leader_without_network_is_replaced(installed: ChartPlatform, writes: Writes, scene: Scene) -> None:
     leader = wait_for_standby(installed)
-    with stream.creating():
-        stream.wait_forwarded()
-        with packets_dropped(leader):
-            wait_replaced(installed, leader)
-            before = writes.of(name_of(leader))
-            stream.wait_forwarded()
-            check_logs_and_exec(gamma)
-        stream.wait_forwarded()
-    stream.check()
+    before = scene.lose(leader, packets_dropped)
     assert created_pods(before)
     assert writes.of(name_of(leader)) == before
 
 
 def test_frozen_leader_writes_nothing_when_it_continues(
-    installed: ChartPlatform, gamma: Cluster, writes: Writes, stream: PodStream
+    installed: ChartPlatform, writes: Writes, stream: PodStream, scene: Scene
 ) -> None:
     leader = wait_for_standby(installed)
-    with stream.creating():
-        stream.wait_forwarded()
-        with frozen(leader):
-            wait_replaced(installed, leader)
-            before = writes.of(name_of(leader))
-            stream.wait_forwarded()
-            check_logs_and_exec(gamma)
-        stream.wait_forwarded()
-    stream.check()
+    before = scene.lose(leader, frozen)
     assert name_of(wait_for_standby(installed)) != name_of(leader)
     assert created_pods(before)
     assert created_pods(writes.seen) >= stream.uids.keys()

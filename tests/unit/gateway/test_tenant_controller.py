@@ -643,27 +643,26 @@ async def test_deletion_removes_exactly_the_tenant(world: World) -> None:
         assert kept["metadata"]["finalizers"] == [MIRROR_FINALIZER]
 
 
-async def test_deletion_leaves_objects_of_another_gateway_s_tenant(world: World) -> None:
-    record_owner(world.server, "alpha", "other")
+async def delete_owned_tenant(world: World, *, owner: str) -> None:
+    """Delete the Tenant alpha, whose pod belongs to the tenant of a gateway, and wait until the Tenant is gone."""
+    record_owner(world.server, "alpha", owner)
     world.create("alpha")
     world.add_pod("alpha", "web")
     async with world.gateway():
         await wait_until(lambda: world.phase("alpha") == "Ready")
         world.server.store.delete(TENANTS, "alpha")
         await wait_until(lambda: world.gone("alpha"))
+
+
+async def test_deletion_leaves_objects_of_another_gateway_s_tenant(world: World) -> None:
+    await delete_owned_tenant(world, owner="other")
     assert not world.planes.there
     assert world.server.store.get(PODS, "web", "alpha--default")["metadata"]["finalizers"] == [MIRROR_FINALIZER]
     assert recorded_owner(world.server, "alpha") == "other"
 
 
 async def test_deletion_gives_up_ownership(world: World) -> None:
-    record_owner(world.server, "alpha", "this")
-    world.create("alpha")
-    world.add_pod("alpha", "web")
-    async with world.gateway():
-        await wait_until(lambda: world.phase("alpha") == "Ready")
-        world.server.store.delete(TENANTS, "alpha")
-        await wait_until(lambda: world.gone("alpha"))
+    await delete_owned_tenant(world, owner="this")
     assert world.server.store.find(NAMESPACES, "alpha--default") is None
     assert recorded_owner(world.server, "alpha") is None
 
