@@ -1,4 +1,4 @@
-"""Records of control planes, brought up to date with the spec of a Tenant before each start."""
+"""Records of control planes. Before each start, a record gets what the spec of its Tenant changed."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ async def wait_until_ready(
     """Wait until the API server is ready, apart from the check `exclude`.
 
     Raises:
-        UnavailableError: the driver tells why it does not run, or it is not ready in time.
+        UnavailableError: the API server does not run, for the reason that the driver reports, or is not ready in time.
     """
     params = {"exclude": exclude} if exclude else None
     started = checked = clock.monotonic()

@@ -188,24 +188,7 @@ class TenantRuntimes:
         A node stays, NotReady, while its compute cluster is disconnected, for example because its credentials change,
         or has a tenant of this name of another gateway. If the node were deleted, Kubernetes would delete its pods.
         """
-        policy = tenant.spec.policy
-        context = TenantContext(
-            name=tenant.metadata.name,
-            api_host=access.host,
-            api_port=access.port,
-            pod_security=policy.pod_security,
-            runtime_classes=policy.runtime_classes,
-            runtime_class_names=policy.runtime_class_names,
-            storage_classes=policy.storage_classes,
-            storage_class_names=policy.storage_class_names,
-            default_storage_class=policy.default_storage_class,
-            image_pull_secrets=policy.image_pull_secrets,
-            plugin_annotations=policy.plugin_annotations,
-            user_namespaces=policy.user_namespaces,
-            load_balancers=policy.load_balancers,
-            node_ports=policy.node_ports,
-            service_range=access.service_range,
-        )
+        context = _tenant_context(tenant, access)
         sources: dict[str, NodeSource] = {}
         missing: list[TenantPool] = []
         links = self._computes.links
@@ -278,3 +261,25 @@ def _nodes_in_status(tenant: Tenant, pool: TenantPool) -> dict[str, TenantPoolSt
 
 def _is_from_pool(source: NodeSource, pool: TenantPool) -> bool:
     return (source.tenant_pool.name, source.tenant_pool.compute_cluster) == (pool.name, pool.compute_cluster)
+
+
+def _tenant_context(tenant: Tenant, access: ApiServerAccess) -> TenantContext:
+    """Return what the translation of a tenant's objects depends on."""
+    policy = tenant.spec.policy
+    return TenantContext(
+        name=tenant.metadata.name,
+        api_host=access.host,
+        api_port=access.port,
+        pod_security=policy.pod_security,
+        runtime_classes=policy.runtime_classes,
+        runtime_class_names=policy.runtime_class_names,
+        storage_classes=policy.storage_classes,
+        storage_class_names=policy.storage_class_names,
+        default_storage_class=policy.default_storage_class,
+        image_pull_secrets=policy.image_pull_secrets,
+        plugin_annotations=policy.plugin_annotations,
+        user_namespaces=policy.user_namespaces,
+        load_balancers=policy.load_balancers,
+        node_ports=policy.node_ports,
+        service_range=access.service_range,
+    )

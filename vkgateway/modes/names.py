@@ -1,4 +1,4 @@
-"""Names of the objects that stand for gangs at the schedulers of compute clusters.
+"""Names of the objects that represent gangs at the schedulers of compute clusters.
 
 A name depends on the gang alone, so a restarted gateway finds its objects, and two attempts of a gang cannot exist at
 the same time: the API server refuses the second one.

@@ -93,7 +93,7 @@ class PoolQueues:
         return True
 
     async def _apply_object(self, key: _ObjectKey, document: Object) -> bool:
-        """Write a pool object, unless an object of this name belongs to somebody else."""
+        """Write a pool object, unless the object of this name is not of this gateway."""
         kind, metadata = _POOL_KINDS[document["kind"]], document["metadata"]
         try:
             if key not in self._own and not await self._is_ours(kind, metadata):

@@ -42,7 +42,7 @@ class GatewayIdentity:
         self._is_known.set()
 
     async def wait(self) -> str:
-        """Return the ID as soon as it is known."""
+        """Wait until the ID is known, and return it."""
         await self._is_known.wait()
         return self.value
 

@@ -13,7 +13,7 @@ from vkgateway.model.errors import InputError
 
 
 class MachineEndpoints:
-    """All API servers listen at `address`, each at a port of its own; implements `ServerEndpoints`."""
+    """All API servers listen at `address`, each at another port; implements `ServerEndpoints`."""
 
     def __init__(self, address: str, *, can_bind: PortCheck) -> None:
         self._address = address
