@@ -17,9 +17,10 @@ from vkgateway.kube.client import Client
 from vkgateway.kube.cluster_uid import read_cluster_uid
 from vkgateway.kube.kubeconfig import ClientConfig
 from vkgateway.model.api import NATIVE, Pool
-from vkgateway.sync.admission.kueue_queues import delete_everything
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.network.service_cidr import refresh_ranges
+from vkgateway.sync.schedulers.kueue import KUEUE_KINDS
+from vkgateway.sync.schedulers.pool_objects import delete_everything
 
 log = structlog.get_logger(__name__)
 
@@ -116,7 +117,7 @@ class ConnectedCluster:
                 self.kueue, self._cleanup_due = await read_kueue(self.link), 0.0
             elif now >= self._cleanup_due:
                 self.kueue = None
-                await delete_everything(self.link)
+                await delete_everything(KUEUE_KINDS, self.link)
                 self._cleanup_due = now + PREPARE_SECONDS
         except errors.ApiError as error:
             self.kueue = None

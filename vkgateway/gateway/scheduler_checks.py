@@ -14,8 +14,8 @@ from vkgateway.model.api import NATIVE, Pool
 from vkgateway.model.names import POOL_LABEL, SYSTEM_NAMESPACE
 from vkgateway.model.objects import Condition, Meta, find_condition
 from vkgateway.model.scheduling import queue_name
-from vkgateway.sync.admission.kueue_queues import CLUSTER_QUEUES, LOCAL_QUEUES, own_selector
 from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.schedulers.kueue import CLUSTER_QUEUES, KUEUE_KINDS, LOCAL_QUEUES
 
 _INSTALL: Final = "install Kueue there, or set scheduling.mode of the pool to native"
 
@@ -51,7 +51,7 @@ class KueueState:
 
 async def read_kueue(link: ComputeLink) -> KueueState:
     """Return the state of Kueue in a compute cluster. Raises ApiError if the cluster does not answer."""
-    client, params = link.client, {"labelSelector": own_selector(link.gateway.value)}
+    client, params = link.client, {"labelSelector": KUEUE_KINDS.own_selector(link.gateway.value)}
     try:
         queues = _decode(await client.request("GET", CLUSTER_QUEUES.path(), params=params)).items
         local = _decode(await client.request("GET", LOCAL_QUEUES.path(SYSTEM_NAMESPACE))).items

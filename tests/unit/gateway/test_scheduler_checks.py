@@ -11,9 +11,9 @@ from tests.fakes.rights import Rights
 from vkgateway.gateway.scheduler_checks import KueueState, QueueView, read_kueue, scheduler_verdict
 from vkgateway.model.api import Pool, PoolScheduling
 from vkgateway.model.objects import Condition, Meta
-from vkgateway.sync.admission.kueue_queues import CLUSTER_QUEUES, LOCAL_QUEUES
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.compute.tenant_owners import GatewayIdentity
+from vkgateway.sync.schedulers.kueue import CLUSTER_QUEUES, LOCAL_QUEUES
 
 POOL = Pool(name="a100", scheduling=PoolScheduling(mode="kueue"))
 NATIVE = Pool(name="v100")

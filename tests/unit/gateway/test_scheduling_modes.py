@@ -23,7 +23,7 @@ from vkgateway.model.names import (
     UID_ANNOTATION,
 )
 from vkgateway.modes.names import MODE_LABEL
-from vkgateway.sync.admission.kueue_queues import CLUSTER_QUEUES, LOCAL_QUEUES, WORKLOADS
+from vkgateway.sync.schedulers.kueue import CLUSTER_QUEUES, LOCAL_QUEUES, WORKLOADS
 
 KUEUE = {"mode": "kueue"}
 

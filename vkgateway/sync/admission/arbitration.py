@@ -19,13 +19,13 @@ from vkgateway.sync.admission.arbitrated_tenants import ArbitratedTenants
 from vkgateway.sync.admission.cluster_cache import ClusterCaches
 from vkgateway.sync.admission.gang_builder import EvictionTerms
 from vkgateway.sync.admission.journal import Journal
-from vkgateway.sync.admission.pool_modes import PoolModes
 from vkgateway.sync.admission.snapshots import build_snapshot
 from vkgateway.sync.admission.start_meter import StartMeter
 from vkgateway.sync.admission.tenant_admission import TenantAdmission
 from vkgateway.sync.arbiter_metrics import forget_tenant
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.metrics import DEFECT, RETRIES
+from vkgateway.sync.schedulers.pool_modes import PoolModes
 from vkgateway.sync.views.pods import ComputePodView
 
 if TYPE_CHECKING:

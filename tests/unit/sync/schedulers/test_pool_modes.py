@@ -16,9 +16,9 @@ from vkgateway.model.api import PoolScheduling
 from vkgateway.modes.attempt import Attempt, AttemptState
 from vkgateway.modes.kueue.mode import KueueMode
 from vkgateway.modes.mode import ModeResult
-from vkgateway.sync.admission import pool_modes
-from vkgateway.sync.admission.pool_modes import ModeParts
 from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.schedulers import pool_modes
+from vkgateway.sync.schedulers.pool_modes import ModeParts
 
 SPEC = PoolSpec(name="a100", scheduling=PoolScheduling(mode="kueue"))
 

@@ -1,31 +1,30 @@
-"""Reconciler of Kueue's objects in one compute cluster: watches Workloads, and writes what the mode asks for."""
+"""Reconciler of one scheduler's objects in one compute cluster: watches attempts, and writes what the mode asks for."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
-from typing import Final
+from typing import Final, Generic
 
 import structlog
 
 from vkgateway.kube import errors
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.kube.reflector import Reflector
-from vkgateway.model import times
 from vkgateway.model.names import SYSTEM_NAMESPACE
 from vkgateway.model.objects import Object
 from vkgateway.modes.attempt import Attempt, AttemptState
-from vkgateway.modes.kueue.names import API_VERSION, HOSTNAME
-from vkgateway.modes.kueue.views import PODS_READY, WorkloadView, decode_workload, read_attempt
 from vkgateway.modes.mode import ModeResult
-from vkgateway.sync.admission.kueue_queues import PREFIX, WORKLOADS, PoolQueues, own_selector, with_owner
 from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.schedulers.kinds import ModeKinds, View, with_owner
+from vkgateway.sync.schedulers.pool_objects import PoolObjects
+from vkgateway.translate.context import HOSTNAME_LABEL
 
 log = structlog.get_logger(__name__)
 
 _DISCOVERY_SECONDS: Final = 10.0
-"""Seconds between two checks whether the cluster serves Kueue's API."""
+"""Seconds between two checks whether the cluster serves the scheduler's API."""
 _CHECK_SECONDS: Final = 60.0
 """Seconds after which queues are checked without a cycle."""
 _RETRY_SECONDS: Final = 2.0
@@ -33,44 +32,53 @@ _MAX_WRITES: Final = 16
 """Number of writes at the same time."""
 
 
-class KueueReconciler:
-    """Reconciler of one compute cluster. `on_change` is called when a Workload changed, or must be decided again.
+class AttemptReconciler(Generic[View]):
+    """Reconciler of one scheduler in one compute cluster.
 
-    No state here outlives a restart, except what the cluster holds: a Workload has the name of its gang.
+    `on_change` is called when an attempt changed, or must be decided again. No state here outlives a restart, except
+    what the cluster holds: an attempt's object has the name of its gang.
     """
 
-    def __init__(self, link: ComputeLink, *, on_change: Callable[[], None], clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self,
+        kinds: ModeKinds[View],
+        link: ComputeLink,
+        *,
+        on_change: Callable[[], None],
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
         self.link = link
+        self._kinds = kinds
         self._client = link.client
         self._on_change = on_change
         self._clock = clock
-        self._workloads: Reflector[WorkloadView] | None = None
-        """Watch of this gateway's Workloads; None until the gateway's ID is known."""
+        self._watch: Reflector[View] | None = None
+        """Watch of this gateway's objects; None until the gateway's ID is known."""
         self._released: set[str] = set()
-        """UIDs of Workloads whose deletion was requested: they count as deleted, whatever the watch still shows."""
-        self._attempts: dict[str, tuple[WorkloadView, Attempt]] = {}
-        """Attempts by name, with the Workloads from which they were read."""
+        """UIDs of objects whose deletion was requested: they count as deleted, whatever the watch still shows."""
+        self._attempts: dict[str, tuple[View, Attempt]] = {}
+        """Attempts by name, with the objects from which they were read."""
         self._deletions: list[Attempt] = []
-        """Workloads to delete."""
+        """Attempts whose objects must be deleted."""
         self._result: ModeResult | None = None
         """Last result; None: no cycle has decided yet."""
         self._is_new = asyncio.Event()
-        self._queues = PoolQueues(link, clock=clock)
+        self._pool_objects = PoolObjects(kinds, link, clock=clock)
 
     @property
     def is_known(self) -> bool:
-        """Whether all Workloads are known, so that a missing one does not exist."""
-        return self._workloads is not None and self._workloads.is_complete
+        """Whether all attempts are known, so that a missing one does not exist."""
+        return self._watch is not None and self._watch.is_complete
 
     def attempts(self) -> dict[str, Attempt]:
         """Return the existing attempts by name."""
-        views = self._workloads.store.values() if self._workloads is not None else ()
+        views = self._watch.store.values() if self._watch is not None else ()
         return {view.metadata.name: self._attempt(view) for view in views}
 
-    def _attempt(self, view: WorkloadView) -> Attempt:
+    def _attempt(self, view: View) -> Attempt:
         known = self._attempts.get(view.metadata.name)
         if known is None or known[0] is not view:
-            known = self._attempts[view.metadata.name] = view, read_attempt(view, self.link.name, self._node_of)
+            known = self._attempts[view.metadata.name] = view, self._kinds.read(view, self.link.name, self._node_of)
         attempt = known[1]
         return replace(attempt, state=AttemptState.DELETING) if attempt.uid in self._released else attempt
 
@@ -79,7 +87,9 @@ class KueueReconciler:
         nodes = self.link.nodes.store
         if ("", host) in nodes:
             return host
-        return next((node.metadata.name for node in nodes.values() if node.metadata.labels.get(HOSTNAME) == host), host)
+        return next(
+            (node.metadata.name for node in nodes.values() if node.metadata.labels.get(HOSTNAME_LABEL) == host), host
+        )
 
     def apply(self, result: ModeResult) -> None:
         """Write what a cycle decided, in the background.
@@ -93,29 +103,29 @@ class KueueReconciler:
         self._is_new.set()
 
     async def run(self) -> None:
-        """Watch and write until cancelled, while the cluster serves Kueue's API."""
+        """Watch and write until cancelled, while the cluster serves the scheduler's API."""
         while not await self._is_served():
             await self._clock.sleep(_DISCOVERY_SECONDS)
-        self._workloads = self._new_watch(await self.link.gateway.wait())
-        log.info("Kueue schedules pools", compute=self.link.name)
+        self._watch = self._new_watch(await self.link.gateway.wait())
+        log.info("scheduler of pools found", compute=self.link.name, mode=self._kinds.mode)
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._workloads.run(), name=f"compute/{self.link.name}/watch-workloads")
-            group.create_task(self._write_always(), name=f"compute/{self.link.name}/kueue")
+            group.create_task(self._watch.run(), name=f"compute/{self.link.name}/watch-attempts")
+            group.create_task(self._write_always(), name=f"compute/{self.link.name}/{self._kinds.mode}")
 
-    def _new_watch(self, gateway: str) -> Reflector[WorkloadView]:
+    def _new_watch(self, gateway: str) -> Reflector[View]:
         return Reflector(
             self._client,
-            WORKLOADS,
-            decode=decode_workload,
-            on_change=self._workload_changed,
+            self._kinds.attempts,
+            decode=self._kinds.decode,
+            on_change=self._attempt_changed,
             on_complete=self._on_change,
             namespace=SYSTEM_NAMESPACE,
-            label_selector=own_selector(gateway),
+            label_selector=self._kinds.own_selector(gateway),
         )
 
     async def _is_served(self) -> bool:
         try:
-            await self._client.request("GET", f"/{PREFIX}")
+            await self._client.request("GET", f"/{self._kinds.attempts.prefix}")
         except errors.ApiError:
             return False
         return True
@@ -142,25 +152,25 @@ class KueueReconciler:
         if self._result is result:
             # The next cycle decides on what the watch shows then.
             self._result = result.without_attempts()
-        return await self._queues.write(result.pool_objects, unsettled=result.unsettled_tenants) and done
+        return await self._pool_objects.write(result.pool_objects, unsettled=result.unsettled_tenants) and done
 
     async def _create(self, wanted: Object) -> bool:
         try:
             document = with_owner(wanted, self.link.gateway.value)
-            await self._client.create(WORKLOADS, document, namespace=SYSTEM_NAMESPACE, metadata_only=True)
+            await self._client.create(self._kinds.attempts, document, namespace=SYSTEM_NAMESPACE, metadata_only=True)
         except errors.AlreadyExists:
             return True
         except errors.ApiError as error:
-            log.warning("Workload not created", compute=self.link.name, error=error.message)
+            log.warning("attempt not created", compute=self.link.name, mode=self._kinds.mode, error=error.message)
             self._on_change()
             return False
         return True
 
     async def _release(self, attempt: Attempt) -> bool:
-        """Delete a Workload in the state in which it was seen. In another state, the next cycle decides again."""
+        """Delete an attempt in the state in which it was seen. In another state, the next cycle decides again."""
         try:
             await self._client.delete(
-                WORKLOADS,
+                self._kinds.attempts,
                 attempt.name,
                 namespace=SYSTEM_NAMESPACE,
                 uid=attempt.uid,
@@ -173,29 +183,25 @@ class KueueReconciler:
             if isinstance(error, errors.Conflict):
                 return True  # The watch shows the new state, and starts a cycle.
             self._on_change()
-            log.warning("Workload not deleted", compute=self.link.name, error=error.message)
+            log.warning("attempt not deleted", compute=self.link.name, mode=self._kinds.mode, error=error.message)
             return False
         return True
 
     async def _mark_ready(self, attempt: Attempt) -> bool:
-        """Record at a Workload that all its pods run, or Kueue would evict it if it waits for that."""
-        condition = {
-            "type": PODS_READY,
-            "status": "True",
-            "reason": "Started",
-            "message": "All pods are ready",
-            "lastTransitionTime": times.render_time(self._clock.now()),
-        }
+        """Record at an attempt that all its pods run, if the scheduler waits for that."""
+        if self._kinds.ready_status is None:
+            return True
+        kind = self._kinds.attempts
         document = {
-            "apiVersion": API_VERSION,
-            "kind": WORKLOADS.kind,
+            "apiVersion": kind.prefix.removeprefix("apis/"),
+            "kind": kind.kind,
             "metadata": {"name": attempt.name, "namespace": SYSTEM_NAMESPACE, "uid": attempt.uid},
-            "status": {"conditions": [condition]},
+            "status": self._kinds.ready_status(self._clock.now()),
         }
         try:
-            # Server-side apply: the other conditions are Kueue's.
+            # Server-side apply: the other conditions are the scheduler's.
             await self._client.patch(
-                WORKLOADS,
+                self._kinds.attempts,
                 attempt.name,
                 document,
                 kind="apply",
@@ -204,11 +210,13 @@ class KueueReconciler:
                 metadata_only=True,
             )
         except errors.ApiError as error:
-            log.warning("Workload not marked as ready", compute=self.link.name, error=error.message)
+            log.warning(
+                "attempt not marked as ready", compute=self.link.name, mode=self._kinds.mode, error=error.message
+            )
             return isinstance(error, errors.NotFound | errors.Conflict)
         return True
 
-    def _workload_changed(self, old: WorkloadView | None, new: WorkloadView | None) -> None:
+    def _attempt_changed(self, old: View | None, new: View | None) -> None:
         if new is None and old is not None:
             self._released.discard(old.metadata.uid)
             self._attempts.pop(old.metadata.name, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 import structlog
@@ -19,8 +20,9 @@ from vkgateway.modes.attempts import plan_attempts
 from vkgateway.modes.kueue.mode import KueueMode
 from vkgateway.modes.mode import ModeInput, ModeResult, SchedulingMode
 from vkgateway.modes.split import split_snapshot
-from vkgateway.sync.admission.kueue_reconciler import KueueReconciler
 from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.schedulers.attempt_reconciler import AttemptReconciler
+from vkgateway.sync.schedulers.kueue import KUEUE_KINDS
 
 log = structlog.get_logger(__name__)
 
@@ -65,7 +67,7 @@ class ModeParts(NamedTuple):
     reconciler: ReconcilerFactory
 
 
-MODES: Final[dict[str, ModeParts]] = {KUEUE: ModeParts(KueueMode(), KueueReconciler)}
+MODES: Final[dict[str, ModeParts]] = {KUEUE: ModeParts(KueueMode(), partial(AttemptReconciler, KUEUE_KINDS))}
 """The scheduling modes other than native."""
 
 

@@ -19,21 +19,23 @@ from vkgateway.model.names import GATEWAY_LABEL, SYSTEM_NAMESPACE, TENANT_LABEL
 from vkgateway.model.objects import Object
 from vkgateway.modes.attempt import AttemptState
 from vkgateway.modes.kueue.names import API_VERSION
+from vkgateway.modes.kueue.views import WorkloadView
 from vkgateway.modes.mode import ModeResult
 from vkgateway.modes.names import MODE_LABEL
-from vkgateway.sync.admission import kueue_queues, kueue_reconciler
-from vkgateway.sync.admission.kueue_queues import (
+from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.compute.tenant_owners import GatewayIdentity
+from vkgateway.sync.schedulers import attempt_reconciler, pool_objects
+from vkgateway.sync.schedulers.attempt_reconciler import AttemptReconciler
+from vkgateway.sync.schedulers.kueue import (
     CLUSTER_QUEUES,
     COHORTS,
     FLAVORS,
+    KUEUE_KINDS,
     LOCAL_QUEUES,
     TOPOLOGIES,
     WORKLOADS,
-    delete_everything,
 )
-from vkgateway.sync.admission.kueue_reconciler import KueueReconciler
-from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.compute.tenant_owners import GatewayIdentity
+from vkgateway.sync.schedulers.pool_objects import delete_everything
 
 KINDS = (WORKLOADS, LOCAL_QUEUES, CLUSTER_QUEUES, COHORTS, FLAVORS, TOPOLOGIES)
 LABELS = {MODE_LABEL: "kueue", GATEWAY_LABEL: "g1"}
@@ -43,7 +45,7 @@ GATEWAY = GatewayIdentity("g1")
 class Setup:
     """A reconciler, and its server."""
 
-    def __init__(self, server: FakeApiServer, reconciler: KueueReconciler) -> None:
+    def __init__(self, server: FakeApiServer, reconciler: AttemptReconciler[WorkloadView]) -> None:
         self.server = server
         self.reconciler = reconciler
         self.changes = 0
@@ -72,7 +74,9 @@ async def running(server: FakeApiServer) -> AsyncIterator[Setup]:
         def count() -> None:
             found[0].changes += 1
 
-        found.append(Setup(server, KueueReconciler(ComputeLink("local", client, GATEWAY), on_change=count)))
+        found.append(
+            Setup(server, AttemptReconciler(KUEUE_KINDS, ComputeLink("local", client, GATEWAY), on_change=count))
+        )
         async with in_background(found[0].reconciler.run()):
             yield found[0]
 
@@ -164,8 +168,8 @@ async def test_queue_of_others_is_left_alone(setup: Setup) -> None:
 
 
 async def test_changed_queue_is_repaired(server: FakeApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kueue_reconciler, "_CHECK_SECONDS", 0.1)
-    monkeypatch.setattr(kueue_queues, "_REPAIR_SECONDS", 0.1)
+    monkeypatch.setattr(attempt_reconciler, "_CHECK_SECONDS", 0.1)
+    monkeypatch.setattr(pool_objects, "_REPAIR_SECONDS", 0.1)
     async with running(server) as setup:
         await wait_until(lambda: setup.reconciler.is_known)
         setup.apply(pool_objects=(queue(stopPolicy="None"),))
@@ -201,7 +205,7 @@ async def test_queues_stay_while_quotas_may_be_unknown(server: FakeApiServer, un
 
 
 async def test_kind_installed_later_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kueue_reconciler, "_DISCOVERY_SECONDS", 0.05)
+    monkeypatch.setattr(attempt_reconciler, "_DISCOVERY_SECONDS", 0.05)
     async with FakeApiServer(rights=Rights.of_compute()) as server, running(server) as setup:
         await asyncio.sleep(0.1)
         assert not setup.reconciler.is_known
@@ -215,14 +219,14 @@ async def test_everything_of_the_gateway_is_deleted_after_the_last_pool_left(ser
     server.store.create(CLUSTER_QUEUES, queue())
     server.store.create(CLUSTER_QUEUES, {**queue("theirs"), "metadata": {"name": "theirs"}})
     async with server.client() as client:
-        await delete_everything(ComputeLink("local", client, GATEWAY))
+        await delete_everything(KUEUE_KINDS, ComputeLink("local", client, GATEWAY))
     assert not server.store.all(WORKLOADS)
     assert [each["metadata"]["name"] for each in server.store.all(CLUSTER_QUEUES)] == ["theirs"]
 
 
 async def test_cluster_without_kueue_has_nothing_to_delete() -> None:
     async with FakeApiServer(rights=Rights.of_compute()) as server, server.client() as client:
-        await delete_everything(ComputeLink("local", client, GATEWAY))
+        await delete_everything(KUEUE_KINDS, ComputeLink("local", client, GATEWAY))
         assert len(server.requests) == 1
 
 
@@ -239,7 +243,7 @@ async def test_objects_of_another_gateway_are_left_alone(server: FakeApiServer) 
         await wait_until(setup.reconciler.attempts)
         assert list(setup.reconciler.attempts()) == ["a-1"]
         assert server.store.get(WORKLOADS, "a-1", SYSTEM_NAMESPACE)["metadata"]["labels"][GATEWAY_LABEL] == "g1"
-        await delete_everything(setup.reconciler.link)
+        await delete_everything(KUEUE_KINDS, setup.reconciler.link)
         assert server.store.find(WORKLOADS, "theirs", SYSTEM_NAMESPACE)
         assert server.store.get(CLUSTER_QUEUES, "shared")["spec"] == {"stopPolicy": "Hold"}
         assert not server.store.find(CLUSTER_QUEUES, "a.pool")
@@ -248,5 +252,5 @@ async def test_objects_of_another_gateway_are_left_alone(server: FakeApiServer) 
 async def test_nothing_is_deleted_while_the_gateways_id_is_unknown(server: FakeApiServer) -> None:
     server.store.create(WORKLOADS, workload())
     async with server.client() as client:
-        await delete_everything(ComputeLink("local", client, GatewayIdentity()))
+        await delete_everything(KUEUE_KINDS, ComputeLink("local", client, GatewayIdentity()))
     assert server.store.all(WORKLOADS)

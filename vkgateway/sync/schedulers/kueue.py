@@ -1,0 +1,48 @@
+"""Kueue's kinds in a compute cluster."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+from vkgateway.kube.resources import Resource
+from vkgateway.model import times
+from vkgateway.model.api import KUEUE
+from vkgateway.model.objects import Object
+from vkgateway.modes.kueue.names import API_VERSION
+from vkgateway.modes.kueue.views import PODS_READY, WorkloadView, decode_workload, read_attempt
+from vkgateway.sync.schedulers.kinds import ModeKinds
+
+PREFIX: Final = f"apis/{API_VERSION}"
+WORKLOADS: Final = Resource(PREFIX, "workloads", "Workload")
+LOCAL_QUEUES: Final = Resource(PREFIX, "localqueues", "LocalQueue")
+CLUSTER_QUEUES: Final = Resource(PREFIX, "clusterqueues", "ClusterQueue", namespaced=False)
+COHORTS: Final = Resource(PREFIX, "cohorts", "Cohort", namespaced=False)
+FLAVORS: Final = Resource(PREFIX, "resourceflavors", "ResourceFlavor", namespaced=False)
+TOPOLOGIES: Final = Resource(PREFIX, "topologies", "Topology", namespaced=False)
+
+
+def _ready_status(now: datetime) -> Object:
+    """Return the condition without which Kueue would evict a gang if it waits for its pods (`waitForPodsReady`)."""
+    return {
+        "conditions": [
+            {
+                "type": PODS_READY,
+                "status": "True",
+                "reason": "Started",
+                "message": "All pods are ready",
+                "lastTransitionTime": times.render_time(now),
+            }
+        ]
+    }
+
+
+KUEUE_KINDS: Final[ModeKinds[WorkloadView]] = ModeKinds(
+    mode=KUEUE,
+    title="Kueue",
+    attempts=WORKLOADS,
+    pool_kinds=(LOCAL_QUEUES, CLUSTER_QUEUES, COHORTS, FLAVORS, TOPOLOGIES),
+    decode=decode_workload,
+    read=read_attempt,
+    ready_status=_ready_status,
+)
