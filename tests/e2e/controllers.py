@@ -89,7 +89,7 @@ def run_kueue(cluster: Cluster, folder: Path) -> Iterator[None]:
     argv = [
         str(program / "kueue"),
         f"--config={folder / 'settings.yaml'}",
-        "--feature-gates=VisibilityOnDemand=false",
+        "--feature-gates=VisibilityOnDemand=false,SchedulingEquivalenceHashing=true",
         "--zap-log-level=5",
     ]
     with _run_controller(argv, cluster, folder):

@@ -211,6 +211,40 @@ def test_pool_is_filled_pod_by_pod(guest: Cluster, platform: Platform) -> None:
     assert sorted(gpus_by_node(platform).values()) == [8] * 4
 
 
+def test_equal_gangs_start_in_the_order_of_their_places(guest: Cluster, platform: Platform) -> None:
+    """Several are created in the same second."""
+    guest.apply(gang_job("full", 4, 8))
+    eventually(lambda: count_pods(guest, "Running", "full") == 4, what="the first gang fills the pool")
+    names = [f"turn{index:02}" for index in range(12)]
+    guest.apply(*(gang_job(name, 1, 8) for name in names))
+    eventually(lambda: len(places(platform, "kguest")) == len(names), what="all gangs have a place")
+    shown = places(platform, "kguest")
+    assert sorted(shown.values()) == list(range(1, len(names) + 1))
+    order = sorted(names, key=lambda name: shown[name])
+    running = ["full"]
+    for start in range(0, len(names), 4):
+        for name in running:
+            guest.kubectl("delete", "job", name, "--wait=false")
+        running = order[start : start + 4]
+        eventually(lambda: count_pods(guest, "Running", "turn") == 4, what="four gangs run")
+        assert sorted(started_jobs(guest)) == sorted(running)
+
+
+def places(platform: Platform, tenant: str) -> dict[str, int]:
+    """Return the place of each waiting gang of a tenant, by the name of its Job."""
+    report = json.loads(platform.vkgateway("queue", "--tenant", tenant, "-o", "json"))
+    return {gang["name"].partition("/")[0]: gang["place"] for gang in report if gang["place"]}
+
+
+def started_jobs(cluster: Cluster) -> list[str]:
+    """Return the Jobs with a running pod."""
+    return [
+        pod["metadata"]["labels"]["batch.kubernetes.io/job-name"]
+        for pod in list_pods(cluster)
+        if pod["status"]["phase"] == "Running" and "deletionTimestamp" not in pod["metadata"]
+    ]
+
+
 def test_mode_change_is_refused_while_pods_run(guest: Cluster, platform: Platform) -> None:
     guest.apply(gang_job("runs", 1, 8))
     eventually(lambda: count_pods(guest, "Running") == 1, what="the pod runs")

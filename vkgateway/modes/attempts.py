@@ -11,19 +11,22 @@ The same for every mode. Each step depends only on what exists now, so that it c
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from vkgateway.arbiter.decisions import Admit, Decisions, Evict, PendingReason, PendingReport
 from vkgateway.arbiter.preemption.notice import notice_seconds
-from vkgateway.arbiter.snapshot import GUARANTEED, WAITING, Gang, Pod, PoolKey
+from vkgateway.arbiter.snapshot import GUARANTEED, WAITING, Gang, Pod
 from vkgateway.model.objects import Object
+from vkgateway.model.requests import MilliResources
 from vkgateway.modes.attempt import Attempt, AttemptState, Wait
 from vkgateway.modes.gang_split import AttemptPods, GangSplitter
-from vkgateway.modes.guarantee import GuaranteeSums
+from vkgateway.modes.guarantee import GuaranteeSums, sum_requests
 from vkgateway.modes.mode import ModeInput, ModeResult, SchedulingMode, Started
 from vkgateway.modes.names import attempt_name
+from vkgateway.modes.places import queue_places, queue_usages
 from vkgateway.modes.slots import assign_slots
 
 NOT_ASKED = Wait(PendingReason.ROOM, "is passed to the scheduler of the pool")
@@ -70,7 +73,13 @@ class _Planner:
         """Gang by the UID of its attempt."""
         self._splitter = GangSplitter(mode, given)
         self._loss_resources = {pool.key: pool.loss_resource for pool in given.snapshot.pools}
-        self._places = _queue_places(given.attempts.values())
+        self._pending: dict[str, tuple[Attempt, MilliResources]] = {}
+        """Pending attempts by name, each with the sum of its requests; those of unknown tenants count without."""
+        self._attempt_of_hold: dict[int, str] = {}
+        """Name of the pending attempt to which a report belongs, by the index of the report."""
+        for attempt in given.attempts.values():
+            if attempt.state is AttemptState.PENDING:
+                self._pending[attempt.name] = attempt, {}
         names = {attempt_name(gang.tenant, gang.id): gang.id for gang in given.snapshot.gangs}
         for attempt in given.attempts.values():
             if attempt.name in names:
@@ -195,9 +204,12 @@ class _Planner:
 
     def _hold_part(self, part: AttemptPods, wait: Wait, attempt: Attempt | None = None) -> None:
         """Report why a gang waits. The wait of surplus is reported after all parts."""
+        if attempt is not None and attempt.name in self._pending:
+            self._pending[attempt.name] = attempt, sum_requests(part.request.pods)
         if part.waiting and not part.request.is_surplus:
-            place = self._places.get(attempt.name, 0) if attempt is not None else 0
-            self._plan.holds.append(_report(part.request.gang, wait.code, wait.message, place=place))
+            if attempt is not None:
+                self._attempt_of_hold[len(self._plan.holds)] = attempt.name
+            self._plan.holds.append(_report(part.request.gang, wait.code, wait.message))
 
     def release_leftovers(self) -> None:
         """Release the attempts of gangs that have ended or left the pool, and of tenants that were removed."""
@@ -212,12 +224,20 @@ class _Planner:
         """Return everything that was planned."""
         plan = self._plan
         return ModeResult(
-            decisions=Decisions(admits=tuple(plan.admits), evicts=tuple(plan.evicts), holds=tuple(plan.holds)),
+            decisions=Decisions(admits=tuple(plan.admits), evicts=tuple(plan.evicts), holds=tuple(self._holds())),
             creates=tuple(plan.creates),
             releases=tuple(plan.releases),
             pool_objects=tuple(self._pool_objects()),
             started=tuple(plan.started),
         )
+
+    def _holds(self) -> Iterator[PendingReport]:
+        """Yield the reports, each with the place of its gang."""
+        usages = queue_usages(self._given.snapshot, self._given.specs) if self._pending else {}
+        places = queue_places(self._pending.values(), usages)
+        for index, report in enumerate(self._plan.holds):
+            place = places.get(self._attempt_of_hold.get(index, ""), 0)
+            yield replace(report, place=place) if place else report
 
     def _pool_objects(self) -> Iterator[Object]:
         snapshot = self._given.snapshot
@@ -226,22 +246,8 @@ class _Planner:
             yield from self._mode.pool_objects(pool, self._given.specs[pool.key], quotas)
 
 
-def _queue_places(attempts: Iterable[Attempt]) -> dict[str, int]:
-    """Return the place of each pending attempt in its pool: by priority, then by age, as schedulers order them.
-
-    Of attempts that were created in the same second, Kueue takes the first one by UID.
-    """
-    places: dict[str, int] = {}
-    queues: Counter[PoolKey] = Counter()
-    for attempt in sorted(attempts, key=lambda attempt: (-attempt.priority, attempt.created, attempt.uid)):
-        if attempt.state is AttemptState.PENDING:
-            queues[attempt.pool] += 1
-            places[attempt.name] = queues[attempt.pool]
-    return places
-
-
-def _report(gang: Gang, code: PendingReason, message: str, *, place: int = 0) -> PendingReport:
-    return PendingReport(gang=gang.id, code=code, message=message, place=place, pool=gang.pools[0])
+def _report(gang: Gang, code: PendingReason, message: str) -> PendingReport:
+    return PendingReport(gang=gang.id, code=code, message=message, pool=gang.pools[0])
 
 
 def _members_text(gang: Gang, waiting: Iterable[Pod]) -> str:

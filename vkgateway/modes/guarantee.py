@@ -1,16 +1,71 @@
-"""Guarantees as sums: which gangs of a pool run inside their tenant's guarantee, and what its limit leaves.
+"""Guarantees as sums: what a pool offers, and which gangs run inside their tenant's guarantee.
 
 Other schedulers than the arbiter know no cells.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Final
 
-from vkgateway.arbiter.snapshot import Gang, Pod, PoolKey, Quota, Snapshot
+from vkgateway.arbiter.snapshot import Gang, Pod, Pool, PoolKey, Quota, Snapshot
+from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.model.requests import MilliResources
 
 _Key = tuple[str, PoolKey]
+_ALWAYS_OFFERED: Final = ("cpu", "memory")
+"""Resources that nearly every pod requests, also while the pool has no node."""
+_NEVER_OFFERED: Final = frozenset({"pods"})
+
+
+def pool_capacity(pool: Pool, spec: PoolSpec) -> MilliResources:
+    """Return the sum of the usable nodes' resources, of devices without those that other pods use."""
+    total: MilliResources = dict.fromkeys(_ALWAYS_OFFERED, 0)
+    skipped = _NEVER_OFFERED | set(spec.passed_through)
+    for node in pool.nodes:
+        for name, amount in node.allocatable.items():
+            if name not in skipped:
+                taken = node.used.get(name, 0) if name in pool.governed else 0
+                total[name] = total.get(name, 0) + (max(0, amount - taken) if node.usable else 0)
+    return dict(sorted(total.items()))
+
+
+def nominal_guarantees(pool: Pool, spec: PoolSpec, quotas: Sequence[Quota]) -> dict[str, MilliResources]:
+    """Return the guarantee of each tenant in every resource of a pool.
+
+    A guarantee of devices includes the same share of all resources that it does not name, of what other guarantees
+    leave. Without cpu and memory, a scheduler would count each gang as borrowing that requests them.
+    """
+    capacity = pool_capacity(pool, spec)
+    left = {
+        name: max(0, amount - sum(max(0, quota.guarantee.get(name, 0)) for quota in quotas))
+        for name, amount in capacity.items()
+    }
+    return {
+        quota.tenant: {
+            name: max(0, quota.guarantee[name])
+            if name in quota.guarantee
+            else _device_share(pool, capacity, quota, left[name])
+            for name in capacity
+        }
+        for quota in quotas
+    }
+
+
+def _device_share(pool: Pool, capacity: MilliResources, quota: Quota, amount: int) -> int:
+    """Return the part of an amount that corresponds to the guaranteed part of the pool's devices."""
+    unit = pool.unit_resource
+    guaranteed, total = max(0, quota.guarantee.get(unit, 0)), capacity.get(unit, 0)
+    return amount * min(guaranteed, total) // total if total else 0
+
+
+def sum_requests(pods: Iterable[Pod]) -> MilliResources:
+    """Return the sum of the requests of pods."""
+    total: MilliResources = {}
+    for pod in pods:
+        for name, amount in pod.shape.requests:
+            total[name] = total.get(name, 0) + amount
+    return total
 
 
 class GuaranteeSums:

@@ -132,7 +132,7 @@ def test_guarantee_and_limit_become_quotas() -> None:
     assert amounts(found["ClusterQueue/a.pool"])[GPU] == {"nominalQuota": "16", "borrowingLimit": "8"}
     assert amounts(found["ClusterQueue/b.pool"])[GPU] == {"nominalQuota": "0"}
     assert amounts(found["Cohort/vkgateway.pool"])[GPU] == {"nominalQuota": "16"}
-    assert amounts(found["Cohort/vkgateway.pool"])["cpu"] == {"nominalQuota": "256"}
+    assert amounts(found["Cohort/vkgateway.pool"])["cpu"] == {"nominalQuota": "128"}
     assert found["LocalQueue/a.pool"]["spec"] == {"clusterQueue": "a.pool"}
     assert found["ClusterQueue/a.pool"]["spec"]["cohortName"] == "vkgateway.pool"
 
@@ -183,3 +183,12 @@ def test_level_whose_values_are_host_names_is_left_out() -> None:
 def test_tenant_without_preemption_preempts_nothing_of_its_own() -> None:
     queue = objects(replace(make_quota("a", 8), preempts=False))["ClusterQueue/a.pool"]
     assert queue["spec"]["preemption"]["withinClusterQueue"] == "Never"
+
+
+def test_guarantee_of_devices_includes_its_share_of_cpu() -> None:
+    """Otherwise, Kueue would count each guaranteed gang as borrowing cpu, behind older borrowing gangs."""
+    named = replace(make_quota("c"), guarantee={"cpu": 56_000})
+    found = objects(make_quota("a", 16), make_quota("b", 8), named)
+    cpu = {name: amounts(found[f"ClusterQueue/{name}.pool"])["cpu"]["nominalQuota"] for name in "abc"}
+    assert cpu == {"a": "100", "b": "50", "c": "56"}
+    assert amounts(found["Cohort/vkgateway.pool"])["cpu"] == {"nominalQuota": "50"}

@@ -6,55 +6,40 @@ What no tenant is guaranteed belongs to the cohort, from which every queue borro
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 from vkgateway.arbiter.snapshot import Pool, Quota
 from vkgateway.model.api import KUEUE
 from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.model.names import POOL_LABEL, SYSTEM_NAMESPACE, TENANT_LABEL
 from vkgateway.model.objects import Object
-from vkgateway.model.requests import MilliResources
 from vkgateway.model.scheduling import queue_name
+from vkgateway.modes.guarantee import nominal_guarantees, pool_capacity
 from vkgateway.modes.kueue.names import ANY_NODE_LABELS, API_VERSION, HOSTNAME, cohort_name, flavor_name
 from vkgateway.modes.kueue.workloads import render_amount
 from vkgateway.modes.names import MODE_LABEL
-
-_ALWAYS_COVERED: Final = ("cpu", "memory")
-"""Resources that nearly every pod requests, also while the pool has no node."""
-_UNCOVERED: Final = frozenset({"pods"})
 
 
 def pool_objects(pool: Pool, spec: PoolSpec, quotas: Sequence[Quota]) -> list[Object]:
     """Return the objects of a pool; none if the administrator manages the queues."""
     if not spec.scheduling.manage_queues:
         return []
-    capacity = _capacity(pool, spec)
+    capacity = pool_capacity(pool, spec)
+    nominal = nominal_guarantees(pool, spec, quotas)
     levels, flavor = _topology_spec(topology_levels(pool, spec)), _flavor_spec(spec)
     name = flavor_name(spec.name, [levels, flavor])
     return [
         _object("Topology", name, spec, levels),
         _object("ResourceFlavor", name, spec, {**flavor, "topologyName": name}),
-        _object("Cohort", cohort_name(spec.name), spec, _cohort_spec(name, capacity, quotas)),
-        *(each for quota in quotas for each in _queues(spec, name, capacity, quota)),
+        _object("Cohort", cohort_name(spec.name), spec, _cohort_spec(name, capacity, nominal.values())),
+        *(each for quota in quotas for each in _queues(spec, name, nominal[quota.tenant], quota)),
     ]
 
 
 def _object(kind: str, name: str, spec: PoolSpec, content: Object, **labels: str) -> Object:
     metadata = {"name": name, "labels": {MODE_LABEL: KUEUE, POOL_LABEL: spec.name, **labels}}
     return {"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": content}
-
-
-def _capacity(pool: Pool, spec: PoolSpec) -> MilliResources:
-    """Return the sum of the usable nodes' resources, of devices without those that other pods use."""
-    total: MilliResources = dict.fromkeys(_ALWAYS_COVERED, 0)
-    skipped = _UNCOVERED | set(spec.passed_through)
-    for node in pool.nodes:
-        for name, amount in node.allocatable.items():
-            if name not in skipped:
-                taken = node.used.get(name, 0) if name in pool.governed else 0
-                total[name] = total.get(name, 0) + (max(0, amount - taken) if node.usable else 0)
-    return dict(sorted(total.items()))
 
 
 def topology_levels(pool: Pool, spec: PoolSpec) -> tuple[str, ...]:
@@ -79,18 +64,15 @@ def _flavor_spec(spec: PoolSpec) -> Object:
     return {"nodeLabels": dict(spec.node_selector or ANY_NODE_LABELS), **tolerations}
 
 
-def _cohort_spec(flavor: str, capacity: Mapping[str, int], quotas: Sequence[Quota]) -> Object:
-    spare = {
-        name: max(0, amount - sum(quota.guarantee.get(name, 0) for quota in quotas))
-        for name, amount in capacity.items()
-    }
+def _cohort_spec(flavor: str, capacity: Mapping[str, int], nominal: Collection[Mapping[str, int]]) -> Object:
+    spare = {name: max(0, amount - sum(each[name] for each in nominal)) for name, amount in capacity.items()}
     return {"resourceGroups": [_resource_group(flavor, {name: {"nominal": spare[name]} for name in capacity})]}
 
 
-def _queues(spec: PoolSpec, flavor: str, capacity: Mapping[str, int], quota: Quota) -> Iterator[Object]:
+def _queues(spec: PoolSpec, flavor: str, nominal: Mapping[str, int], quota: Quota) -> Iterator[Object]:
     name = queue_name(spec.scheduling, tenant=quota.tenant, pool=spec.name)
     labels = {TENANT_LABEL: quota.tenant}
-    amounts = {each: _queue_amounts(each, quota) for each in capacity}
+    amounts = {each: _queue_amounts(each, amount, quota) for each, amount in nominal.items()}
     content = {
         "cohortName": cohort_name(spec.name),
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": SYSTEM_NAMESPACE}},
@@ -108,9 +90,8 @@ def _queues(spec: PoolSpec, flavor: str, capacity: Mapping[str, int], quota: Quo
     yield local
 
 
-def _queue_amounts(resource: str, quota: Quota) -> dict[str, int]:
+def _queue_amounts(resource: str, nominal: int, quota: Quota) -> dict[str, int]:
     """Return the nominal quota of a tenant's queue and, for a limited resource, its borrowing limit."""
-    nominal = max(0, quota.guarantee.get(resource, 0))
     if resource not in quota.limit:
         return {"nominal": nominal}
     limit = max(0, quota.limit[resource])
