@@ -37,12 +37,12 @@ ANSWER = 20
 """Seconds for everything else on a busy machine: Kueue's answers, the scheduler of the tenant, the hollow nodes."""
 
 
-def set_mode(platform: Platform, mode: str) -> None:
+def set_mode(platform: Platform, mode: str, **scheduling: Any) -> None:
     """Request a scheduling mode of the pool."""
     pools = read_pools(platform)
     for pool in pools:
         if pool["name"] == POOL:
-            pool |= {"scheduling": {"mode": mode}, "noticeSeconds": NOTICE, "graceSeconds": GRACE}
+            pool |= {"scheduling": {"mode": mode, **scheduling}, "noticeSeconds": NOTICE, "graceSeconds": GRACE}
     write_pools(platform, pools)
 
 
@@ -269,3 +269,150 @@ def test_gateway_restart_keeps_admitted_gangs(guest: Cluster, platform: Platform
     assert uids < found
     assert len(found) == 2
     assert not any(find_condition(pod, "DisruptionTarget") for pod in list_pods(guest))
+
+
+def test_cordoned_node_keeps_its_gang(guest: Cluster, platform: Platform) -> None:
+    guest.apply(gang_job("stays", 2, 8))
+    eventually(lambda: count_pods(guest, "Running", "stays") == 2, what="the gang runs")
+    node, *_ = (name for name, used in gpus_by_node(platform).items() if used)
+    platform.compute.kubectl("cordon", node)
+    try:
+        consistently(lambda: node in assigned_nodes(platform), seconds=5)
+        assert count_pods(guest, "Running", "stays") == 2
+    finally:
+        platform.compute.kubectl("uncordon", node)
+
+
+def test_pod_of_a_lost_node_starts_again_elsewhere(guest: Cluster, platform: Platform) -> None:
+    """It is not evicted by another tenant."""
+    guest.apply(gang_job("moves", 2, 8))
+    eventually(lambda: count_pods(guest, "Running", "moves") == 2, what="the gang runs")
+    node, other = (name for name, used in gpus_by_node(platform).items() if used)
+    manifest = platform.compute.get("node", node)
+    platform.compute.kubectl("delete", "node", node)
+    try:
+        eventually(
+            lambda: len(set(used_nodes(platform)) - {node}) == 2 and count_pods(guest, "Running", "moves") == 2,
+            seconds=200,
+            what="the gang runs on two other nodes",
+        )
+        assert other in used_nodes(platform)
+        assert all(find_condition(pod, "DisruptionTarget").get("reason") != PREEMPTED for pod in list_pods(guest))
+        assert len(list_objects(platform, "workloads")) == 1
+    finally:
+        create_node(platform, manifest)
+    delete_workloads(guest)
+    eventually(lambda: not list_objects(platform, "workloads"), what="the Workload is released")
+
+
+def assigned_nodes(platform: Platform) -> str:
+    """Return what Kueue assigned, as text."""
+    return json.dumps([workload["status"].get("admission") for workload in list_objects(platform, "workloads")])
+
+
+def used_nodes(platform: Platform) -> list[str]:
+    return [name for name, used in gpus_by_node(platform).items() if used]
+
+
+def create_node(platform: Platform, manifest: Document) -> None:
+    """Create a hollow node again."""
+    kept = {key: manifest["metadata"].get(key, {}) for key in ("name", "labels", "annotations")}
+    platform.compute.apply({**manifest, "metadata": kept})
+    platform.compute.kubectl("wait", "node", kept["name"], "--for=condition=Ready", "--timeout=60s")
+
+
+ADMIN_QUEUE: list[Document] = [
+    {
+        "apiVersion": "kueue.x-k8s.io/v1beta2",
+        "kind": "ResourceFlavor",
+        "metadata": {"name": "gpus"},
+        "spec": {"nodeLabels": {"kubernetes.io/os": "linux"}},
+    },
+    {
+        "apiVersion": "kueue.x-k8s.io/v1beta2",
+        "kind": "ClusterQueue",
+        "metadata": {"name": "gpus"},
+        "spec": {
+            "namespaceSelector": {},
+            "preemption": {"withinClusterQueue": "LowerPriority"},
+            "resourceGroups": [
+                {
+                    "coveredResources": [GPU, "cpu", "memory"],
+                    "flavors": [
+                        {
+                            "name": "gpus",
+                            "resources": [
+                                {"name": GPU, "nominalQuota": 24},
+                                {"name": "cpu", "nominalQuota": 1000},
+                                {"name": "memory", "nominalQuota": "1Ti"},
+                            ],
+                        }
+                    ],
+                }
+            ],
+        },
+    },
+    *(
+        {
+            "apiVersion": "kueue.x-k8s.io/v1beta2",
+            "kind": "LocalQueue",
+            "metadata": {"name": f"{tenant}-gpus", "namespace": "vkgateway-system"},
+            "spec": {"clusterQueue": "gpus"},
+        }
+        for tenant in ("kowner", "kguest")
+    ),
+]
+"""Queues of an administrator without a topology: Kueue counts GPUs, and assigns no nodes."""
+
+
+@pytest.fixture
+def admin_queues(owner: Cluster, guest: Cluster, platform: Platform) -> Iterator[None]:
+    """Pass gangs to queues of the administrator."""
+    platform.compute.apply(*ADMIN_QUEUE)
+    set_mode(platform, "kueue", queue="{tenant}-gpus", manageQueues=False)
+    eventually(lambda: not list_objects(platform, "clusterqueues,localqueues"), what="the gateway's queues are deleted")
+    eventually(lambda: guarantee_condition(platform).get("reason") == "QueuesNotManaged", what="no guarantee is kept")
+    yield
+    for tenant in (owner, guest):
+        delete_workloads(tenant)
+    eventually(lambda: not list_objects(platform, "workloads"), what="no Workload left")
+    set_mode(platform, "kueue")
+    eventually(lambda: guarantee_condition(platform).get("status") == "True", what="the guarantee is kept again")
+    for kind, name in (("clusterqueue", "gpus"), ("resourceflavor", "gpus")):
+        platform.compute.kubectl("delete", kind, name)
+    platform.compute.kubectl("delete", "localqueue", "-n", "vkgateway-system", "kowner-gpus", "kguest-gpus")
+
+
+def guarantee_condition(platform: Platform) -> Document:
+    return find_condition(platform.compute.get("tenant", "kowner"), "GuaranteeKept")
+
+
+@pytest.mark.usefixtures("admin_queues")
+def test_queues_of_an_administrator(owner: Cluster, guest: Cluster, platform: Platform) -> None:
+    assert guarantee_condition(platform)["status"] == "Unknown"
+    assert schedulers_condition(platform)["status"] == "True"
+    guest.apply(gang_job("low", 3, 8, **LOW))
+    eventually(lambda: count_pods(guest, "Running", "low") == 3, what="the low gang runs")
+    guest.apply(gang_job("waits", 1, 8, **LOW))
+    name = eventually(lambda: list_pods(guest, "waits"))[0]["metadata"]["name"]
+    eventually(lambda: pending_reason(guest, name) == "WaitingForRoom", what="another gang waits for room")
+    assert "waits" in platform.vkgateway("queue", "--tenant", "kguest")
+    assert "WaitingForRoom" in platform.vkgateway("explain", name, "--tenant", "kguest")
+    owner.apply(gang_job("train", 2, 8))
+    eventually(
+        lambda: (
+            sum(EVICTION_DEADLINE_ANNOTATION in pod["metadata"].get("annotations", {}) for pod in list_pods(guest)) == 3
+        ),
+        seconds=30,
+        what="the low gang gets its notice",
+    )
+    eventually(lambda: count_pods(owner, "Running", "train") == 2, seconds=60, what="the gang runs")
+    assert all(amount <= 8 for amount in gpus_by_node(platform).values())
+    for pod in platform.compute.get("pods", "-n", "kowner--default")["items"]:
+        assert COMPUTE_NODE_ANNOTATION not in pod["metadata"]["annotations"]
+        assert pod["metadata"]["annotations"]["vkgateway.io/borrowed"] == "true"
+    assert "borrowed" in platform.vkgateway(
+        "explain", list_pods(owner, "train")[0]["metadata"]["name"], "--tenant", "kowner"
+    )
+    usage = json.loads(platform.vkgateway("usage", "--tenant", "kowner", "-o", "json"))
+    assert usage

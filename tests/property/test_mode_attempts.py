@@ -43,9 +43,27 @@ def random_event(world: World, random: Random) -> None:
         world.remove(lambda pod: pod.uid == gone)
     elif kind < 0.8:
         world.recreate(name)
+    elif kind < 0.88:
+        fail_or_repair_node(world, random)
     else:
         world.now += random.choice((1.0, 5.0, 20.0))
         world.end_pods()
+
+
+def fail_or_repair_node(world: World, random: Random) -> None:
+    """Change whether a node is usable. The scheduler moves slots from a node that failed, not from a cordoned one."""
+    node = f"n{random.randrange(world.nodes)}"
+    if node in world.down:
+        world.down.remove(node)
+        return
+    world.down.add(node)
+    if random.random() < 0.3:
+        return
+    for name in sorted(world.gangs):
+        attempt = world.attempt_of(name)
+        if attempt is not None and attempt.state is AttemptState.ADMITTED:
+            world.shrunk.add(world.gangs[name].id)
+            world.move_slots(name)
 
 
 @pytest.mark.parametrize("seed", range(CASES))
@@ -60,6 +78,7 @@ def test_gangs_start_as_a_whole_and_leave_nothing(seed: int) -> None:
             world.cycle()
         world.check()
     assert all(document["metadata"]["name"] == name for name, document in world.asked.items())
+    world.down.clear()
     world.remove(lambda pod: True)
     world.settle()
     assert not world.attempts
@@ -72,6 +91,7 @@ def test_every_gang_that_fits_the_empty_pool_starts(seed: int) -> None:
     for _ in range(10):
         random_event(world, random)
         interrupted_cycle(world, random)
+    world.down.clear()
     for name in sorted(world.gangs):
         world.remove(lambda pod: True)
         world.settle()

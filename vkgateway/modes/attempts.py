@@ -11,12 +11,14 @@ The same for every mode. Each step depends only on what exists now, so that it c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from dataclasses import replace as replace_fields
 
 from msgspec.structs import replace
 
 from vkgateway.arbiter.decisions import Admit, Decisions, Evict, PendingReason, PendingReport
+from vkgateway.arbiter.preemption.eviction_units import has_min_members
 from vkgateway.arbiter.preemption.notice import notice_seconds
 from vkgateway.arbiter.snapshot import GUARANTEED, WAITING, Gang, Pod
 from vkgateway.model.objects import Object
@@ -26,12 +28,14 @@ from vkgateway.modes.gang_split import AttemptPods, GangSplitter
 from vkgateway.modes.guarantee import GuaranteeSums, sum_requests
 from vkgateway.modes.mode import ModeInput, ModeResult, SchedulingMode, Started
 from vkgateway.modes.names import attempt_name
+from vkgateway.modes.node_room import NodeRoom
 from vkgateway.modes.places import queue_places, queue_usages
-from vkgateway.modes.slots import assign_slots
+from vkgateway.modes.slots import assign_slots, displaced_pods
 
 NOT_ASKED = Wait(PendingReason.ROOM, "is passed to the scheduler of the pool")
 UNKNOWN = Wait(PendingReason.ROOM, "the scheduler of the pool has not considered it yet")
 ENDING_PODS = Wait(PendingReason.ROOM, "waits until its earlier pods have terminated")
+FULL_NODES = Wait(PendingReason.EVICTION, "starts when earlier pods on its nodes have terminated")
 NEXT_ATTEMPT = Wait(
     PendingReason.ROOM, "is passed to the scheduler of the pool again when its last attempt is released"
 )
@@ -72,6 +76,9 @@ class _Planner:
         self._gang_by_uid: dict[str, str] = {}
         """Gang by the UID of its attempt."""
         self._splitter = GangSplitter(mode, given)
+        self._room = NodeRoom(given.snapshot)
+        self._displaced: set[str] = set()
+        """UIDs of the pods that are evicted because their attempts have no slots for them any more."""
         self._loss_resources = {pool.key: pool.loss_resource for pool in given.snapshot.pools}
         self._pending: dict[str, tuple[Attempt, MilliResources]] = {}
         """Pending attempts by name, each with the sum of its requests; those of unknown tenants count without."""
@@ -152,15 +159,49 @@ class _Planner:
         if not part.placed and not starts:
             self._hold_part(part, ENDING_PODS)
             return False
+        if not all(self._room.is_usable(part.request.gang.pools[0], node) for node in nodes.values()):
+            return self._leave_nodes(part, attempt)
         if nodes:
             gang = part.request.gang
             pods = [pod for pod in part.waiting if pod.uid in nodes]
+            if full := self._room.full_nodes(gang.pools[0], pods, nodes):
+                self._evict_displaced(gang, full)
+                self._hold_part(part, FULL_NODES)
+                return bool(part.placed)
+            self._room.start(gang.pools[0], pods, nodes)
             borrowed = gang.band is not GUARANTEED or not self._sums.fits_guarantee(gang, pods)
             self._sums.count(gang.tenant, gang.pools[0], pods, borrowed=borrowed)
             self._plan.admits.append(Admit(gang=gang.id, pool=gang.pools[0], nodes=nodes, borrowed=borrowed))
         if not part.waiting and not attempt.is_ready:
             self._plan.started.append(Started(attempt, tuple(pod.uid for pod in part.placed)))
         return True
+
+    def _leave_nodes(self, part: AttemptPods, attempt: Attempt) -> bool:
+        """Start pods on other nodes than those that were assigned and cannot be used now.
+
+        The scheduler does not move the slots of a node that was cordoned.
+        """
+        if not part.holding:
+            self._release(part, attempt)
+            return False
+        self._hold_part(part, NEXT_ATTEMPT)
+        if part.placed and not part.request.is_surplus and not has_min_members(part.request.gang, part.placed):
+            self._evict(part, whole=True)
+        return bool(part.placed)
+
+    def _evict_displaced(self, gang: Gang, nodes: Collection[str]) -> None:
+        """Evict the pods on nodes that a gang needs, and where their attempts have no slots any more."""
+        for other in self._given.snapshot.gangs:
+            core, surplus = self._splitter.split_gang(other)
+            for part in (core, *surplus):
+                attempt = self._given.attempts.get(part.request.name)
+                if attempt is None or attempt.state is not AttemptState.ADMITTED:
+                    continue
+                displaced = displaced_pods(self._mode, attempt.slots, part.placed)
+                pods = tuple(pod for pod in displaced if pod.node in nodes and pod.uid not in self._displaced)
+                if pods:
+                    self._displaced.update(pod.uid for pod in pods)
+                    self._evict(replace_fields(part, placed=pods), whole=False, makes_room_for=gang.id)
 
     def _is_outdated(self, part: AttemptPods, attempt: Attempt) -> bool:
         """Return whether an attempt asks for other pods than those that wait, or for an incomplete gang."""
@@ -182,9 +223,11 @@ class _Planner:
         self._plan.creates.append(self._mode.attempt_object(part.request))
         self._hold_part(part, NOT_ASKED)
 
-    def _evict(self, part: AttemptPods, *, whole: bool, attempt: Attempt | None = None) -> None:
+    def _evict(
+        self, part: AttemptPods, *, whole: bool, attempt: Attempt | None = None, makes_room_for: str = ""
+    ) -> None:
         gang, now = part.request.gang, self._given.now
-        preemptor = self._gang_by_uid.get(attempt.preemptor, "") if attempt is not None else ""
+        preemptor = self._gang_by_uid.get(attempt.preemptor, "") if attempt is not None else makes_room_for
         unit = self._loss_resources[gang.pools[0]]
         self._plan.evicts.append(
             Evict(
@@ -227,7 +270,7 @@ class _Planner:
             decisions=Decisions(admits=tuple(plan.admits), evicts=tuple(plan.evicts), holds=tuple(self._holds())),
             creates=tuple(plan.creates),
             releases=tuple(plan.releases),
-            pool_objects=tuple(self._pool_objects()),
+            pool_objects=tuple(_pool_objects(self._mode, self._given)),
             started=tuple(plan.started),
         )
 
@@ -239,11 +282,11 @@ class _Planner:
             place = places.get(self._attempt_of_hold.get(index, ""), 0)
             yield replace(report, place=place) if place else report
 
-    def _pool_objects(self) -> Iterator[Object]:
-        snapshot = self._given.snapshot
-        for pool in snapshot.pools:
-            quotas = [quota for quota in snapshot.quotas if quota.pool == pool.key]
-            yield from self._mode.pool_objects(pool, self._given.specs[pool.key], quotas)
+
+def _pool_objects(mode: SchedulingMode, given: ModeInput) -> Iterator[Object]:
+    for pool in given.snapshot.pools:
+        quotas = [quota for quota in given.snapshot.quotas if quota.pool == pool.key]
+        yield from mode.pool_objects(pool, given.specs[pool.key], quotas)
 
 
 def _report(gang: Gang, code: PendingReason, message: str) -> PendingReport:

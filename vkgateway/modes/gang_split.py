@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vkgateway.arbiter.preemption.eviction_units import has_min_members, select_min_members
-from vkgateway.arbiter.snapshot import PLACED, WAITING, Gang, Pod
+from vkgateway.arbiter.snapshot import ENDING, PLACED, WAITING, Gang, Pod
 from vkgateway.modes.attempt import Attempt, AttemptState
 from vkgateway.modes.mode import ModeInput, Request, SchedulingMode
 from vkgateway.modes.names import attempt_name
@@ -36,10 +36,17 @@ class GangSplitter:
     def __init__(self, mode: SchedulingMode, given: ModeInput) -> None:
         self._mode = mode
         self._given = given
+        self._usable = {(pool.key, node.name) for pool in given.snapshot.pools for node in pool.nodes if node.usable}
         self._levels = {pool.key: mode.levels(pool, given.specs[pool.key]) for pool in given.snapshot.pools}
 
     def split_gang(self, gang: Gang) -> tuple[AttemptPods, list[AttemptPods]]:
-        """Return the gang's part that starts as a whole, and one part for each pod beyond it."""
+        """Return the gang's part that starts as a whole, and one part for each pod beyond it.
+
+        Pods that should have terminated on a node that cannot be used, such as a failed one, are left out: their end
+        may never be reported.
+        """
+        if any(self._is_lost(pod) for pod in gang.pods):
+            gang = replace(gang, pods=tuple(pod for pod in gang.pods if not self._is_lost(pod)))
         attempts = self._given.attempts
         alone = {pod.uid for pod in gang.pods if attempt_name(gang.tenant, gang.id, pod.uid) in attempts}
         core_attempt = attempts.get(attempt_name(gang.tenant, gang.id))
@@ -50,6 +57,9 @@ class GangSplitter:
         return self._part(gang, core), [
             self._part(gang, (pod,), is_surplus=True) for pod in sorted(surplus, key=lambda pod: (pod.rank, pod.uid))
         ]
+
+    def _is_lost(self, pod: Pod) -> bool:
+        return pod.state is ENDING and 0 < pod.deadline < self._given.now and (pod.pool, pod.node) not in self._usable
 
     def _core_pods(self, gang: Gang, pods: Sequence[Pod], attempt: Attempt | None) -> list[Pod]:
         """Return the pods that start as a whole: the minimum of an elastic gang, all pods of others.

@@ -25,8 +25,8 @@ def assign_slots(
     any node of the pool.
     """
     free: dict[str, Counter[str]] = {name: Counter(nodes) for name, nodes in slots.items()}
-    for pod in holding:
-        _take_slot(free.get(names.pod_set_name(pod), Counter()), pod.node)
+    for pod in _take_own_slots(names, free, holding):
+        _take_any_slot(free.get(names.pod_set_name(pod), Counter()))
     assigned: dict[str, str] = {}
     for pod in waiting:
         nodes = free.get(names.pod_set_name(pod), Counter())
@@ -37,9 +37,25 @@ def assign_slots(
     return assigned
 
 
-def _take_slot(nodes: Counter[str], node: str) -> None:
-    """Occupy a slot on a node; a pod on an unexpected node occupies any slot."""
-    if nodes.get(node, 0) <= 0:
-        node = next((each for each, number in nodes.items() if number > 0), node)
-    if node in nodes:
+def displaced_pods(names: PodSetNames, slots: Mapping[str, Mapping[str, int]], holding: Iterable[Pod]) -> list[Pod]:
+    """Return the pods that run where their attempt has no slot any more. The scheduler may give their place away."""
+    return _take_own_slots(names, {name: Counter(nodes) for name, nodes in slots.items()}, holding)
+
+
+def _take_own_slots(names: PodSetNames, free: Mapping[str, Counter[str]], holding: Iterable[Pod]) -> list[Pod]:
+    """Occupy the slots on the nodes of pods; return the pods without one there."""
+    displaced: list[Pod] = []
+    for pod in holding:
+        nodes = free.get(names.pod_set_name(pod), Counter())
+        node = next((node for node in (pod.node, "") if nodes.get(node, 0) > 0), None)
+        if node is None:
+            displaced.append(pod)
+        else:
+            nodes[node] -= 1
+    return displaced
+
+
+def _take_any_slot(nodes: Counter[str]) -> None:
+    node = next((each for each, number in nodes.items() if number > 0), None)
+    if node is not None:
         nodes[node] -= 1

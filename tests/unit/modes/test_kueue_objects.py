@@ -56,9 +56,15 @@ def test_workload_contains_nothing_of_the_tenants_pods_but_requests_and_node_con
     (pod_set,) = workload(make_gang("g", "a", [shape]))["spec"]["podSets"]
     spec = pod_set["template"]["spec"]
     assert "secret.example.com" not in str(pod_set)
-    assert spec["tolerations"] == [{"key": "spot", "operator": "Exists"}]
+    assert spec["tolerations"][0] == {"key": "spot", "operator": "Exists"}
     (term,) = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     assert term == {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a", "b"]}]}
+
+
+def test_gang_keeps_its_slots_on_a_cordoned_node() -> None:
+    (pod_set,) = workload(make_gang("g", "a", [1]))["spec"]["podSets"]
+    (toleration,) = pod_set["template"]["spec"]["tolerations"]
+    assert toleration == {"key": "node.kubernetes.io/unschedulable", "operator": "Exists", "effect": "NoSchedule"}
 
 
 def test_level_becomes_a_topology_request() -> None:

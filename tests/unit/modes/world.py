@@ -42,6 +42,8 @@ class World:
     """GPUs of each pod by gang."""
     shrunk: set[str] = field(default_factory=set)
     """Gangs of which pods ended."""
+    down: set[str] = field(default_factory=set)
+    """Nodes that are not usable."""
 
     def add(self, name: str, tenant: str, gpus: list[int], **fields: Any) -> Gang:
         """Add a waiting gang, whose pods request GPUs."""
@@ -63,7 +65,8 @@ class World:
 
     def given(self) -> ModeInput:
         """Return the input of a cycle."""
-        pool = Pool(key=KEY, nodes=tuple(make_nodes(self.nodes)), governed=(GPU,))
+        nodes = (replace(node, usable=node.name not in self.down) for node in make_nodes(self.nodes))
+        pool = Pool(key=KEY, nodes=tuple(nodes), governed=(GPU,))
         gangs = tuple(gang for gang in self.gangs.values() if gang.pods)
         return ModeInput(
             snapshot=Snapshot(pools=(pool,), quotas=self.quotas, gangs=gangs),
@@ -154,12 +157,35 @@ class World:
         assert attempt is not None
         self.change(attempt.name, state=AttemptState.EVICTED, slots={}, preemptor=preemptor)
 
-    def _find_slots(self, document: Object) -> Mapping[str, Mapping[str, int]] | None:
+    def move_slots(self, name: str) -> bool:
+        """Move the slots of a gang away from nodes that are not usable, as Kueue does, or evict it."""
+        attempt = self.attempt_of(name)
+        assert attempt is not None
+        document, slots = self.asked[attempt.name], {key: dict(nodes) for key, nodes in attempt.slots.items()}
+        lost = [(key, node) for key, nodes in slots.items() for node in nodes if node in self.down]
+        self.reserved[attempt.uid] = slots
+        for key, node in lost:
+            for _ in range(slots[key].pop(node)):
+                size, free = gpus_of(document, key), self._free_gpus()
+                found = next((each for each, left in free.items() if left >= size), None)
+                if found is None:
+                    self.evict(name)
+                    return False
+                slots[key][found] = slots[key].get(found, 0) + 1
+        self.change(attempt.name, slots=slots)
+        return True
+
+    def _free_gpus(self) -> dict[str, int]:
+        """Return the GPUs of usable nodes that no attempt reserves."""
         free = {f"n{index}": 8 for index in range(self.nodes)}
         for attempt in self.attempts.values():
             for pod_set, nodes in self.reserved.get(attempt.uid, {}).items():
                 for node, count in nodes.items():
                     free[node] -= count * gpus_of(self.asked[attempt.name], pod_set)
+        return {node: left for node, left in free.items() if node not in self.down}
+
+    def _find_slots(self, document: Object) -> Mapping[str, Mapping[str, int]] | None:
+        free = self._free_gpus()
         slots: dict[str, dict[str, int]] = {}
         for pod_set in document["spec"]["podSets"]:
             size = gpus_of(document, pod_set["name"])

@@ -26,6 +26,11 @@ from vkgateway.modes.names import MODE_LABEL
 
 MAX_POD_SETS: Final = 8
 """Maximum number of pod sets in a Workload, as its CRD says."""
+_STAYS_ON_CORDONED_NODES: Final = Toleration(
+    key="node.kubernetes.io/unschedulable", operator="Exists", effect="NoSchedule"
+)
+"""Kueue starts nothing on a cordoned node anyway. Without this toleration, it also moves the slots of pods that run
+there, or evicts their gang if it finds no other node."""
 _BAND_STEP: Final = 1_000_000_000
 _MOST_PRIORITY: Final = 450_000_000
 _SURPLUS_STEP: Final = 500_000_000
@@ -127,8 +132,7 @@ def _template(shape: Shape, *, skip: Sequence[str]) -> Object:
     """Return a pod template with requests and node constraints only; Kueue needs no more."""
     requests = {name: render_amount(amount) for name, amount in shape.requests if name != "pods" and name not in skip}
     spec: Object = {"containers": [{"name": "pod", "image": "vkgateway", "resources": {"requests": requests}}]}
-    if shape.tolerations:
-        spec["tolerations"] = _tolerations(shape.tolerations)
+    spec["tolerations"] = _tolerations((*shape.tolerations, _STAYS_ON_CORDONED_NODES))
     if shape.terms:
         terms = [{"matchExpressions": [_expression(each) for each in term]} for term in shape.terms]
         required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}

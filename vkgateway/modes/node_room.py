@@ -1,0 +1,65 @@
+"""Devices that are free on the nodes of pools, whatever another scheduler believes (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from vkgateway.arbiter.snapshot import Pod, PoolKey, Snapshot
+from vkgateway.model.requests import MilliResources
+
+_NodeKey = tuple[PoolKey, str]
+
+
+class NodeRoom:
+    """Free devices of each node, in thousandths.
+
+    A scheduler may move the slot of a pod whose node is not ready, and give its place to another gang, while the pod
+    still runs there.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._governed = {pool.key: pool.governed for pool in snapshot.pools}
+        self._free: dict[_NodeKey, MilliResources] = {
+            (pool.key, node.name): {
+                name: node.allocatable.get(name, 0) - node.used.get(name, 0) for name in pool.governed
+            }
+            for pool in snapshot.pools
+            for node in pool.nodes
+        }
+        self._usable = {(pool.key, node.name) for pool in snapshot.pools for node in pool.nodes if node.usable}
+        for gang in snapshot.gangs:
+            for pod in gang.pods:
+                if pod.pool is not None and pod.node:
+                    self._take((pod.pool, pod.node), pod)
+
+    def is_usable(self, pool: PoolKey, node: str) -> bool:
+        """Return whether pods can start on a node; an empty name means any node."""
+        return not node or (pool, node) in self._usable
+
+    def full_nodes(self, pool: PoolKey, pods: Iterable[Pod], nodes: Mapping[str, str]) -> set[str]:
+        """Return the nodes that have too few free devices for the pods that would start there, by UID."""
+        wanted: dict[str, MilliResources] = {}
+        for pod in pods:
+            amounts = wanted.setdefault(nodes[pod.uid], {})
+            for name, amount in self._devices(pool, pod):
+                amounts[name] = amounts.get(name, 0) + amount
+        return {
+            node
+            for node, amounts in wanted.items()
+            if node and any(amount > self._free.get((pool, node), {}).get(name, 0) for name, amount in amounts.items())
+        }
+
+    def start(self, pool: PoolKey, pods: Iterable[Pod], nodes: Mapping[str, str]) -> None:
+        """Count pods that start."""
+        for pod in pods:
+            self._take((pool, nodes[pod.uid]), pod)
+
+    def _take(self, key: _NodeKey, pod: Pod) -> None:
+        free = self._free.get(key)
+        if free is not None:
+            for name, amount in self._devices(key[0], pod):
+                free[name] -= amount
+
+    def _devices(self, pool: PoolKey, pod: Pod) -> list[tuple[str, int]]:
+        governed = self._governed.get(pool, ())
+        return [(name, amount) for name, amount in pod.shape.requests if name in governed]
