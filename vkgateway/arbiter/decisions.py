@@ -116,6 +116,8 @@ class GuaranteeLoss:
     """Number of cells of each size that the quota grants."""
     held: Mapping[int, int]
     """Number of cells of each size that the tenant has now."""
+    is_sum: bool = False
+    """The guarantee is a sum, not cells: another scheduler arbitrates the pool. Each unit is listed as a cell of 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -122,6 +122,7 @@ class Gateway:
         self.arbiter = Arbitration(_arbiter_settings(section), platform, observer=self._observer, clock=clock)
         self._observer.pod_names, self._observer.divided_pools = self.arbiter.tenants.pod_names, platform.divided_pools
         self._observer.foreign_pools = self.arbiter.modes.foreign_pools
+        self._observer.guarantees.unmanaged_pools = self.arbiter.modes.unmanaged_pools
         return platform
 
     def _connect_tenant_controller(self, platform: ArbiterPlatform) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from vkgateway.arbiter.decisions import Decisions, GuaranteeLoss
 from vkgateway.arbiter.reasons.guarantee_losses import change_text
 from vkgateway.arbiter.reasons.pool_sums import in_units
 from vkgateway.arbiter.snapshot import Pool, PoolKey, Quota, Snapshot, node_name
-from vkgateway.gateway.status import Verdict, false_verdict, true_verdict
+from vkgateway.gateway.status import Verdict, false_verdict, true_verdict, unknown_verdict
 from vkgateway.model.requests import MilliResources, is_extended
 
 GUARANTEE_SATISFIED = true_verdict("Kept", "the nodes can hold the guarantee")
@@ -22,6 +22,8 @@ class GuaranteeMonitor:
 
     def __init__(self) -> None:
         self.on_change: Callable[[str], None] = lambda _: None
+        self.unmanaged_pools: Callable[[], Collection[PoolKey]] = frozenset
+        """Returns the pools whose queues an administrator manages: guarantees have no effect there."""
         self._shortfalls: dict[PoolKey, dict[str, str]] = {}
         """Message about a lost guarantee by pool and tenant; pools that were never reported are missing."""
         self._verdicts: dict[str, Verdict] = {}
@@ -57,8 +59,15 @@ class GuaranteeMonitor:
     def _guarantee_verdict(self, quotas: list[Quota]) -> Verdict | None:
         if any(quota.pool not in self._shortfalls and any(map(is_extended, quota.guarantee)) for quota in quotas):
             return None
-        messages = list(self._shortfall_messages(quotas))
-        return false_verdict("NodesMissing", "; ".join(messages)) if messages else GUARANTEE_SATISFIED
+        if messages := list(self._shortfall_messages(quotas)):
+            return false_verdict("NodesMissing", "; ".join(messages))
+        unmanaged = sorted(quota.pool for quota in quotas if quota.guarantee and quota.pool in self.unmanaged_pools())
+        if unmanaged:
+            pools = ", ".join(map(node_name, unmanaged))
+            return unknown_verdict(
+                "QueuesNotManaged", f"{pools}: the administrator's queues decide what the tenant gets"
+            )
+        return GUARANTEE_SATISFIED
 
     def _shortfall_messages(self, quotas: list[Quota]) -> Iterator[str]:
         for quota in sorted(quotas, key=lambda quota: quota.pool):
@@ -71,10 +80,8 @@ def _shortfall_message(loss: GuaranteeLoss, pool: Pool, guarantee: MilliResource
     """Return a message such as `a100.local: nvidia.com/gpu 16 -> 8, cells 2x8 -> 8; 1 of 2 nodes usable`."""
     guaranteed = guarantee.get(pool.unit_resource, 0)
     amounts = f"{pool.unit_resource} {in_units(guaranteed):g} -> {in_units(max(0, guaranteed - loss.units * 1000)):g}"
+    cells = "" if loss.is_sum else f", cells {change_text(loss)}"
     usable = sum(node.usable for node in pool.nodes)
     has_unmanaged = any(node.usable and node.used.get(pool.unit_resource) for node in pool.nodes)
     suffix = ", partly used by unmanaged pods" if has_unmanaged else ""
-    return (
-        f"{node_name(pool.key)}: {amounts}, cells {change_text(loss)}; {usable} of {len(pool.nodes)} nodes usable"
-        f"{suffix}"
-    )
+    return f"{node_name(pool.key)}: {amounts}{cells}; {usable} of {len(pool.nodes)} nodes usable{suffix}"

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from vkgateway.arbiter.decisions import Admit, Decisions, Evict, PendingReason, PendingReport
 from vkgateway.arbiter.preemption.eviction_units import has_min_members
 from vkgateway.arbiter.preemption.notice import notice_seconds
-from vkgateway.arbiter.snapshot import GUARANTEED, WAITING, Gang, Pod
+from vkgateway.arbiter.snapshot import WAITING, Gang, Pod
 from vkgateway.model.objects import Object
 from vkgateway.model.requests import MilliResources
 from vkgateway.modes.attempt import Attempt, AttemptState, Wait
@@ -72,7 +72,7 @@ class _Planner:
         self._mode = mode
         self._given = given
         self._plan = _Plan()
-        self._sums = GuaranteeSums(given.snapshot)
+        self._sums = GuaranteeSums(given.snapshot, given.specs)
         self._gang_by_uid: dict[str, str] = {}
         """Gang by the UID of its attempt."""
         self._splitter = GangSplitter(mode, given)
@@ -169,7 +169,7 @@ class _Planner:
                 self._hold_part(part, FULL_NODES)
                 return bool(part.placed)
             self._room.start(gang.pools[0], pods, nodes)
-            borrowed = gang.band is not GUARANTEED or not self._sums.fits_guarantee(gang, pods)
+            borrowed = not self._sums.fits_guarantee(gang, pods)
             self._sums.count(gang.tenant, gang.pools[0], pods, borrowed=borrowed)
             self._plan.admits.append(Admit(gang=gang.id, pool=gang.pools[0], nodes=nodes, borrowed=borrowed))
         if not part.waiting and not attempt.is_ready:

@@ -5,10 +5,12 @@ Other schedulers than the arbiter know no cells.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from vkgateway.arbiter.snapshot import Gang, Pod, Pool, PoolKey, Quota, Snapshot
+from vkgateway.arbiter.decisions import GuaranteeLoss
+from vkgateway.arbiter.guarantees.cell_sizes import MILLI_PER_UNIT
+from vkgateway.arbiter.snapshot import GUARANTEED, Gang, Pod, Pool, PoolKey, Quota, Snapshot
 from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.model.requests import MilliResources
 
@@ -59,6 +61,33 @@ def _device_share(pool: Pool, capacity: MilliResources, quota: Quota, amount: in
     return amount * min(guaranteed, total) // total if total else 0
 
 
+def guarantee_losses(snapshot: Snapshot, specs: Mapping[PoolKey, PoolSpec]) -> Iterator[GuaranteeLoss]:
+    """Yield the guarantees that the usable nodes cannot hold, as sums of each pool's first device.
+
+    The guarantee that was granted last is reduced first. Queues of administrators have no known guarantees.
+    """
+    for pool in snapshot.pools:
+        unit, spec = pool.unit_resource, specs[pool.key]
+        if not unit or not spec.scheduling.manage_queues:
+            continue
+        left = pool_capacity(pool, spec).get(unit, 0)
+        quotas = (quota for quota in snapshot.quotas if quota.pool == pool.key)
+        for quota in sorted(quotas, key=lambda quota: (quota.granted, quota.tenant)):
+            asked = max(0, quota.guarantee.get(unit, 0))
+            held = min(asked, left)
+            left -= held
+            if held < asked:
+                units, rest = -(-asked // MILLI_PER_UNIT), held // MILLI_PER_UNIT
+                yield GuaranteeLoss(
+                    pool=pool.key,
+                    tenant=quota.tenant,
+                    units=units - rest,
+                    asked={1: units},
+                    held={1: rest},
+                    is_sum=True,
+                )
+
+
 def sum_requests(pods: Iterable[Pod]) -> MilliResources:
     """Return the sum of the requests of pods."""
     total: MilliResources = {}
@@ -71,8 +100,10 @@ def sum_requests(pods: Iterable[Pod]) -> MilliResources:
 class GuaranteeSums:
     """Sums of the requests of placed pods by tenant and pool, in thousandths."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
-        self._quotas: dict[_Key, Quota] = {(quota.tenant, quota.pool): quota for quota in snapshot.quotas}
+    def __init__(self, snapshot: Snapshot, specs: Mapping[PoolKey, PoolSpec]) -> None:
+        self._quotas: dict[_Key, Quota] = {
+            (quota.tenant, quota.pool): quota for quota in snapshot.quotas if specs[quota.pool].scheduling.manage_queues
+        }
         self._inside: dict[_Key, MilliResources] = {}
         for gang in snapshot.gangs:
             for pod in gang.pods:
@@ -88,10 +119,13 @@ class GuaranteeSums:
                     total[name] = total.get(name, 0) + amount
 
     def fits_guarantee(self, gang: Gang, pods: Iterable[Pod]) -> bool:
-        """Return whether pods fit the rest of the guarantee, in each resource that the guarantee names."""
+        """Return whether pods fit the rest of the guarantee, in each resource that the guarantee names.
+
+        Low work uses no guarantee, and queues of administrators have none.
+        """
         key = gang.tenant, gang.pools[0]
         quota = self._quotas.get(key)
-        if quota is None or not any(quota.guarantee.values()):
+        if gang.band is not GUARANTEED or quota is None or not any(quota.guarantee.values()):
             return False
         total = dict(self._inside.get(key, {}))
         named = False

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.unit.arbiter.simulated_cluster import GPU, Cluster, make_node, make_quota
+from tests.unit.arbiter.simulated_cluster import GPU, KEY, Cluster, make_node, make_quota
 from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.decisions import Decisions
 from vkgateway.gateway.guarantees import GUARANTEE_SATISFIED, GuaranteeMonitor
+from vkgateway.gateway.status import Verdict
+from vkgateway.model.api import Pool as PoolSpec
+from vkgateway.model.api import PoolScheduling
+from vkgateway.modes.guarantee import guarantee_losses
 
 
 def heard(there: Cluster, guarantees: GuaranteeMonitor) -> None:
@@ -68,3 +72,43 @@ def test_unmanaged_pods_are_named_as_reason() -> None:
     verdict = guarantees.verdict_for("a")
     assert verdict is not None
     assert verdict.message.endswith("8 -> 4, cells 8 -> 4; 1 of 1 nodes usable, partly used by unmanaged pods")
+
+
+def test_guarantees_of_another_scheduler_are_sums() -> None:
+    """Cells of 8 would not fit the nodes of 4."""
+    nodes = tuple(make_node(f"n{index}", 4) for index in range(4))
+    there = Cluster(nodes, [replace(make_quota("a", 8), granted=1.0), replace(make_quota("b", 6), granted=2.0)])
+    guarantees = GuaranteeMonitor()
+    assert sum_verdicts(there, guarantees) == (GUARANTEE_SATISFIED, GUARANTEE_SATISFIED)
+
+    cordon(there, "n0")
+    kept, reduced = sum_verdicts(there, guarantees)
+    assert kept == GUARANTEE_SATISFIED
+    assert reduced is not None
+    assert (reduced.status, reduced.reason) == ("False", "NodesMissing")
+    assert reduced.message == f"pool.compute: {GPU} 6 -> 4; 3 of 4 nodes usable"
+
+    there.pool = replace(there.pool, nodes=tuple(replace(node, used={GPU: 1500}) for node in nodes))
+    _, reduced = sum_verdicts(there, guarantees)
+    assert reduced is not None
+    assert reduced.message == f"pool.compute: {GPU} 6 -> 2; 4 of 4 nodes usable, partly used by unmanaged pods"
+
+
+def test_queues_of_an_administrator_keep_no_guarantee() -> None:
+    there, guarantees = Cluster([make_node("n0")], [make_quota("a", 16), make_quota("b")]), GuaranteeMonitor()
+    guarantees.unmanaged_pools = lambda: {KEY}
+    verdict, without = sum_verdicts(there, guarantees, manage_queues=False)
+    assert verdict is not None
+    assert (verdict.status, verdict.reason) == ("Unknown", "QueuesNotManaged")
+    assert "pool.compute" in verdict.message
+    assert without == GUARANTEE_SATISFIED
+
+
+def sum_verdicts(
+    there: Cluster, guarantees: GuaranteeMonitor, *, manage_queues: bool = True
+) -> tuple[Verdict | None, Verdict | None]:
+    """Return the verdicts on the tenants a and b after a cycle of a pool in the mode kueue."""
+    snapshot = replace(there.snapshot(), pools=(there.pool,))
+    spec = PoolSpec(name=KEY[1], scheduling=PoolScheduling(mode="kueue", manage_queues=manage_queues))
+    guarantees.cycle_decided(snapshot, Decisions(losses=tuple(guarantee_losses(snapshot, {KEY: spec}))))
+    return guarantees.verdict_for("a"), guarantees.verdict_for("b")

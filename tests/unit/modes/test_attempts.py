@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from tests.unit.arbiter.simulated_cluster import KEY, make_quota, reports_by_gang
-from tests.unit.modes.world import MODE, WAIT, World
+from tests.unit.modes.world import MODE, SPEC, WAIT, World
 from vkgateway.arbiter.decisions import PendingReason
 from vkgateway.arbiter.snapshot import Band, PodState
+from vkgateway.model.api import PoolScheduling
 from vkgateway.modes.attempt import AttemptState
 from vkgateway.modes.attempts import plan_attempts
+from vkgateway.modes.kueue.mode import KueueMode
+from vkgateway.modes.mode import Request
 
 
 @pytest.fixture
@@ -261,3 +265,23 @@ def test_pods_that_terminate_occupy_their_slots(world: World) -> None:
     world.settle()
     assert world.states("train") == ["placed"]
     assert world.gang("train").pools == (KEY,)
+
+
+def test_gang_borrows_in_queues_of_an_administrator(world: World) -> None:
+    world.add("train", "a", [8])
+    world.settle()
+    assert [pod.borrowed for pod in world.gang("train").pods] == [False]
+    given = world.given()
+    waiting = replace(world.gang("train").pods[0], state=PodState.WAITING, pool=None, node="")
+    snapshot = replace(given.snapshot, gangs=(replace(world.gang("train"), pods=(waiting,)),))
+    own = msgspec.structs.replace(SPEC, scheduling=PoolScheduling(mode="kueue", manage_queues=False))
+    for spec, borrowed in ((SPEC, False), (own, True)):
+        found = plan_attempts(NoDigest(), replace(given, snapshot=snapshot, specs={KEY: spec}))
+        assert [admit.borrowed for admit in found.decisions.admits] == [borrowed]
+
+
+class NoDigest(KueueMode):
+    """Mode in which an attempt never has to be replaced."""
+
+    def digest(self, request: Request) -> str:
+        return KueueMode().digest(replace(request, spec=SPEC))

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.arbiter.simulated_cluster import reports_by_gang
 from tests.unit.modes.world import MODE, World
 from vkgateway.arbiter.decisions import PendingReason
-from vkgateway.arbiter.snapshot import PodState
+from vkgateway.arbiter.snapshot import Pod, PodState
 from vkgateway.modes.slots import assign_slots, displaced_pods
 
 
@@ -120,7 +120,7 @@ def test_gang_does_not_wait_for_the_end_of_pods_on_a_failed_node(world: World) -
     assert world.states("train") == ["ending", "placed", "placed"]
 
 
-def replacements(world: World) -> list[object]:
+def replacements(world: World) -> list[Pod]:
     """Return new pods for the whole gang."""
     waiting = [pod for pod in world.gang("train").pods if pod.state is PodState.WAITING]
     return [waiting[0], replace(waiting[0], uid="another", rank=1)]

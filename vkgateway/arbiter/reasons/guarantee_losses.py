@@ -14,5 +14,7 @@ def cells_text(cells: Mapping[int, int]) -> str:
 
 
 def change_text(loss: GuaranteeLoss) -> str:
-    """Return the change of a tenant's cells: `2x8 -> 8`."""
+    """Return the change of a tenant's cells, `2x8 -> 8`; of a guarantee that is a sum, its units: `16 -> 8`."""
+    if loss.is_sum:
+        return f"{loss.asked.get(1, 0)} -> {loss.held.get(1, 0)}"
     return f"{cells_text(loss.asked)} -> {cells_text(loss.held)}"

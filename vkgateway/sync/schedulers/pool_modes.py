@@ -10,13 +10,14 @@ from typing import Final, NamedTuple, Protocol
 
 import structlog
 
-from vkgateway.arbiter.decisions import Decisions, PendingReason, PendingReport
+from vkgateway.arbiter.decisions import Decisions, GuaranteeLoss, PendingReason, PendingReport
 from vkgateway.arbiter.snapshot import PodState, PoolKey, Snapshot
 from vkgateway.kube.clock import Clock
 from vkgateway.model.api import KUEUE, NATIVE
 from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.modes.attempt import Attempt
 from vkgateway.modes.attempts import plan_attempts
+from vkgateway.modes.guarantee import guarantee_losses
 from vkgateway.modes.kueue.mode import KueueMode
 from vkgateway.modes.mode import ModeInput, ModeResult, SchedulingMode
 from vkgateway.modes.split import split_snapshot
@@ -91,6 +92,8 @@ class ModeCycle:
     unsettled_tenants: frozenset[str] | None
     """Tenants whose quotas may not be known yet; None: any tenant."""
     holds: tuple[PendingReport, ...] = ()
+    losses: tuple[GuaranteeLoss, ...] = ()
+    """Guarantees that the nodes of these pools cannot hold."""
 
     def plan(self) -> dict[SchedulerKey, ModeResult]:
         """Return the results of all schedulers."""
@@ -114,6 +117,10 @@ class PoolModes:
     def foreign_pools(self) -> frozenset[PoolKey]:
         """The pools of other schedulers."""
         return frozenset(self._specs)
+
+    def unmanaged_pools(self) -> frozenset[PoolKey]:
+        """The pools whose queues an administrator manages: guarantees have no effect there."""
+        return frozenset(key for key, spec in self._specs.items() if not spec.scheduling.manage_queues)
 
     def is_outdated(self, specs: PoolSpecs) -> bool:
         """Return whether pools of other schedulers changed since the last cycle."""
@@ -192,7 +199,8 @@ class PoolModes:
             )
         settled = tenants & {quota.tenant for quota in snapshot.quotas}
         unsettled = frozenset(names) - settled if names is not None else None
-        return ModeCycle(split.native, inputs, unsettled, tuple(holds))
+        losses = tuple(guarantee_losses(split.foreign, self._specs))
+        return ModeCycle(split.native, inputs, unsettled, tuple(holds), losses)
 
     def _known_pools(self, foreign: Snapshot) -> dict[SchedulerKey, set[PoolKey]]:
         """Return the pools of each scheduler; those of unreachable clusters are missing."""
@@ -220,6 +228,7 @@ class PoolModes:
             admits=(*native.admits, *(each for one in found for each in one.admits)),
             evicts=(*native.evicts, *(each for one in found for each in one.evicts)),
             holds=(*native.holds, *(each for one in found for each in one.holds), *cycle.holds),
+            losses=(*native.losses, *cycle.losses),
         )
 
     def _ready_attempts(self, result: ModeResult) -> Iterator[Attempt]:
