@@ -275,9 +275,10 @@ def test_cordoned_node_keeps_its_gang(guest: Cluster, platform: Platform) -> Non
     guest.apply(gang_job("stays", 2, 8))
     eventually(lambda: count_pods(guest, "Running", "stays") == 2, what="the gang runs")
     node, *_ = (name for name, used in gpus_by_node(platform).items() if used)
+    assigned = assigned_nodes(platform)
     platform.compute.kubectl("cordon", node)
     try:
-        consistently(lambda: node in assigned_nodes(platform), seconds=5)
+        consistently(lambda: assigned_nodes(platform) == assigned, seconds=5)
         assert count_pods(guest, "Running", "stays") == 2
     finally:
         platform.compute.kubectl("uncordon", node)

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 from vkgateway.arbiter.snapshot import Pod
+
+NAME_PREFIX: Final = 7
+"""Length of the part that pod set names have in common if their pods request the same.
+
+The node constraints of a pod change when it is bound to one of several virtual nodes, and its pod set with them.
+"""
 
 
 class PodSetNames(Protocol):
@@ -26,7 +32,7 @@ def assign_slots(
     """
     free: dict[str, Counter[str]] = {name: Counter(nodes) for name, nodes in slots.items()}
     for pod in _take_own_slots(names, free, holding):
-        _take_any_slot(free.get(names.pod_set_name(pod), Counter()))
+        _take_slot(_equal_pod_sets(names, free, pod))
     assigned: dict[str, str] = {}
     for pod in waiting:
         nodes = free.get(names.pod_set_name(pod), Counter())
@@ -46,16 +52,24 @@ def _take_own_slots(names: PodSetNames, free: Mapping[str, Counter[str]], holdin
     """Occupy the slots on the nodes of pods; return the pods without one there."""
     displaced: list[Pod] = []
     for pod in holding:
-        nodes = free.get(names.pod_set_name(pod), Counter())
-        node = next((node for node in (pod.node, "") if nodes.get(node, 0) > 0), None)
-        if node is None:
+        pod_sets = _equal_pod_sets(names, free, pod)
+        if not (_take_slot(pod_sets, pod.node) or _take_slot(pod_sets, "")):
             displaced.append(pod)
-        else:
-            nodes[node] -= 1
     return displaced
 
 
-def _take_any_slot(nodes: Counter[str]) -> None:
-    node = next((each for each, number in nodes.items() if number > 0), None)
-    if node is not None:
-        nodes[node] -= 1
+def _equal_pod_sets(names: PodSetNames, free: Mapping[str, Counter[str]], pod: Pod) -> list[Counter[str]]:
+    """Return the slots of the pod sets whose pods request the same as a pod, those of its own pod set first."""
+    own = names.pod_set_name(pod)
+    found = sorted(name for name in free if name[:NAME_PREFIX] == own[:NAME_PREFIX])
+    return [free[name] for name in sorted(found, key=lambda name: name != own)]
+
+
+def _take_slot(pod_sets: Iterable[Counter[str]], node: str | None = None) -> bool:
+    """Occupy a free slot on a node, or on any node; return whether there was one."""
+    for nodes in pod_sets:
+        found = next((each for each, number in nodes.items() if number > 0 and node in (None, each)), None)
+        if found is not None:
+            nodes[found] -= 1
+            return True
+    return False

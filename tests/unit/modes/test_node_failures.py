@@ -9,7 +9,7 @@ import pytest
 from tests.unit.arbiter.simulated_cluster import reports_by_gang
 from tests.unit.modes.world import MODE, World
 from vkgateway.arbiter.decisions import PendingReason
-from vkgateway.arbiter.snapshot import Pod, PodState
+from vkgateway.arbiter.snapshot import Pod, PodState, Requirement
 from vkgateway.modes.slots import assign_slots, displaced_pods
 
 
@@ -124,6 +124,22 @@ def replacements(world: World) -> list[Pod]:
     """Return new pods for the whole gang."""
     waiting = [pod for pod in world.gang("train").pods if pod.state is PodState.WAITING]
     return [waiting[0], replace(waiting[0], uid="another", rank=1)]
+
+
+def test_pod_that_was_bound_to_one_of_several_virtual_nodes_keeps_its_slot(world: World) -> None:
+    """Its node constraints changed since its gang was admitted."""
+    term = (Requirement(key="zone", operator="In", values=("z0",)),)
+    gang = world.gang("train")
+    bound = tuple(replace(pod, shape=replace(pod.shape, terms=(term,))) for pod in gang.pods)
+    assert MODE.pod_set_name(bound[0]) != MODE.pod_set_name(gang.pods[0])
+    world.gangs["train"] = replace(gang, pods=bound)
+    world.down.add("n0")
+    world.move_slots("train")
+    world.remove(lambda pod: pod.node == "n0")
+    waiting = replace(gang.pods[0], uid="new", node="", pool=None, state=PodState.WAITING)
+    world.gangs["train"] = replace(gang, pods=(*world.gang("train").pods, waiting))
+    assert not world.cycle().decisions.evicts
+    assert sorted(pod.node for pod in world.gang("train").pods) == ["n1", "n2"]
 
 
 def test_only_pods_without_a_slot_on_their_node_are_displaced(world: World) -> None:

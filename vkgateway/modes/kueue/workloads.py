@@ -23,6 +23,7 @@ from vkgateway.modes.kueue.names import (
 )
 from vkgateway.modes.mode import Request
 from vkgateway.modes.names import MODE_LABEL
+from vkgateway.modes.slots import NAME_PREFIX
 
 MAX_POD_SETS: Final = 8
 """Maximum number of pod sets in a Workload, as its CRD says."""
@@ -37,16 +38,14 @@ _SURPLUS_STEP: Final = 500_000_000
 
 
 def pod_set_name(pod: Pod) -> str:
-    """Return the name of a pod's pod set, which depends on its requests and node constraints."""
+    """Return the name of a pod's pod set, which depends on its requests and node constraints (see `NAME_PREFIX`)."""
     shape = pod.shape
-    text = msgspec.json.encode(
-        [
-            shape.requests,
-            [[_expression(each) for each in term] for term in shape.terms],
-            _tolerations(shape.tolerations),
-        ]
-    )
-    return f"s{hashlib.sha256(text).hexdigest()[:12]}"
+    terms = [[_expression(each) for each in term] for term in shape.terms]
+    return f"s{_short_digest(shape.requests)}{_short_digest([terms, _tolerations(shape.tolerations)])}"
+
+
+def _short_digest(content: object) -> str:
+    return hashlib.sha256(msgspec.json.encode(content)).hexdigest()[: NAME_PREFIX - 1]
 
 
 def count_pod_sets(pods: Iterable[Pod]) -> list[PodSet]:
