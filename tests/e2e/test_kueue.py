@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
+import os
 import time
 from collections.abc import Iterator
+from random import Random
 from typing import Any
 
 import pytest
@@ -31,6 +33,8 @@ from vkgateway.translate.conditions import PREEMPTED
 
 POOL = "a100"
 GPU = "nvidia.com/gpu"
+KILLS = int(os.environ.get("VKGATEWAY_KILLS", "3"))
+"""How often a test kills the gateway."""
 NOTICE, GRACE = 4, 3
 """Seconds."""
 ANSWER = 20
@@ -271,6 +275,36 @@ def test_gateway_restart_keeps_admitted_gangs(guest: Cluster, platform: Platform
     assert not any(find_condition(pod, "DisruptionTarget") for pod in list_pods(guest))
 
 
+def test_gateway_that_is_killed_again_and_again_leaves_nothing(
+    owner: Cluster, guest: Cluster, platform: Platform
+) -> None:
+    random = Random(KILLS)
+    for number in range(KILLS):
+        cluster, spec = random.choice((owner, guest)), random.choice(({}, LOW))
+        cluster.apply(gang_job(f"story{number}", random.randint(1, 3), random.choice((2, 4, 8)), **spec))
+        if random.random() < 0.5:
+            done = f"story{random.randint(0, number)}"
+            cluster.try_kubectl("delete", "job", done, "--wait=false", "--ignore-not-found")
+        time.sleep(random.uniform(0, 4))
+        eventually(lambda: kill_gateway(platform), what="the gateway runs, and is killed")
+        assert all(amount <= 8 for amount in gpus_by_node(platform).values())
+        gangs = [one["metadata"]["annotations"]["vkgateway.io/gang-id"] for one in list_objects(platform, "workloads")]
+        assert len(gangs) == len(set(gangs))
+    for tenant in (owner, guest):
+        tenant.kubectl("delete", "jobs,pods", "--all", "--grace-period=1", "--wait=false")
+    eventually(lambda: not list_objects(platform, "workloads"), seconds=90, what="no Workload left")
+    eventually(lambda: not used_nodes(platform), seconds=60, what="no pod left")
+
+
+def kill_gateway(platform: Platform) -> bool:
+    """Kill the gateway if it runs."""
+    try:
+        platform.kill_gateway()
+    except (KeyError, ProcessLookupError, TypeError):
+        return False
+    return True
+
+
 def test_cordoned_node_keeps_its_gang(guest: Cluster, platform: Platform) -> None:
     guest.apply(gang_job("stays", 2, 8))
     eventually(lambda: count_pods(guest, "Running", "stays") == 2, what="the gang runs")
@@ -399,7 +433,7 @@ def test_queues_of_an_administrator(owner: Cluster, guest: Cluster, platform: Pl
     eventually(lambda: pending_reason(guest, name) == "WaitingForRoom", what="another gang waits for room")
     assert "waits" in platform.vkgateway("queue", "--tenant", "kguest")
     assert "WaitingForRoom" in platform.vkgateway("explain", name, "--tenant", "kguest")
-    owner.apply(gang_job("train", 2, 8))
+    owner.apply(gang_job("unkept", 2, 8))
     eventually(
         lambda: (
             sum(EVICTION_DEADLINE_ANNOTATION in pod["metadata"].get("annotations", {}) for pod in list_pods(guest)) == 3
@@ -407,13 +441,23 @@ def test_queues_of_an_administrator(owner: Cluster, guest: Cluster, platform: Pl
         seconds=30,
         what="the low gang gets its notice",
     )
-    eventually(lambda: count_pods(owner, "Running", "train") == 2, seconds=60, what="the gang runs")
+    eventually(lambda: count_pods(owner, "Running", "unkept") == 2, seconds=60, what="the gang runs")
     assert all(amount <= 8 for amount in gpus_by_node(platform).values())
     for pod in platform.compute.get("pods", "-n", "kowner--default")["items"]:
         assert COMPUTE_NODE_ANNOTATION not in pod["metadata"]["annotations"]
         assert pod["metadata"]["annotations"]["vkgateway.io/borrowed"] == "true"
     assert "borrowed" in platform.vkgateway(
-        "explain", list_pods(owner, "train")[0]["metadata"]["name"], "--tenant", "kowner"
+        "explain", list_pods(owner, "unkept")[0]["metadata"]["name"], "--tenant", "kowner"
     )
-    usage = json.loads(platform.vkgateway("usage", "--tenant", "kowner", "-o", "json"))
-    assert usage
+    delete_workloads(owner)
+    eventually(lambda: borrowed_part(platform, "unkept") == [1.0], what="the usage log has the ended pods")
+
+
+def borrowed_part(platform: Platform, gang: str) -> list[float]:
+    """Return the borrowed part of the GPU-hours of a gang; nothing while it is not in the usage log."""
+    usage = json.loads(platform.vkgateway("usage", *platform.usage_log(), "--by", "gang,resource", "-o", "json"))
+    return [
+        each["borrowedHours"] / each["hours"]
+        for each in usage
+        if each["by"]["gang"].endswith(f"/{gang}") and each["by"]["resource"] == GPU
+    ]
