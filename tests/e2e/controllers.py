@@ -18,7 +18,7 @@ from pathlib import Path
 import yaml
 
 from operators import published
-from operators.programs import JOBSET, KUBERAY, KUEUE
+from operators.programs import JOBSET, KUBERAY, KUEUE, VOLCANO
 from operators.published import PublishedPrograms
 from tests.e2e.cluster import Cluster, Document, eventually
 from vkgateway.controlplane.pki import Authority
@@ -95,6 +95,47 @@ def run_kueue(cluster: Cluster, folder: Path) -> Iterator[None]:
     with _run_controller(argv, cluster, folder):
         _mount_secret(cluster, "kueue-webhook-server-cert", "kueue-system", folder / "certificates")
         eventually(lambda: _is_listening(webhooks), what="Kueue runs")
+        yield
+
+
+VOLCANO_CONFIGURATION = Path("deploy/volcano/scheduler-configmap.yaml")
+
+
+@contextlib.contextmanager
+def run_volcano(cluster: Cluster, folder: Path, *, configuration: Path = VOLCANO_CONFIGURATION) -> Iterator[None]:
+    """Run Volcano's scheduler and controllers in a cluster, with a configuration, and without its webhooks."""
+    program = program_folder(VOLCANO)
+    _install(cluster, program / "crds", "queues.scheduling.volcano.sh")
+    _install(cluster, program / "crds-jobflow", "jobflows")
+    cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "volcano-system"}})
+    config_map = yaml.safe_load(configuration.read_text())
+    cluster.apply(config_map)
+    # The scheduler reads its configuration again after any change in this folder.
+    mounted, logs = folder / "configuration", folder / "controllers"
+    mounted.mkdir()
+    logs.mkdir()
+    for name, text in config_map["data"].items():
+        (mounted / name).write_text(text)
+    common = (
+        f"--kubeconfig={cluster.kubeconfig}",
+        "--leader-elect=false",
+        "--kube-api-qps=2000",
+        "--kube-api-burst=4000",
+    )
+    ports = (f"--listen-address=127.0.0.1:{_free_port()}", f"--healthz-address=127.0.0.1:{_free_port()}")
+    scheduler = [
+        str(program / "vc-scheduler"),
+        f"--scheduler-conf={mounted / 'volcano-scheduler.conf'}",
+        "--cache-dumper=false",
+        *common,
+        *ports,
+    ]
+    controllers = [str(program / "vc-controller-manager"), f"--healthz-address=127.0.0.1:{_free_port()}", *common]
+    with _run_controller(controllers, cluster, logs), _run_controller(scheduler, cluster, folder):
+        eventually(
+            lambda: (cluster.find("queues.scheduling.volcano.sh", "default") or {}).get("status", {}).get("state"),
+            what="Volcano's default queue is open",
+        )
         yield
 
 

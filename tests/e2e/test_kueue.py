@@ -9,20 +9,31 @@ import os
 import time
 from collections.abc import Iterator
 from random import Random
-from typing import Any
 
 import pytest
 
 from tests.e2e.cluster import Cluster, Document, Platform, eventually
 from tests.e2e.controllers import run_kueue
+from tests.e2e.foreign_pool import (
+    GPU,
+    GRACE,
+    NOTICE,
+    POOL,
+    gang_job,
+    gpus_by_node,
+    list_objects,
+    mode_in_effect,
+    read_pools,
+    schedulers_condition,
+    set_mode,
+    write_pools,
+)
 from tests.e2e.test_arbiter import (
-    GANG,
     LOW,
     consistently,
     count_pods,
     delete_workloads,
     find_condition,
-    gpu_job,
     is_gated,
     list_pods,
     pending_reason,
@@ -31,42 +42,10 @@ from vkgateway.model.names import COMPUTE_NODE_ANNOTATION, EVICTION_DEADLINE_ANN
 from vkgateway.programs.binaries.errors import NoNetworkError, NoToolchainError
 from vkgateway.translate.conditions import PREEMPTED
 
-POOL = "a100"
-GPU = "nvidia.com/gpu"
 KILLS = int(os.environ.get("VKGATEWAY_KILLS", "3"))
 """How often a test kills the gateway."""
-NOTICE, GRACE = 4, 3
-"""Seconds."""
 ANSWER = 20
 """Seconds for everything else on a busy machine: Kueue's answers, the scheduler of the tenant, the hollow nodes."""
-
-
-def set_mode(platform: Platform, mode: str, **scheduling: Any) -> None:
-    """Request a scheduling mode of the pool."""
-    pools = read_pools(platform)
-    for pool in pools:
-        if pool["name"] == POOL:
-            pool |= {"scheduling": {"mode": mode, **scheduling}, "noticeSeconds": NOTICE, "graceSeconds": GRACE}
-    write_pools(platform, pools)
-
-
-def read_pools(platform: Platform) -> list[Document]:
-    found: list[Document] = platform.compute.get("computecluster", "local")["spec"]["pools"]
-    return found
-
-
-def write_pools(platform: Platform, pools: list[Document]) -> None:
-    patch = json.dumps({"spec": {"pools": pools}})
-    platform.compute.kubectl("patch", "computecluster", "local", "--type=merge", "-p", patch)
-
-
-def mode_in_effect(platform: Platform) -> str:
-    status = platform.compute.get("computecluster", "local")["status"]
-    return next(str(pool.get("schedulingMode")) for pool in status["pools"] if pool["name"] == POOL)
-
-
-def schedulers_condition(platform: Platform) -> Document:
-    return find_condition(platform.compute.get("computecluster", "local"), "SchedulersReady")
 
 
 @pytest.fixture(scope="module")
@@ -116,14 +95,6 @@ def guest(tenants: tuple[Cluster, Cluster], kueue: None) -> Iterator[Cluster]:
     delete_workloads(tenants[1])
 
 
-def list_objects(platform: Platform, kinds: str) -> list[Document]:
-    """Return the gateway's objects at Kueue."""
-    found: list[Document] = json.loads(
-        platform.compute.kubectl("get", kinds, "-A", "-l", "vkgateway.io/scheduling-mode=kueue", "-o", "json")
-    )["items"]
-    return found
-
-
 def admitted(platform: Platform) -> list[str]:
     """Return the gangs of admitted Workloads."""
     return [
@@ -131,23 +102,6 @@ def admitted(platform: Platform) -> list[str]:
         for workload in list_objects(platform, "workloads")
         if find_condition(workload, "Admitted").get("status") == "True"
     ]
-
-
-def gang_job(name: str, count: int, gpus: int, **spec: Any) -> Document:
-    """Return a Job whose pods start together or not at all."""
-    return gpu_job(name, gpus, parallelism=count, marks={GANG: "job"}, **spec)
-
-
-def gpus_by_node(platform: Platform) -> dict[str, int]:
-    """Return the GPUs that pods of all tenants request on each node."""
-    used: dict[str, int] = {}
-    for pod in platform.compute.get("pods", "-A")["items"]:
-        if pod["status"].get("phase") in ("Succeeded", "Failed") or not pod["spec"].get("nodeName"):
-            continue
-        for container in pod["spec"]["containers"]:
-            amount = int(container.get("resources", {}).get("requests", {}).get(GPU, 0))
-            used[pod["spec"]["nodeName"]] = used.get(pod["spec"]["nodeName"], 0) + amount
-    return used
 
 
 def test_guaranteed_gang_starts_through_kueue(owner: Cluster, platform: Platform) -> None:

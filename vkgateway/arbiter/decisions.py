@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from vkgateway.arbiter.snapshot import PoolKey, PreemptionPlan
+from vkgateway.model.scheduling import SchedulerMarks
 
 
 class PendingReason(StrEnum):
@@ -42,6 +43,8 @@ class Admit:
     """Node name by pod uid."""
     borrowed: bool
     """Outside the tenant's cells: the pods may be evicted later."""
+    marks: Mapping[str, SchedulerMarks] = field(default_factory=dict)
+    """By pod uid: what another scheduler needs on the compute pods."""
     behind: str = ""
     """Gang whose reservation these pods backfill: they are evicted when that gang can start. Snapshots repeat it as
     `Pod.behind`."""

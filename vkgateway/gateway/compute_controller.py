@@ -16,7 +16,7 @@ from vkgateway.gateway.compute_connection import read_connection
 from vkgateway.gateway.connected_cluster import ConnectedCluster
 from vkgateway.gateway.events import EventRecorder
 from vkgateway.gateway.pools import has_admitted_pods, pool_status, shared_nodes
-from vkgateway.gateway.scheduler_checks import scheduler_verdict
+from vkgateway.gateway.scheduler_checks.verdict import scheduler_verdict
 from vkgateway.gateway.status import (
     ComputeFacts,
     Verdict,
@@ -291,7 +291,9 @@ class ComputeController:
             connected.version,
             pools,
             _shared_nodes_verdict(nodes),
-            scheduler_verdict(compute.spec.pools, modes, connected.kueue, tenants=partial(self.tenants_in, link.name)),
+            scheduler_verdict(
+                compute.spec.pools, modes, connected.schedulers, tenants=partial(self.tenants_in, link.name)
+            ),
         )
 
     def _scheduling_modes(self, compute: ComputeCluster, link: ComputeLink) -> dict[str, str]:

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 import structlog
 
 from vkgateway.gateway import prerequisites
-from vkgateway.gateway.scheduler_checks import KueueState, read_kueue
+from vkgateway.gateway.scheduler_checks.verdict import SchedulerStates, read_schedulers
 from vkgateway.gateway.status import Verdict, false_verdict, true_verdict, unknown_verdict
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.cluster_uid import read_cluster_uid
 from vkgateway.kube.kubeconfig import ClientConfig
-from vkgateway.model.api import NATIVE, Pool
+from vkgateway.model.api import Pool
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.network.service_cidr import refresh_ranges
+from vkgateway.sync.schedulers.kinds import ModeKinds, View
 from vkgateway.sync.schedulers.kueue import KUEUE_KINDS
 from vkgateway.sync.schedulers.pool_objects import delete_everything
+from vkgateway.sync.schedulers.volcano import VOLCANO_KINDS
 
 log = structlog.get_logger(__name__)
 
@@ -46,11 +48,12 @@ class ConnectedCluster:
     connection: ClientConfig | None
     connected_at: float
     prepared: bool = False
-    kueue: KueueState | None = None
-    """Last known state of Kueue, if a pool is in its mode."""
+    schedulers: SchedulerStates = field(default_factory=dict)
+    """Last known states of the schedulers that pools request."""
     version: str = ""
     _prepare_due: float = 0.0
-    _cleanup_due: float = 0.0
+    _cleanup_due: dict[str, float] = field(default_factory=dict)
+    """By scheduling mode: when to look again for objects that were left."""
 
     def is_recent(self, now: float) -> bool:
         """Return whether the connection is younger than STARTUP_GRACE_SECONDS."""
@@ -106,22 +109,27 @@ class ConnectedCluster:
             log.warning("check of compute cluster failed", compute=self.link.name, error=error.message)
 
     async def check_schedulers(self, pools: Iterable[Pool], now: float) -> None:
-        """Read the state of the schedulers that pools need; without such a pool, delete what was left at them.
+        """Read the state of the schedulers that pools need, and delete what was left at others.
 
-        A failure leaves the state unknown.
+        A failure leaves the states unknown.
         """
         if not self.link.is_reachable:
             return
         try:
-            if any(pool.scheduling.mode != NATIVE for pool in pools):
-                self.kueue, self._cleanup_due = await read_kueue(self.link), 0.0
-            elif now >= self._cleanup_due:
-                self.kueue = None
-                await delete_everything(KUEUE_KINDS, self.link)
-                self._cleanup_due = now + PREPARE_SECONDS
+            self.schedulers = await read_schedulers(self.link, pools)
+            await self._clean_scheduler(KUEUE_KINDS, pools, now)
+            await self._clean_scheduler(VOLCANO_KINDS, pools, now)
         except errors.ApiError as error:
-            self.kueue = None
-            log.warning("check of Kueue failed", compute=self.link.name, error=error.message)
+            self.schedulers = {}
+            log.warning("check of schedulers failed", compute=self.link.name, error=error.message)
+
+    async def _clean_scheduler(self, kinds: ModeKinds[View], pools: Iterable[Pool], now: float) -> None:
+        """Delete what was left at a scheduler that no pool needs."""
+        if any(pool.scheduling.mode == kinds.mode for pool in pools):
+            self._cleanup_due.pop(kinds.mode, None)
+        elif now >= self._cleanup_due.get(kinds.mode, 0.0):
+            await delete_everything(kinds, self.link)
+            self._cleanup_due[kinds.mode] = now + PREPARE_SECONDS
 
     async def _prepare_cluster(self, now: float) -> None:
         client = self.link.client

@@ -13,7 +13,6 @@ from vkgateway.model.api import Pool, TenantPool, TenantPoolStatus
 from vkgateway.model.names import virtual_node_name
 from vkgateway.model.objects import Object
 from vkgateway.model.quantity import Quantity, cap_resources
-from vkgateway.modes.annotations import admitted_annotations
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.compute.tenant_owners import name_taken
 from vkgateway.translate import virtual_nodes as translation
@@ -67,7 +66,6 @@ class NodeSource:
             nodes=self.part_nodes(),
             value=self.part.value,
             without_label=self.part.absent_label,
-            admitted_annotations=admitted_annotations(self.pool.scheduling.mode),
         )
 
     @property

@@ -4,11 +4,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from msgspec.structs import replace
 
 from vkgateway.model.api import NATIVE, Pool, PoolScheduling, PoolStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerMarks:
+    """What the scheduler of a pool needs on a compute pod that it admitted."""
+
+    scheduler_name: str = ""
+    """Empty: the default scheduler binds the pod."""
+    priority_class: str = ""
+    """Priority class of the scheduler; empty: that of the pod's band."""
+    grace: int | None = None
+    """Longest termination grace period in seconds, for a scheduler that deletes pods itself."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
 
 _QUEUE_FORM: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _PLACEHOLDERS: Final = ("{tenant}", "{pool}")

@@ -15,6 +15,11 @@ def parse_time(text: str) -> datetime:
     return moment.astimezone(UTC)
 
 
+def parse_seconds(text: str | None) -> float:
+    """Return a Kubernetes timestamp in seconds since the epoch; 0 for none. Raises ValueError as `parse_time`."""
+    return parse_time(text).timestamp() if text else 0.0
+
+
 def render_time(moment: datetime) -> str:
     """Return an aware datetime as `metav1.Time`: whole seconds, UTC, `Z`."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

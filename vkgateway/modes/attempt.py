@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from vkgateway.arbiter.decisions import PendingReason
 from vkgateway.arbiter.snapshot import PoolKey
+from vkgateway.model.names import SYSTEM_NAMESPACE
 
 
 class AttemptState(StrEnum):
@@ -36,6 +37,7 @@ class Attempt:
 
     name: str
     """Name of the object. A gang has one name, so that two attempts of it never exist at the same time."""
+    namespace: str = SYSTEM_NAMESPACE
     uid: str
     resource_version: str
     tenant: str
@@ -63,3 +65,13 @@ class PodSet:
     name: str
     """Name that depends on the shape only, so that each pod finds its pod set after a restart."""
     count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Breach:
+    """Eviction of single pods of a gang by the scheduler, which leaves the gang incomplete."""
+
+    attempt: str
+    """UID of the gang's attempt at that time."""
+    last_pod: float
+    """When a pod of the attempt existed last, in seconds since the epoch."""

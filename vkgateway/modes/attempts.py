@@ -7,6 +7,9 @@ The same for every mode. Each step depends only on what exists now, so that it c
 3. An attempt is evicted, or is missing while pods run: the pods get their notice, and are deleted at the deadline.
 4. No pod of an evicted attempt is left: the attempt is deleted, which frees its resources.
 5. A waiting gang without an attempt gets one.
+
+A scheduler that evicts single pods may leave a gang with less than its minimum. Its other pods are then deleted, too,
+so that they do not hold resources for nothing. Pods that a tenant deleted or a node lost have no such effect.
 """
 
 from __future__ import annotations
@@ -20,22 +23,25 @@ from msgspec.structs import replace
 from vkgateway.arbiter.decisions import Admit, Decisions, Evict, PendingReason, PendingReport
 from vkgateway.arbiter.preemption.eviction_units import has_min_members
 from vkgateway.arbiter.preemption.notice import notice_seconds
-from vkgateway.arbiter.snapshot import WAITING, Gang, Pod
+from vkgateway.arbiter.snapshot import PLACED, WAITING, Gang, Pod
 from vkgateway.model.objects import Object
 from vkgateway.model.requests import MilliResources
+from vkgateway.modes.amounts import sum_requests
 from vkgateway.modes.attempt import Attempt, AttemptState, Wait
 from vkgateway.modes.gang_split import AttemptPods, GangSplitter
-from vkgateway.modes.guarantee import GuaranteeSums, sum_requests
+from vkgateway.modes.guarantee import UsageSums
 from vkgateway.modes.mode import ModeInput, ModeResult, SchedulingMode, Started
 from vkgateway.modes.names import attempt_name
 from vkgateway.modes.node_room import NodeRoom
 from vkgateway.modes.places import queue_places, queue_usages
+from vkgateway.modes.pod_sets import count_pod_sets
 from vkgateway.modes.slots import assign_slots, displaced_pods
 
 NOT_ASKED = Wait(PendingReason.ROOM, "is passed to the scheduler of the pool")
 UNKNOWN = Wait(PendingReason.ROOM, "the scheduler of the pool has not considered it yet")
 ENDING_PODS = Wait(PendingReason.ROOM, "waits until its earlier pods have terminated")
 FULL_NODES = Wait(PendingReason.EVICTION, "starts when earlier pods on its nodes have terminated")
+RETRY = Wait(PendingReason.ROOM, "its pods were evicted; it is passed to the scheduler of the pool again in a moment")
 NEXT_ATTEMPT = Wait(
     PendingReason.ROOM, "is passed to the scheduler of the pool again when its last attempt is released"
 )
@@ -72,7 +78,7 @@ class _Planner:
         self._mode = mode
         self._given = given
         self._plan = _Plan()
-        self._sums = GuaranteeSums(given.snapshot, given.specs)
+        self._sums = UsageSums(given.snapshot, given.specs)
         self._gang_by_uid: dict[str, str] = {}
         """Gang by the UID of its attempt."""
         self._splitter = GangSplitter(mode, given)
@@ -105,7 +111,7 @@ class _Planner:
             for each in surplus:
                 self._plan.wanted.add(each.request.name)
                 if each.placed:
-                    self._evict(each, whole=True, attempt=attempt)
+                    self._evict(each, whole=True, attempt=attempt, at_once=gang.id in self._given.breaches)
             return
         self._plan_surplus(gang, surplus, started=len(part.request.pods))
 
@@ -120,7 +126,7 @@ class _Planner:
                 continue
             started += 1
             if not self._plan_part(part) and part.waiting:
-                wait = (attempt.wait if attempt is not None else None) or NOT_ASKED
+                wait = NOT_ASKED if attempt is None else attempt.wait or self._own_wait(part)
                 reports.append(_report(gang, wait.code, wait.message))
         self._plan.holds += reports[:1]
 
@@ -129,31 +135,42 @@ class _Planner:
         request = part.request
         attempt = self._given.attempts.get(request.name)
         self._plan.wanted.add(request.name)
-        if attempt is not None and attempt.state is AttemptState.ADMITTED:
+        is_broken = self._is_broken(part, attempt)
+        if attempt is not None and attempt.state is AttemptState.ADMITTED and not is_broken:
             return self._run(part, attempt)
         if part.placed:
-            # The scheduler evicted the attempt, or took its reservation away without a word.
-            self._evict(part, whole=not request.is_surplus, attempt=attempt)
+            # The scheduler evicted the attempt or a part of it, or took its reservation away without a word.
+            self._evict(part, whole=not request.is_surplus, attempt=attempt, at_once=is_broken)
+        self._prepare(part, attempt, is_broken=is_broken)
+        return False
+
+    def _is_broken(self, part: AttemptPods, attempt: Attempt | None) -> bool:
+        """Return whether the scheduler evicted so many pods of a gang that it cannot work."""
+        gang = part.request.gang
+        breach = self._given.breaches.get(gang.id)
+        if part.request.is_surplus or breach is None or (attempt is not None and attempt.uid != breach.attempt):
+            return False
+        return not has_min_members(gang, [pod for pod in gang.pods if pod.state is PLACED])
+
+    def _prepare(self, part: AttemptPods, attempt: Attempt | None, *, is_broken: bool) -> None:
+        """Take the next step to the start of pods that may not start now, and report why they wait."""
         if part.holding:
             self._hold_part(part, ENDING_PODS)
         elif attempt is None:
             self._ask(part)
-        elif attempt.state is AttemptState.EVICTED:
-            self._release(part, attempt)
         elif attempt.state is AttemptState.DELETING:
             self._hold_part(part, NEXT_ATTEMPT)
-        elif self._is_outdated(part, attempt):
+        elif attempt.state is AttemptState.EVICTED or is_broken or self._is_outdated(part, attempt):
             self._release(part, attempt)
         else:
-            self._hold_part(part, attempt.wait or UNKNOWN, attempt)
-        return False
+            self._hold_part(part, attempt.wait or self._own_wait(part), attempt)
 
     def _run(self, part: AttemptPods, attempt: Attempt) -> bool:
         """Admit the waiting pods of an admitted attempt to its free slots."""
         if not part.holding and self._is_outdated(part, attempt):
             self._release(part, attempt)
             return False
-        nodes = assign_slots(self._mode, attempt.slots, part.holding, part.waiting)
+        nodes = assign_slots(attempt.slots, part.holding, part.waiting)
         # A gang starts as a whole: no pod of an earlier start holds a slot, and all pods have one.
         starts = not part.holding and len(nodes) == len(part.waiting)
         if not part.placed and not starts:
@@ -171,7 +188,10 @@ class _Planner:
             self._room.start(gang.pools[0], pods, nodes)
             borrowed = not self._sums.fits_guarantee(gang, pods)
             self._sums.count(gang.tenant, gang.pools[0], pods, borrowed=borrowed)
-            self._plan.admits.append(Admit(gang=gang.id, pool=gang.pools[0], nodes=nodes, borrowed=borrowed))
+            marks = {pod.uid: self._mode.marks(part.request, pod) for pod in pods}
+            self._plan.admits.append(
+                Admit(gang=gang.id, pool=gang.pools[0], nodes=nodes, borrowed=borrowed, marks=marks)
+            )
         if not part.waiting and not attempt.is_ready:
             self._plan.started.append(Started(attempt, tuple(pod.uid for pod in part.placed)))
         return True
@@ -197,11 +217,17 @@ class _Planner:
                 attempt = self._given.attempts.get(part.request.name)
                 if attempt is None or attempt.state is not AttemptState.ADMITTED:
                     continue
-                displaced = displaced_pods(self._mode, attempt.slots, part.placed)
+                displaced = displaced_pods(attempt.slots, part.placed)
                 pods = tuple(pod for pod in displaced if pod.node in nodes and pod.uid not in self._displaced)
                 if pods:
                     self._displaced.update(pod.uid for pod in pods)
                     self._evict(replace_fields(part, placed=pods), whole=False, makes_room_for=gang.id)
+
+    def _own_wait(self, part: AttemptPods) -> Wait:
+        """Return why a pending attempt waits of which the scheduler does not say it."""
+        gang = part.request.gang
+        over = self._sums.over_limit(gang, part.waiting)
+        return Wait(PendingReason.QUOTA, f"its start would exceed your limit of {over}") if over else UNKNOWN
 
     def _is_outdated(self, part: AttemptPods, attempt: Attempt) -> bool:
         """Return whether an attempt asks for other pods than those that wait, or for an incomplete gang."""
@@ -212,10 +238,14 @@ class _Planner:
         gang = part.request.gang
         if not part.waiting:
             return
+        breach = self._given.breaches.get(gang.id)
+        if breach is not None and self._given.now < breach.last_pod + self._mode.retry_seconds:
+            self._hold_part(part, RETRY)
+            return
         if not part.is_complete:
             self._plan.holds.append(_report(gang, PendingReason.MEMBERS, _members_text(gang, part.waiting)))
             return
-        shapes = len(self._mode.pod_sets(part.waiting))
+        shapes = len(count_pod_sets(part.waiting))
         if shapes > self._mode.max_pod_sets:
             text = TOO_MANY_SHAPES.format(shapes=shapes, most=self._mode.max_pod_sets)
             self._plan.holds.append(_report(gang, PendingReason.INFEASIBLE, text))
@@ -224,7 +254,13 @@ class _Planner:
         self._hold_part(part, NOT_ASKED)
 
     def _evict(
-        self, part: AttemptPods, *, whole: bool, attempt: Attempt | None = None, makes_room_for: str = ""
+        self,
+        part: AttemptPods,
+        *,
+        whole: bool,
+        attempt: Attempt | None = None,
+        makes_room_for: str = "",
+        at_once: bool = False,
     ) -> None:
         gang, now = part.request.gang, self._given.now
         preemptor = self._gang_by_uid.get(attempt.preemptor, "") if attempt is not None else makes_room_for
@@ -235,7 +271,7 @@ class _Planner:
                 pods=tuple(pod.uid for pod in part.placed),
                 whole=whole,
                 makes_room_for=preemptor,
-                deadline=now + notice_seconds(gang, part.placed, now),
+                deadline=now if at_once else now + notice_seconds(gang, part.placed, now),
                 lost=sum((now - max(pod.since, gang.checkpoint)) * pod.shape.amount_of(unit) for pod in part.placed)
                 / 1000,
             )
@@ -286,7 +322,8 @@ class _Planner:
 def _pool_objects(mode: SchedulingMode, given: ModeInput) -> Iterator[Object]:
     for pool in given.snapshot.pools:
         quotas = [quota for quota in given.snapshot.quotas if quota.pool == pool.key]
-        yield from mode.pool_objects(pool, given.specs[pool.key], quotas)
+        gangs = [gang for gang in given.snapshot.gangs if gang.pools[0] == pool.key]
+        yield from mode.pool_objects(pool, given.specs[pool.key], quotas, gangs)
 
 
 def _report(gang: Gang, code: PendingReason, message: str) -> PendingReport:

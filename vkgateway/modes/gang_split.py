@@ -34,7 +34,6 @@ class GangSplitter:
     """Splitter of the gangs of one mode in one compute cluster."""
 
     def __init__(self, mode: SchedulingMode, given: ModeInput) -> None:
-        self._mode = mode
         self._given = given
         self._usable = {(pool.key, node.name) for pool in given.snapshot.pools for node in pool.nodes if node.usable}
         self._levels = {pool.key: mode.levels(pool, given.specs[pool.key]) for pool in given.snapshot.pools}
@@ -69,7 +68,7 @@ class GangSplitter:
         holding = [pod for pod in pods if pod.state is not WAITING]
         waiting = sorted((pod for pod in pods if pod.state is WAITING), key=lambda pod: (pod.rank, pod.uid))
         if attempt is not None and attempt.state is AttemptState.ADMITTED and holding:
-            fitting = assign_slots(self._mode, attempt.slots, holding, waiting)
+            fitting = assign_slots(attempt.slots, holding, waiting)
             return [*holding, *(pod for pod in waiting if pod.uid in fitting)]
         if not gang.elastic:
             return [*holding, *waiting]

@@ -1,4 +1,4 @@
-"""Guarantees as sums: what a pool offers, and which gangs run inside their tenant's guarantee.
+"""Guarantees and limits as sums: which gangs run inside their tenant's guarantee, and which would exceed its limit.
 
 Other schedulers than the arbiter know no cells.
 """
@@ -6,30 +6,15 @@ Other schedulers than the arbiter know no cells.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final
 
 from vkgateway.arbiter.decisions import GuaranteeLoss
 from vkgateway.arbiter.guarantees.cell_sizes import MILLI_PER_UNIT
 from vkgateway.arbiter.snapshot import GUARANTEED, Gang, Pod, Pool, PoolKey, Quota, Snapshot
 from vkgateway.model.api import Pool as PoolSpec
-from vkgateway.model.requests import MilliResources
+from vkgateway.model.requests import MilliResources, render_milli
+from vkgateway.modes.amounts import pool_capacity
 
 _Key = tuple[str, PoolKey]
-_ALWAYS_OFFERED: Final = ("cpu", "memory")
-"""Resources that nearly every pod requests, also while the pool has no node."""
-_NEVER_OFFERED: Final = frozenset({"pods"})
-
-
-def pool_capacity(pool: Pool, spec: PoolSpec) -> MilliResources:
-    """Return the sum of the usable nodes' resources, of devices without those that other pods use."""
-    total: MilliResources = dict.fromkeys(_ALWAYS_OFFERED, 0)
-    skipped = _NEVER_OFFERED | set(spec.passed_through)
-    for node in pool.nodes:
-        for name, amount in node.allocatable.items():
-            if name not in skipped:
-                taken = node.used.get(name, 0) if name in pool.governed else 0
-                total[name] = total.get(name, 0) + (max(0, amount - taken) if node.usable else 0)
-    return dict(sorted(total.items()))
 
 
 def nominal_guarantees(pool: Pool, spec: PoolSpec, quotas: Sequence[Quota]) -> dict[str, MilliResources]:
@@ -88,23 +73,17 @@ def guarantee_losses(snapshot: Snapshot, specs: Mapping[PoolKey, PoolSpec]) -> I
                 )
 
 
-def sum_requests(pods: Iterable[Pod]) -> MilliResources:
-    """Return the sum of the requests of pods."""
-    total: MilliResources = {}
-    for pod in pods:
-        for name, amount in pod.shape.requests:
-            total[name] = total.get(name, 0) + amount
-    return total
-
-
-class GuaranteeSums:
+class UsageSums:
     """Sums of the requests of placed pods by tenant and pool, in thousandths."""
 
     def __init__(self, snapshot: Snapshot, specs: Mapping[PoolKey, PoolSpec]) -> None:
         self._quotas: dict[_Key, Quota] = {
             (quota.tenant, quota.pool): quota for quota in snapshot.quotas if specs[quota.pool].scheduling.manage_queues
         }
+        self._limits: dict[_Key, MilliResources] = {(each.tenant, each.pool): each.limit for each in snapshot.quotas}
+        self._used: dict[_Key, MilliResources] = {}
         self._inside: dict[_Key, MilliResources] = {}
+        """Of pods inside guarantees."""
         for gang in snapshot.gangs:
             for pod in gang.pods:
                 if pod.pool is not None:
@@ -112,11 +91,10 @@ class GuaranteeSums:
 
     def count(self, tenant: str, pool: PoolKey, pods: Iterable[Pod], *, borrowed: bool) -> None:
         """Count placed pods; borrowing pods use no guarantee."""
+        pods = tuple(pods)
+        _add_requests(self._used.setdefault((tenant, pool), {}), pods)
         if not borrowed:
-            total = self._inside.setdefault((tenant, pool), {})
-            for pod in pods:
-                for name, amount in pod.shape.requests:
-                    total[name] = total.get(name, 0) + amount
+            _add_requests(self._inside.setdefault((tenant, pool), {}), pods)
 
     def fits_guarantee(self, gang: Gang, pods: Iterable[Pod]) -> bool:
         """Return whether pods fit the rest of the guarantee, in each resource that the guarantee names.
@@ -128,9 +106,23 @@ class GuaranteeSums:
         if gang.band is not GUARANTEED or quota is None or not any(quota.guarantee.values()):
             return False
         total = dict(self._inside.get(key, {}))
-        named = False
-        for pod in pods:
-            for name, amount in pod.shape.requests:
-                total[name] = total.get(name, 0) + amount
-                named = named or name in quota.guarantee
+        requested = _add_requests(total, pods)
+        named = not requested.isdisjoint(quota.guarantee)
         return named and all(total.get(name, 0) <= amount for name, amount in quota.guarantee.items())
+
+    def over_limit(self, gang: Gang, pods: Iterable[Pod]) -> str:
+        """Return the limits of a gang's tenant that pods would exceed, as `nvidia.com/gpu 8`; empty: none."""
+        key = gang.tenant, gang.pools[0]
+        limit, total = self._limits.get(key, {}), dict(self._used.get(key, {}))
+        requested = _add_requests(total, pods)
+        return render_milli({name: most for name, most in limit.items() if name in requested and total[name] > most})
+
+
+def _add_requests(total: MilliResources, pods: Iterable[Pod]) -> set[str]:
+    """Add the requests of pods to a sum; return the requested resources."""
+    requested: set[str] = set()
+    for pod in pods:
+        for name, amount in pod.shape.requests:
+            total[name] = total.get(name, 0) + amount
+            requested.add(name)
+    return requested

@@ -10,7 +10,8 @@ from vkgateway.arbiter.decisions import Decisions
 from vkgateway.arbiter.snapshot import Gang, Pod, Pool, PoolKey, Quota, Snapshot
 from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.model.objects import Object
-from vkgateway.modes.attempt import Attempt, PodSet
+from vkgateway.model.scheduling import SchedulerMarks
+from vkgateway.modes.attempt import Attempt, Breach
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +39,12 @@ class SchedulingMode(Protocol):
     def max_pod_sets(self) -> int:
         """Maximum number of different shapes of pods in one attempt."""
 
-    def pod_sets(self, pods: Sequence[Pod]) -> list[PodSet]:
-        """Return the pod sets of pods, ordered by name."""
+    @property
+    def retry_seconds(self) -> float:
+        """Seconds between the end of a gang of which the scheduler evicted pods, and its next attempt."""
 
-    def pod_set_name(self, pod: Pod) -> str:
-        """Return the name of a pod's pod set."""
+    def marks(self, request: Request, pod: Pod) -> SchedulerMarks:
+        """Return what the scheduler needs on the compute pod of a pod that starts in an attempt."""
 
     def attempt_object(self, request: Request) -> Object:
         """Return the object that asks the scheduler to start pods; its annotations include its digest."""
@@ -53,8 +55,8 @@ class SchedulingMode(Protocol):
     def levels(self, pool: Pool, spec: PoolSpec) -> tuple[str, ...]:
         """Return the network levels of a pool that the scheduler can use, the widest first."""
 
-    def pool_objects(self, pool: Pool, spec: PoolSpec, quotas: Sequence[Quota]) -> list[Object]:
-        """Return the queues of a pool and what they refer to, with guarantees and limits."""
+    def pool_objects(self, pool: Pool, spec: PoolSpec, quotas: Sequence[Quota], gangs: Sequence[Gang]) -> list[Object]:
+        """Return the queues of a pool with guarantees and limits, and what queues and gangs refer to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +71,8 @@ class ModeInput:
     """Tenants whose pods were all known once. For others, nothing is created, evicted or released."""
     removed_tenants: frozenset[str] = frozenset()
     """Tenants of attempts that do not exist any more and have no pods left."""
+    breaches: Mapping[str, Breach] = field(default_factory=dict)
+    """By gang: attempts of which the scheduler evicted single pods."""
     now: float
 
 

@@ -11,8 +11,17 @@ from typing import Final
 
 MODE_LABEL: Final = "vkgateway.io/scheduling-mode"
 """On every object that the gateway creates for a scheduler: the mode. Objects without it are never touched."""
+TENANT_ANNOTATION: Final = "vkgateway.io/gang-tenant"
+GANG_ANNOTATION: Final = "vkgateway.io/gang-id"
+DIGEST_ANNOTATION: Final = "vkgateway.io/digest"
+"""On the object of an attempt: its tenant, its gang, and the digest of what it asks for."""
 _HASH_LENGTH: Final = 20
 _TENANT_MAX: Final = 32
+
+
+def gang_namespace(gang: str) -> str:
+    """Return the tenant namespace of a gang, by its ID `TENANT/NAMESPACE/SOURCE/NAME`."""
+    return gang.split("/")[1]
 
 
 def attempt_name(tenant: str, gang: str, surplus_uid: str = "") -> str:

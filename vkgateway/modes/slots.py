@@ -4,26 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Final, Protocol
 
 from vkgateway.arbiter.snapshot import Pod
-
-NAME_PREFIX: Final = 7
-"""Length of the part that pod set names have in common if their pods request the same.
-
-The node constraints of a pod change when it is bound to one of several virtual nodes, and its pod set with them.
-"""
-
-
-class PodSetNames(Protocol):
-    """The mode, as far as it names pod sets."""
-
-    def pod_set_name(self, pod: Pod) -> str:
-        """Return the name of a pod's pod set."""
+from vkgateway.modes.pod_sets import NAME_PREFIX, pod_set_name
 
 
 def assign_slots(
-    names: PodSetNames, slots: Mapping[str, Mapping[str, int]], holding: Iterable[Pod], waiting: Iterable[Pod]
+    slots: Mapping[str, Mapping[str, int]], holding: Iterable[Pod], waiting: Iterable[Pod]
 ) -> dict[str, str]:
     """Return the node of each waiting pod that has a free slot, by uid, in the order of the pods.
 
@@ -31,11 +18,11 @@ def assign_slots(
     any node of the pool.
     """
     free: dict[str, Counter[str]] = {name: Counter(nodes) for name, nodes in slots.items()}
-    for pod in _take_own_slots(names, free, holding):
-        _take_slot(_equal_pod_sets(names, free, pod))
+    for pod in _take_own_slots(free, holding):
+        _take_slot(_equal_pod_sets(free, pod))
     assigned: dict[str, str] = {}
     for pod in waiting:
-        nodes = free.get(names.pod_set_name(pod), Counter())
+        nodes = free.get(pod_set_name(pod), Counter())
         node = next((node for node, number in nodes.items() if number > 0), None)
         if node is not None:
             nodes[node] -= 1
@@ -43,24 +30,24 @@ def assign_slots(
     return assigned
 
 
-def displaced_pods(names: PodSetNames, slots: Mapping[str, Mapping[str, int]], holding: Iterable[Pod]) -> list[Pod]:
+def displaced_pods(slots: Mapping[str, Mapping[str, int]], holding: Iterable[Pod]) -> list[Pod]:
     """Return the pods that run where their attempt has no slot any more. The scheduler may give their place away."""
-    return _take_own_slots(names, {name: Counter(nodes) for name, nodes in slots.items()}, holding)
+    return _take_own_slots({name: Counter(nodes) for name, nodes in slots.items()}, holding)
 
 
-def _take_own_slots(names: PodSetNames, free: Mapping[str, Counter[str]], holding: Iterable[Pod]) -> list[Pod]:
+def _take_own_slots(free: Mapping[str, Counter[str]], holding: Iterable[Pod]) -> list[Pod]:
     """Occupy the slots on the nodes of pods; return the pods without one there."""
     displaced: list[Pod] = []
     for pod in holding:
-        pod_sets = _equal_pod_sets(names, free, pod)
+        pod_sets = _equal_pod_sets(free, pod)
         if not (_take_slot(pod_sets, pod.node) or _take_slot(pod_sets, "")):
             displaced.append(pod)
     return displaced
 
 
-def _equal_pod_sets(names: PodSetNames, free: Mapping[str, Counter[str]], pod: Pod) -> list[Counter[str]]:
+def _equal_pod_sets(free: Mapping[str, Counter[str]], pod: Pod) -> list[Counter[str]]:
     """Return the slots of the pod sets whose pods request the same as a pod, those of its own pod set first."""
-    own = names.pod_set_name(pod)
+    own = pod_set_name(pod)
     found = sorted(name for name in free if name[:NAME_PREFIX] == own[:NAME_PREFIX])
     return [free[name] for name in sorted(found, key=lambda name: name != own)]
 

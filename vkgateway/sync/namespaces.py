@@ -29,6 +29,8 @@ log = structlog.get_logger(__name__)
 
 
 NAMESPACE: Final = RequestKind[str]("namespace")
+NEW_NAMESPACE: Final = RequestKind[tuple[str, str]]("new-namespace")
+"""A compute cluster, and the tenant namespace whose compute namespace is needed there before the first pod."""
 
 
 class IsolationSource(Protocol):
@@ -60,6 +62,7 @@ class NamespaceReconciler:
         """See `Reconciler`."""
         (
             registry.for_(NAMESPACE, self.reconcile)
+            .for_(NEW_NAMESPACE, self.reconcile_new)
             .watches(TENANT_NAMESPACES, self._tenant_namespace_changed)
             .watches(COMPUTE_NAMESPACES, self._compute_namespace_changed)
         )
@@ -106,6 +109,13 @@ class NamespaceReconciler:
     async def reconcile(self, namespace: str) -> None:
         """Delete the compute namespaces of a tenant namespace that was deleted, or was deleted and created again."""
         await apply_to_each(list(self._scope.links.values()), lambda link: self.reconcile_in(link, namespace))
+
+    async def reconcile_new(self, key: tuple[str, str]) -> None:
+        """Create the compute namespace of a tenant namespace, unless one of them is gone."""
+        cluster, namespace = key
+        link, above = self._scope.links.get(cluster), self._scope.cache.find_namespace(namespace)
+        if link is not None and above is not None and link.is_trusted and link.is_usable_by(self._scope.name):
+            await self.ensure_namespace(link, namespace, above.metadata.uid)
 
     async def reconcile_in(self, link: ComputeLink, namespace: str, *, repair: bool = False) -> None:
         """Do the same in one compute cluster; with `repair`, write the objects of a namespace that stays again."""

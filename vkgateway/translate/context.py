@@ -134,8 +134,6 @@ class PoolContext:
     tolerations: tuple[dict[str, Any], ...] | list[dict[str, Any]] = ()
     node_labels: dict[str, str] = field(default_factory=dict)
     carried_labels: frozenset[str] = frozenset()
-    admitted_annotations: dict[str, str] = field(default_factory=dict)
-    """Annotations for the scheduler of the pool, on compute pods that it admitted."""
 
     def virtual_labels(self) -> dict[str, str]:
         """Return the virtual node's labels, including those that identify it."""

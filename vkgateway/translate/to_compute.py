@@ -13,6 +13,7 @@ from vkgateway.model.names import (
     token_secret_name,
 )
 from vkgateway.model.objects import Object
+from vkgateway.model.scheduling import SchedulerMarks
 from vkgateway.translate.containers import (
     NO_RENAMED_CLAIMS,
     PodValues,
@@ -51,6 +52,8 @@ _NAMESERVERS_MAX: Final = 3
 _SEARCHES_MAX: Final = 32
 _SEARCH_CHARACTERS_MAX: Final = 2048
 """Limit of API servers for a dnsConfig (core/v1 validation)."""
+_DEFAULT_GRACE: Final = 30
+"""Default of terminationGracePeriodSeconds (core/v1 PodSpec)."""
 _NDOTS: Final = {"name": "ndots", "value": "5"}
 
 
@@ -66,15 +69,16 @@ def forward_pod(
     namespace: str,
     compute_node: str = "",
     borrowed: bool | None = None,
+    marks: SchedulerMarks | None = None,
     namespaces: NamespaceLabels = _no_namespaces,
     claims: Mapping[str, str] = NO_RENAMED_CLAIMS,
 ) -> Object:
     """Return the compute pod of a tenant pod, for the compute namespace `namespace`.
 
     `compute_node`, if set, is required by node affinity. `borrowed` work gets the low band, whatever class the tenant
-    set. None: the arbiter did not place the pod. The compute pod records both. `namespaces` returns the labels of the
-    tenant's namespaces, for pod affinity with a namespace selector. `claims` holds the compute names of claims that are
-    renamed.
+    set. None: nobody admitted the pod. The compute pod records both. `marks` are for the scheduler
+    of the pool. `namespaces` returns the labels of the tenant's namespaces, for pod affinity with a namespace selector.
+    `claims` holds the compute names of claims that are renamed.
 
     The pod must have name, namespace and uid, and `policy.find_refusals` must return nothing for it. It is not changed.
     The result shares unchanged parts with it, so callers must change neither. Unknown fields are forwarded unchanged.
@@ -100,8 +104,21 @@ def forward_pod(
         below["annotations"][COMPUTE_NODE_ANNOTATION] = compute_node
     if borrowed is not None:
         below["annotations"][BORROWED_ANNOTATION] = "true" if borrowed else "false"
-        below["annotations"] |= pool.admitted_annotations
+    if marks is not None:
+        _mark_for_scheduler(made, below, marks)
     return {"apiVersion": "v1", "kind": "Pod", "metadata": below, "spec": made}
+
+
+def _mark_for_scheduler(made: dict[str, Any], below: Object, marks: SchedulerMarks) -> None:
+    if marks.scheduler_name:
+        made["schedulerName"] = marks.scheduler_name
+    if marks.priority_class:
+        made["priorityClassName"] = marks.priority_class
+    if marks.grace is not None:
+        given = made.get("terminationGracePeriodSeconds")
+        made["terminationGracePeriodSeconds"] = min(marks.grace, _DEFAULT_GRACE if given is None else given)
+    below["labels"] |= marks.labels
+    below["annotations"] |= marks.annotations
 
 
 def pod_band(spec: Mapping[str, Any]) -> Literal["guaranteed", "low"]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from types import MappingProxyType
 from typing import Any, Final
 
 from vkgateway.model import times
@@ -14,7 +13,6 @@ from vkgateway.translate.pool_nodes import PoolNodes
 
 COMPUTE_CONNECTED: Final = "vkgateway.io/ComputeConnected"
 
-NO_ANNOTATIONS: Final[Mapping[str, str]] = MappingProxyType({})
 _PRESSURE_CONDITIONS: Final = (
     ("MemoryPressure", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
     ("DiskPressure", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
@@ -32,12 +30,10 @@ def pool_context(
     nodes: PoolNodes,
     value: str = "",
     without_label: str = "",
-    admitted_annotations: Mapping[str, str] = NO_ANNOTATIONS,
 ) -> PoolContext:
     """Return the context of a virtual node, from the compute nodes behind it.
 
-    `value` is these nodes' value of the label that divides the pool, if there is one. `admitted_annotations` are for
-    the scheduler of the pool.
+    `value` is these nodes' value of the label that divides the pool, if there is one.
     """
     return PoolContext(
         name=name,
@@ -48,7 +44,6 @@ def pool_context(
         tolerations=tuple(tolerations),
         node_labels=nodes.common_labels,
         carried_labels=nodes.carried_labels,
-        admitted_annotations=dict(admitted_annotations),
     )
 
 

@@ -21,7 +21,7 @@ from vkgateway.model.names import SYSTEM_NAMESPACE
 
 Document = dict[str, Any]
 _DIGESTS = {
-    "computeclusters.vkgateway.io": (2, "c0f5b010fa5291ec"),
+    "computeclusters.vkgateway.io": (3, "a2359c6913752f22"),
     "tenants.vkgateway.io": (3, "f7b1d6cc05523774"),
 }
 

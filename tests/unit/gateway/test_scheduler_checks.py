@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.rights import Rights
-from vkgateway.gateway.scheduler_checks import KueueState, QueueView, read_kueue, scheduler_verdict
+from vkgateway.gateway.scheduler_checks.check import SchedulerState
+from vkgateway.gateway.scheduler_checks.kueue import KueueState, QueueView, read_kueue
+from vkgateway.gateway.scheduler_checks.verdict import scheduler_verdict
+from vkgateway.gateway.scheduler_checks.volcano import VolcanoState, read_volcano
+from vkgateway.kube.resources import CONFIG_MAPS, NAMESPACES
 from vkgateway.model.api import Pool, PoolScheduling
 from vkgateway.model.objects import Condition, Meta
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.compute.tenant_owners import GatewayIdentity
 from vkgateway.sync.schedulers.kueue import CLUSTER_QUEUES, LOCAL_QUEUES
+from vkgateway.sync.schedulers.volcano import QUEUES
 
 POOL = Pool(name="a100", scheduling=PoolScheduling(mode="kueue"))
 NATIVE = Pool(name="v100")
@@ -33,7 +41,7 @@ def queue(*conditions: Condition) -> QueueView:
 
 
 def test_native_pools_have_no_condition() -> None:
-    assert scheduler_verdict([NATIVE], IN_EFFECT, None) is None
+    assert scheduler_verdict([NATIVE], IN_EFFECT, {}) is None
 
 
 @pytest.mark.parametrize(
@@ -57,14 +65,14 @@ def test_native_pools_have_no_condition() -> None:
     ],
 )
 def test_state_of_kueue_is_reported(kueue: KueueState | None, status: str, reason: str, text: str) -> None:
-    verdict = scheduler_verdict([POOL, NATIVE], IN_EFFECT, kueue)
+    verdict = scheduler_verdict([POOL, NATIVE], IN_EFFECT, {} if kueue is None else {"kueue": kueue})
     assert verdict is not None
     assert (verdict.status, verdict.reason) == (status, reason)
     assert text in verdict.message
 
 
 def test_refused_change_names_the_pods_that_prevent_it() -> None:
-    verdict = scheduler_verdict([POOL], {"a100": "native"}, KueueState(is_served=True))
+    verdict = scheduler_verdict([POOL], {"a100": "native"}, {"kueue": KueueState(is_served=True)})
     assert verdict is not None
     assert verdict.reason == "ModeChangeRefused"
     assert "stays in mode native instead of kueue" in verdict.message
@@ -74,7 +82,7 @@ def test_refused_change_names_the_pods_that_prevent_it() -> None:
 def test_missing_queues_of_an_administrator_are_named() -> None:
     pool = Pool(name="a100", scheduling=PoolScheduling(mode="kueue", queue="{tenant}-gpus", manage_queues=False))
     kueue = KueueState(is_served=True, local_queues=frozenset({"alpha-gpus"}))
-    verdict = scheduler_verdict([pool], IN_EFFECT, kueue, tenants=lambda _pool: ["alpha", "beta"])
+    verdict = scheduler_verdict([pool], IN_EFFECT, {"kueue": kueue}, tenants=lambda _pool: ["alpha", "beta"])
     assert verdict is not None
     assert (verdict.reason, "beta-gpus" in verdict.message, "alpha-gpus" in verdict.message) == (
         "QueuesMissing",
@@ -96,3 +104,62 @@ async def test_state_is_read_from_the_cluster() -> None:
         assert [found.metadata.name for found in state.queues] == ["a.a100"]
         assert json.dumps(state.queues[0].metadata.labels)
         assert isinstance(state.queues[0].metadata, Meta)
+
+
+SHIPPED = yaml.safe_load(Path("deploy/volcano/scheduler-configmap.yaml").read_text())["data"]["volcano-scheduler.conf"]
+VOLCANO = Pool(name="v100", scheduling=PoolScheduling(mode="volcano"))
+OPEN = VolcanoState(
+    is_served=True, queues={"a.v100": "Open", "default": "Open"}, own_pools={"a.v100": "v100"}, configuration=SHIPPED
+)
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "reason", "text"),
+    [
+        (VolcanoState(is_served=False), "False", "SchedulerMissing", "install Volcano there, or set scheduling.mode"),
+        (
+            VolcanoState(is_served=True, queues={"a.v100": ""}, own_pools={"a.v100": "v100"}),
+            "False",
+            "QueuesInactive",
+            "does not answer",
+        ),
+        (OPEN, "True", "SchedulersReady", "v100"),
+        (replace(OPEN, configuration=None), "True", "SchedulersReady", "is not checked"),
+        (
+            replace(OPEN, configuration=SHIPPED.replace(" reclaim,", "")),
+            "False",
+            "ConfigurationUnsuitable",
+            "use deploy/volcano/scheduler-configmap.yaml",
+        ),
+    ],
+)
+def test_state_of_volcano_is_reported(state: VolcanoState, status: str, reason: str, text: str) -> None:
+    verdict = scheduler_verdict([VOLCANO], {"v100": "volcano"}, {"volcano": state})
+    assert verdict is not None
+    assert (verdict.status, verdict.reason) == (status, reason)
+    assert text in verdict.message
+
+
+def test_worst_scheduler_decides() -> None:
+    states: dict[str, SchedulerState] = {"kueue": KueueState(is_served=False), "volcano": OPEN}
+    modes = {"a100": "kueue", "v100": "volcano"}
+    verdict = scheduler_verdict([POOL, VOLCANO], modes, states)
+    assert verdict is not None
+    assert verdict.reason == "SchedulerMissing"
+
+
+async def test_state_of_volcano_is_read_from_the_cluster() -> None:
+    async with FakeApiServer(rights=Rights.of_compute()) as server, server.client() as client:
+        link = ComputeLink("local", client, GatewayIdentity("g1"))
+        assert await read_volcano(link) == VolcanoState(is_served=False)
+        server.register(QUEUES)
+        labels = {"vkgateway.io/scheduling-mode": "volcano", "vkgateway.io/gateway": "g1", "vkgateway.io/pool": "v100"}
+        server.store.create(QUEUES, {"metadata": {"name": "a.v100", "labels": labels}, "status": {"state": "Open"}})
+        server.store.create(QUEUES, {"metadata": {"name": "theirs"}})
+        assert await read_volcano(link) == VolcanoState(
+            is_served=True, queues={"a.v100": "Open", "theirs": ""}, own_pools={"a.v100": "v100"}
+        )
+        server.store.create(NAMESPACES, {"metadata": {"name": "volcano-system"}})
+        data = {"volcano-scheduler.conf": SHIPPED}
+        server.store.create(CONFIG_MAPS, {"metadata": {"name": "theirs", "namespace": "volcano-system"}, "data": data})
+        assert (await read_volcano(link)).configuration == SHIPPED

@@ -253,14 +253,6 @@ async def test_passthrough_resources_are_shown(world: Setting) -> None:
     assert (offered["nvidia.com/gpumem"], offered[GPU]) == ("1000000000", "16")
 
 
-@pytest.mark.parametrize("mode", ["native", "kueue"])
-async def test_pods_of_a_pool_get_the_annotations_of_its_scheduler(world: Setting, mode: str) -> None:
-    await set_pool(world, scheduling={"mode": mode})
-    await world.ready(TenantPool(name="a100"))
-    (source,) = world.alpha.node_sources.values()
-    assert bool(source.pool_context().admitted_annotations) is (mode == "kueue")
-
-
 async def test_removed_pool_deletes_its_node(world: Setting) -> None:
     await world.ready(A100)
     seen = await world.serve()

@@ -13,9 +13,10 @@ from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.model.api import PoolScheduling
 from vkgateway.model.objects import Object
 from vkgateway.modes.kueue.mode import KueueMode
-from vkgateway.modes.kueue.workloads import pod_set_name, workload_priority
+from vkgateway.modes.kueue.workloads import workload_priority
 from vkgateway.modes.mode import Request
 from vkgateway.modes.names import attempt_name
+from vkgateway.modes.pod_sets import pod_set_name
 
 MODE = KueueMode()
 KUEUE = PoolScheduling(mode="kueue")
@@ -89,7 +90,7 @@ def test_queues_of_administrators_get_no_topology_request() -> None:
     document = workload(make_gang("g", "a", [1]), spec)
     assert document["spec"]["queueName"] == "a-gpus"
     assert "topologyRequest" not in document["spec"]["podSets"][0]
-    assert MODE.pool_objects(POOL, spec, [make_quota("a", 8)]) == []
+    assert MODE.pool_objects(POOL, spec, [make_quota("a", 8)], []) == []
 
 
 def test_resources_that_are_passed_through_are_not_asked_for() -> None:
@@ -120,7 +121,7 @@ def test_band_comes_before_priority(priority: int) -> None:
 
 def objects(*quotas: Any, spec: PoolSpec = SPEC, pool: Pool = POOL) -> dict[str, Object]:
     """Return a pool's objects; flavor and topology without the digest in their names."""
-    found = MODE.pool_objects(pool, spec, quotas)
+    found = MODE.pool_objects(pool, spec, quotas, [])
     return {f"{each['kind']}/{'.'.join(each['metadata']['name'].split('.')[:2])}": each for each in found}
 
 

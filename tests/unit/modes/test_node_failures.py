@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.arbiter.simulated_cluster import reports_by_gang
-from tests.unit.modes.world import MODE, World
+from tests.unit.modes.world import World
 from vkgateway.arbiter.decisions import PendingReason
 from vkgateway.arbiter.snapshot import Pod, PodState, Requirement
+from vkgateway.modes.pod_sets import pod_set_name
 from vkgateway.modes.slots import assign_slots, displaced_pods
 
 
@@ -131,7 +132,7 @@ def test_pod_that_was_bound_to_one_of_several_virtual_nodes_keeps_its_slot(world
     term = (Requirement(key="zone", operator="In", values=("z0",)),)
     gang = world.gang("train")
     bound = tuple(replace(pod, shape=replace(pod.shape, terms=(term,))) for pod in gang.pods)
-    assert MODE.pod_set_name(bound[0]) != MODE.pod_set_name(gang.pods[0])
+    assert pod_set_name(bound[0]) != pod_set_name(gang.pods[0])
     world.gangs["train"] = replace(gang, pods=bound)
     world.down.add("n0")
     world.move_slots("train")
@@ -144,9 +145,9 @@ def test_pod_that_was_bound_to_one_of_several_virtual_nodes_keeps_its_slot(world
 
 def test_only_pods_without_a_slot_on_their_node_are_displaced(world: World) -> None:
     pods = world.gang("train").pods
-    name = MODE.pod_set_name(pods[0])
-    assert displaced_pods(MODE, {name: {"n1": 1, "n2": 1}}, pods) == [pods[0]]
-    assert displaced_pods(MODE, {name: {"": 2}}, pods) == []
+    name = pod_set_name(pods[0])
+    assert displaced_pods({name: {"n1": 1, "n2": 1}}, pods) == [pods[0]]
+    assert displaced_pods({name: {"": 2}}, pods) == []
     waiting = replace(pods[0], uid="new", node="", state=PodState.WAITING)
-    assert assign_slots(MODE, {name: {"n2": 1, "n1": 1}}, pods[1:], [waiting]) == {"new": "n2"}
-    assert assign_slots(MODE, {name: {"n2": 1, "n1": 1}}, pods, [waiting]) == {}
+    assert assign_slots({name: {"n2": 1, "n1": 1}}, pods[1:], [waiting]) == {"new": "n2"}
+    assert assign_slots({name: {"n2": 1, "n1": 1}}, pods, [waiting]) == {}

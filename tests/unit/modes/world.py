@@ -13,10 +13,10 @@ from vkgateway.arbiter.snapshot import Gang, PodState, Pool, Quota, Snapshot
 from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.model.api import PoolScheduling
 from vkgateway.model.objects import Object
-from vkgateway.modes.attempt import Attempt, AttemptState, Wait
+from vkgateway.modes.attempt import Attempt, AttemptState, Breach, Wait
 from vkgateway.modes.attempts import plan_attempts
 from vkgateway.modes.kueue.mode import KueueMode
-from vkgateway.modes.mode import ModeInput, ModeResult
+from vkgateway.modes.mode import ModeInput, ModeResult, SchedulingMode
 from vkgateway.modes.names import attempt_name
 
 MODE = KueueMode()
@@ -44,6 +44,8 @@ class World:
     """Gangs of which pods ended."""
     down: set[str] = field(default_factory=set)
     """Nodes that are not usable."""
+    mode: SchedulingMode = field(default_factory=KueueMode)
+    breaches: dict[str, Breach] = field(default_factory=dict)
 
     def add(self, name: str, tenant: str, gpus: list[int], **fields: Any) -> Gang:
         """Add a waiting gang, whose pods request GPUs."""
@@ -73,11 +75,12 @@ class World:
             specs={KEY: SPEC},
             attempts=dict(self.attempts),
             known_tenants=frozenset(self.known),
+            breaches=self.breaches,
             now=self.now,
         )
 
     def plan(self) -> ModeResult:
-        return plan_attempts(MODE, self.given())
+        return plan_attempts(self.mode, self.given())
 
     def cycle(self) -> ModeResult:
         """Plan, and carry out everything."""

@@ -4,6 +4,7 @@ import copy
 from typing import Any
 
 from vkgateway.model.objects import Object
+from vkgateway.model.scheduling import SchedulerMarks
 from vkgateway.translate.context import PoolContext, TenantContext
 from vkgateway.translate.to_compute import forward_pod
 
@@ -105,6 +106,7 @@ def forward(
     pool: PoolContext = POOL,
     compute_node: str = "",
     borrowed: bool | None = None,
+    marks: SchedulerMarks | None = None,
     namespaces: dict[str, dict[str, str]] | None = None,
 ) -> Object:
     """Forward a pod, and check that it is not changed."""
@@ -116,6 +118,7 @@ def forward(
         namespace=BELOW,
         compute_node=compute_node,
         borrowed=borrowed,
+        marks=marks,
         namespaces=lambda: namespaces or {},
     )
     assert tenant_pod == before

@@ -16,6 +16,7 @@ from tests.unit.translate.samples import (
     pod,
 )
 from vkgateway.model.names import token_secret_name
+from vkgateway.model.scheduling import SchedulerMarks
 from vkgateway.translate.size_budget import OversizeError
 
 
@@ -123,14 +124,21 @@ def test_borrowing_pod_is_low_and_marked(given: str, borrowed: bool, expected: s
     assert made["metadata"]["annotations"]["vkgateway.io/borrowed"] == ("true" if borrowed else "false")
 
 
-@pytest.mark.parametrize("borrowed", [None, False, True])
-def test_scheduler_of_the_pool_recognizes_pods_that_it_admitted(borrowed: bool | None) -> None:
-    """A tenant cannot set such an annotation. Of other pods, Kueue counts the usage by itself."""
+def test_scheduler_of_the_pool_recognizes_pods_that_it_admitted() -> None:
+    """A tenant cannot set such annotations, and chooses neither the scheduler nor its priority class."""
     mark = "kueue.x-k8s.io/podset-unconstrained-topology"
-    forged = pod()
-    forged["metadata"]["annotations"] = {mark: "true"}
-    pool = replace(POOL, admitted_annotations={mark: "true"})
-    assert (mark in forward(forged, pool=pool, borrowed=borrowed)["metadata"]["annotations"]) is (borrowed is not None)
+    forged = pod(schedulerName="mine", priorityClassName="mine")
+    forged["metadata"]["annotations"] = {mark: "false"}
+    below = forward(forged, borrowed=True)
+    assert mark not in below["metadata"]["annotations"]
+    assert "schedulerName" not in below["spec"]
+    marks = SchedulerMarks(
+        scheduler_name="volcano", priority_class="theirs", labels={"queue": "a"}, annotations={mark: "true"}
+    )
+    marked = forward(forged, borrowed=True, marks=marks)
+    assert marked["metadata"]["annotations"] == below["metadata"]["annotations"] | {mark: "true"}
+    assert marked["metadata"]["labels"] == below["metadata"]["labels"] | {"queue": "a"}
+    assert (marked["spec"]["schedulerName"], marked["spec"]["priorityClassName"]) == ("volcano", "theirs")
 
 
 def test_pod_not_placed_by_the_arbiter_is_not_marked() -> None:

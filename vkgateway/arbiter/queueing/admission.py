@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Final
 
 from vkgateway.arbiter.snapshot import PoolKey
+from vkgateway.model.scheduling import SchedulerMarks
 
 
 class AdmissionState(StrEnum):
@@ -45,6 +46,8 @@ class Admission:
     """The compute node of the pod; empty: any node of its pool."""
     borrowed: bool | None = None
     """Whether the pod is outside its tenant's guarantee; None: the arbiter does not place it."""
+    marks: SchedulerMarks | None = None
+    """What another scheduler than the arbiter needs on the compute pod."""
     since: float = 0.0
     """When the arbiter admitted the pod."""
     behind: str = ""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vkgateway.arbiter.snapshot import Pod, Pool, Quota
+from vkgateway.arbiter.snapshot import Gang, Pod, Pool, Quota
 from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.model.objects import Object
-from vkgateway.modes.attempt import PodSet
+from vkgateway.model.scheduling import SchedulerMarks
+from vkgateway.modes.kueue.names import TOPOLOGY_ANNOTATION
 from vkgateway.modes.kueue.queues import pool_objects, topology_levels
-from vkgateway.modes.kueue.workloads import MAX_POD_SETS, count_pod_sets, pod_set_name, workload, workload_digest
+from vkgateway.modes.kueue.workloads import MAX_POD_SETS, workload, workload_digest
 from vkgateway.modes.mode import Request
 
 
@@ -17,14 +18,11 @@ class KueueMode:
     """Implementation of `SchedulingMode`."""
 
     max_pod_sets = MAX_POD_SETS
+    retry_seconds = 0.0
 
-    def pod_sets(self, pods: Sequence[Pod]) -> list[PodSet]:
-        """See `SchedulingMode`."""
-        return count_pod_sets(pods)
-
-    def pod_set_name(self, pod: Pod) -> str:
-        """See `SchedulingMode`."""
-        return pod_set_name(pod)
+    def marks(self, _request: Request, _pod: Pod) -> SchedulerMarks:
+        """See `SchedulingMode`. Without the annotation, Kueue would count each pod twice."""
+        return SchedulerMarks(annotations={TOPOLOGY_ANNOTATION: "true"})
 
     def attempt_object(self, request: Request) -> Object:
         """See `SchedulingMode`."""
@@ -38,6 +36,6 @@ class KueueMode:
         """See `SchedulingMode`."""
         return topology_levels(pool, spec)
 
-    def pool_objects(self, pool: Pool, spec: PoolSpec, quotas: Sequence[Quota]) -> list[Object]:
+    def pool_objects(self, pool: Pool, spec: PoolSpec, quotas: Sequence[Quota], _gangs: Sequence[Gang]) -> list[Object]:
         """See `SchedulingMode`."""
         return pool_objects(pool, spec, quotas)

@@ -14,10 +14,6 @@ HOSTNAME: Final = "kubernetes.io/hostname"
 ANY_NODE_LABELS: Final = {"kubernetes.io/os": "linux"}
 """Node labels of a pool that selects all nodes: a flavor with a topology must name a label."""
 
-TENANT_ANNOTATION: Final = "vkgateway.io/gang-tenant"
-GANG_ANNOTATION: Final = "vkgateway.io/gang-id"
-DIGEST_ANNOTATION: Final = "vkgateway.io/digest"
-
 
 def cohort_name(pool: str) -> str:
     """Return the name of a pool's cohort."""

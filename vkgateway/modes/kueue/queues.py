@@ -15,9 +15,9 @@ from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.model.names import POOL_LABEL, SYSTEM_NAMESPACE, TENANT_LABEL
 from vkgateway.model.objects import Object
 from vkgateway.model.scheduling import queue_name
-from vkgateway.modes.guarantee import nominal_guarantees, pool_capacity
+from vkgateway.modes.amounts import pool_capacity, render_amount
+from vkgateway.modes.guarantee import nominal_guarantees
 from vkgateway.modes.kueue.names import ANY_NODE_LABELS, API_VERSION, HOSTNAME, cohort_name, flavor_name
-from vkgateway.modes.kueue.workloads import render_amount
 from vkgateway.modes.names import MODE_LABEL
 
 

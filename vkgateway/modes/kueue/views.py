@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime
 from typing import Final
 
 import msgspec
@@ -12,10 +11,10 @@ import msgspec
 from vkgateway.arbiter.decisions import PendingReason
 from vkgateway.model.names import POOL_LABEL
 from vkgateway.model.objects import Condition, Meta
-from vkgateway.model.times import parse_time
+from vkgateway.model.times import parse_seconds
 from vkgateway.modes.attempt import Attempt, AttemptState, Wait
-from vkgateway.modes.kueue.names import DIGEST_ANNOTATION, GANG_ANNOTATION, TENANT_ANNOTATION
 from vkgateway.modes.kueue.reasons import find_wait
+from vkgateway.modes.names import DIGEST_ANNOTATION, GANG_ANNOTATION, TENANT_ANNOTATION
 
 PODS_READY: Final = "PodsReady"
 """Condition by which Kueue decides whether a gang started in time (`waitForPodsReady`)."""
@@ -97,7 +96,6 @@ def read_attempt(view: WorkloadView, cluster: str, node_of: Callable[[str], str]
     """Return the attempt that a Workload is. `node_of` returns the name of the node with a host name."""
     metadata = view.metadata
     state = _state(view)
-    created = metadata.creation_timestamp
     preempted = view.condition("Preempted")
     found = _PREEMPTOR.search(preempted.message) if preempted is not None else None
     return Attempt(
@@ -108,7 +106,7 @@ def read_attempt(view: WorkloadView, cluster: str, node_of: Callable[[str], str]
         pool=(cluster, metadata.labels.get(POOL_LABEL, "")),
         digest=metadata.annotations.get(DIGEST_ANNOTATION, ""),
         state=state,
-        created=_seconds(created),
+        created=parse_seconds(metadata.creation_timestamp),
         priority=view.spec.priority or 0,
         slots=_slots(view, node_of) if state is AttemptState.ADMITTED else {},
         wait=_wait(view) if state is AttemptState.PENDING else None,
@@ -169,8 +167,3 @@ def _host(values: _LevelValues, index: int) -> str:
         return values.universal or ""
     each = values.individual
     return f"{each.prefix}{each.roots[index]}{each.suffix}"
-
-
-def _seconds(text: str | None) -> float:
-    moment: datetime | None = parse_time(text) if text else None
-    return moment.timestamp() if moment is not None else 0.0

@@ -8,22 +8,16 @@ from typing import Any, Final
 
 import msgspec
 
-from vkgateway.arbiter.snapshot import GUARANTEED, Gang, Pod, Requirement, Shape, Toleration
+from vkgateway.arbiter.snapshot import GUARANTEED, Gang, Requirement, Shape, Toleration
 from vkgateway.model.api import KUEUE
 from vkgateway.model.names import POOL_LABEL, SYSTEM_NAMESPACE, TENANT_LABEL
 from vkgateway.model.objects import Object
 from vkgateway.model.scheduling import queue_name
-from vkgateway.modes.attempt import PodSet
-from vkgateway.modes.kueue.names import (
-    API_VERSION,
-    DIGEST_ANNOTATION,
-    GANG_ANNOTATION,
-    HOSTNAME,
-    TENANT_ANNOTATION,
-)
+from vkgateway.modes.amounts import render_amount
+from vkgateway.modes.kueue.names import API_VERSION, HOSTNAME
 from vkgateway.modes.mode import Request
-from vkgateway.modes.names import MODE_LABEL
-from vkgateway.modes.slots import NAME_PREFIX
+from vkgateway.modes.names import DIGEST_ANNOTATION, GANG_ANNOTATION, MODE_LABEL, TENANT_ANNOTATION
+from vkgateway.modes.pod_sets import count_pod_sets, pod_set_name
 
 MAX_POD_SETS: Final = 8
 """Maximum number of pod sets in a Workload, as its CRD says."""
@@ -35,26 +29,6 @@ there, or evicts their gang if it finds no other node."""
 _BAND_STEP: Final = 1_000_000_000
 _MOST_PRIORITY: Final = 450_000_000
 _SURPLUS_STEP: Final = 500_000_000
-
-
-def pod_set_name(pod: Pod) -> str:
-    """Return the name of a pod's pod set, which depends on its requests and node constraints (see `NAME_PREFIX`)."""
-    shape = pod.shape
-    terms = [[_expression(each) for each in term] for term in shape.terms]
-    return f"s{_short_digest(shape.requests)}{_short_digest([terms, _tolerations(shape.tolerations)])}"
-
-
-def _short_digest(content: object) -> str:
-    return hashlib.sha256(msgspec.json.encode(content)).hexdigest()[: NAME_PREFIX - 1]
-
-
-def count_pod_sets(pods: Iterable[Pod]) -> list[PodSet]:
-    """Return the pod sets of pods, ordered by name."""
-    counts: dict[str, int] = {}
-    for pod in pods:
-        name = pod_set_name(pod)
-        counts[name] = counts.get(name, 0) + 1
-    return [PodSet(name=name, count=count) for name, count in sorted(counts.items())]
 
 
 def workload(request: Request) -> Object:
@@ -137,11 +111,6 @@ def _template(shape: Shape, *, skip: Sequence[str]) -> Object:
         required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
         spec["affinity"] = {"nodeAffinity": required}
     return {"spec": spec}
-
-
-def render_amount(amount: int) -> str:
-    """Return thousandths as a quantity: `8`, `250m`."""
-    return str(amount // 1000) if amount % 1000 == 0 else f"{amount}m"
 
 
 def _expression(requirement: Requirement) -> Object:

@@ -37,6 +37,15 @@ class ArbitratedTenants:
         member = known.gangs.find_member(uid) if known is not None else None
         return known is not None and member is not None and known.observer.is_ready(member)
 
+    def take_preempted(self) -> frozenset[str]:
+        """Return the gangs of which a scheduler of a compute cluster evicted pods since the last call."""
+        return frozenset(gang for tenant in self.by_name.values() for gang in tenant.take_preempted())
+
+    def request_namespace(self, gang: str, cluster: str) -> None:
+        """Create the namespace of a gang in a compute cluster soon, before its first pod."""
+        if (tenant := self._tenant_of(gang)) is not None:
+            tenant.request_namespace(gang, cluster)
+
     def pod_names(self) -> dict[str, Key]:
         """Return namespaces and names of all members by UID. May be called from another thread."""
         return {member.uid: member.key for tenant in list(self.by_name.values()) for member in tenant.gangs}

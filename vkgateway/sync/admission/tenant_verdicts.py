@@ -57,6 +57,7 @@ class TenantVerdicts:
                 pool=admit.pool,
                 node=node,
                 borrowed=admit.borrowed,
+                marks=admit.marks.get(uid),
                 since=now,
                 behind=admit.behind,
             )

@@ -161,6 +161,7 @@ class PodForwarder:
             namespace=namespace,
             compute_node=admission.node if admission is not None else "",
             borrowed=admission.borrowed if admission is not None else None,
+            marks=admission.marks if admission is not None else None,
             namespaces=self._cache.namespace_labels,
             claims=context.claims.names,
         )

@@ -12,10 +12,10 @@ import structlog
 from vkgateway.kube import errors
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.kube.reflector import Reflector
-from vkgateway.model.names import SYSTEM_NAMESPACE
 from vkgateway.model.objects import Object
 from vkgateway.modes.attempt import Attempt, AttemptState
 from vkgateway.modes.mode import ModeResult
+from vkgateway.modes.names import GANG_ANNOTATION
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.schedulers.kinds import ModeKinds, View, with_owner
 from vkgateway.sync.schedulers.pool_objects import PoolObjects
@@ -32,6 +32,10 @@ _MAX_WRITES: Final = 16
 """Number of writes at the same time."""
 
 
+MissingNamespace = Callable[[str], None]
+"""Called with a gang whose compute namespace does not exist."""
+
+
 class AttemptReconciler(Generic[View]):
     """Reconciler of one scheduler in one compute cluster.
 
@@ -45,12 +49,14 @@ class AttemptReconciler(Generic[View]):
         link: ComputeLink,
         *,
         on_change: Callable[[], None],
+        on_missing_namespace: MissingNamespace = lambda _gang: None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.link = link
         self._kinds = kinds
         self._client = link.client
         self._on_change = on_change
+        self._on_missing_namespace = on_missing_namespace
         self._clock = clock
         self._watch: Reflector[View] | None = None
         """Watch of this gateway's objects; None until the gateway's ID is known."""
@@ -119,7 +125,7 @@ class AttemptReconciler(Generic[View]):
             decode=self._kinds.decode,
             on_change=self._attempt_changed,
             on_complete=self._on_change,
-            namespace=SYSTEM_NAMESPACE,
+            namespace=self._kinds.namespace or None,
             label_selector=self._kinds.own_selector(gateway),
         )
 
@@ -144,6 +150,10 @@ class AttemptReconciler(Generic[View]):
 
     async def _write(self, result: ModeResult) -> bool:
         """Write a result; return whether nothing must be retried."""
+        # First: an attempt may refer to them.
+        are_pool_objects_written = await self._pool_objects.write(
+            result.pool_objects, unsettled=result.unsettled_tenants
+        )
         deletions, self._deletions = self._deletions, []
         writes = [self._release(attempt) for attempt in deletions]
         writes += [self._create(wanted) for wanted in result.creates]
@@ -152,14 +162,19 @@ class AttemptReconciler(Generic[View]):
         if self._result is result:
             # The next cycle decides on what the watch shows then.
             self._result = result.without_attempts()
-        return await self._pool_objects.write(result.pool_objects, unsettled=result.unsettled_tenants) and done
+        return are_pool_objects_written and done
 
     async def _create(self, wanted: Object) -> bool:
+        namespace, document = wanted["metadata"]["namespace"], with_owner(wanted, self.link.gateway.value)
         try:
-            document = with_owner(wanted, self.link.gateway.value)
-            await self._client.create(self._kinds.attempts, document, namespace=SYSTEM_NAMESPACE, metadata_only=True)
+            await self._client.create(self._kinds.attempts, document, namespace=namespace, metadata_only=True)
         except errors.AlreadyExists:
             return True
+        except errors.NotFound:
+            # The namespace of a tenant's pods does not exist before the first one.
+            self._on_missing_namespace(wanted["metadata"]["annotations"][GANG_ANNOTATION])
+            self._on_change()
+            return False
         except errors.ApiError as error:
             log.warning("attempt not created", compute=self.link.name, mode=self._kinds.mode, error=error.message)
             self._on_change()
@@ -172,7 +187,7 @@ class AttemptReconciler(Generic[View]):
             await self._client.delete(
                 self._kinds.attempts,
                 attempt.name,
-                namespace=SYSTEM_NAMESPACE,
+                namespace=attempt.namespace,
                 uid=attempt.uid,
                 resource_version=attempt.resource_version,
             )
@@ -195,7 +210,7 @@ class AttemptReconciler(Generic[View]):
         document = {
             "apiVersion": kind.prefix.removeprefix("apis/"),
             "kind": kind.kind,
-            "metadata": {"name": attempt.name, "namespace": SYSTEM_NAMESPACE, "uid": attempt.uid},
+            "metadata": {"name": attempt.name, "namespace": attempt.namespace, "uid": attempt.uid},
             "status": self._kinds.ready_status(self._clock.now()),
         }
         try:
@@ -205,7 +220,7 @@ class AttemptReconciler(Generic[View]):
                 attempt.name,
                 document,
                 kind="apply",
-                namespace=SYSTEM_NAMESPACE,
+                namespace=attempt.namespace,
                 subresource="status",
                 metadata_only=True,
             )

@@ -31,7 +31,8 @@ class ModeKinds(Generic[View]):
     title: str
     """Name of the scheduler in messages."""
     attempts: Resource
-    """Kind of attempts, in the gateway's namespace or in none."""
+    namespace: str
+    """Namespace of all attempts; empty: an attempt is in the namespace of its pods."""
     pool_kinds: tuple[Resource, ...]
     """Kinds of pool objects. An object is deleted after the objects that refer to it, so those come first."""
     decode: Callable[[bytes], View]

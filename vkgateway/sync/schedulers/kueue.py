@@ -8,6 +8,7 @@ from typing import Final
 from vkgateway.kube.resources import Resource
 from vkgateway.model import times
 from vkgateway.model.api import KUEUE
+from vkgateway.model.names import SYSTEM_NAMESPACE
 from vkgateway.model.objects import Object
 from vkgateway.modes.kueue.names import API_VERSION
 from vkgateway.modes.kueue.views import PODS_READY, WorkloadView, decode_workload, read_attempt
@@ -41,6 +42,7 @@ KUEUE_KINDS: Final[ModeKinds[WorkloadView]] = ModeKinds(
     mode=KUEUE,
     title="Kueue",
     attempts=WORKLOADS,
+    namespace=SYSTEM_NAMESPACE,
     pool_kinds=(LOCAL_QUEUES, CLUSTER_QUEUES, COHORTS, FLAVORS, TOPOLOGIES),
     decode=decode_workload,
     read=read_attempt,

@@ -13,17 +13,20 @@ import structlog
 from vkgateway.arbiter.decisions import Decisions, GuaranteeLoss, PendingReason, PendingReport
 from vkgateway.arbiter.snapshot import PodState, PoolKey, Snapshot
 from vkgateway.kube.clock import Clock
-from vkgateway.model.api import KUEUE, NATIVE
+from vkgateway.model.api import KUEUE, NATIVE, VOLCANO
 from vkgateway.model.api import Pool as PoolSpec
-from vkgateway.modes.attempt import Attempt
+from vkgateway.modes.attempt import Attempt, Breach
 from vkgateway.modes.attempts import plan_attempts
 from vkgateway.modes.guarantee import guarantee_losses
 from vkgateway.modes.kueue.mode import KueueMode
 from vkgateway.modes.mode import ModeInput, ModeResult, SchedulingMode
+from vkgateway.modes.names import attempt_name
 from vkgateway.modes.split import split_snapshot
+from vkgateway.modes.volcano.mode import VolcanoMode
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.schedulers.attempt_reconciler import AttemptReconciler
+from vkgateway.sync.schedulers.attempt_reconciler import AttemptReconciler, MissingNamespace
 from vkgateway.sync.schedulers.kueue import KUEUE_KINDS
+from vkgateway.sync.schedulers.volcano import VOLCANO_KINDS
 
 log = structlog.get_logger(__name__)
 
@@ -57,7 +60,14 @@ class ModeReconciler(Protocol):
 class ReconcilerFactory(Protocol):
     """Constructor of the reconciler of a mode."""
 
-    def __call__(self, link: ComputeLink, *, on_change: Callable[[], None], clock: Clock) -> ModeReconciler:
+    def __call__(
+        self,
+        link: ComputeLink,
+        *,
+        on_change: Callable[[], None],
+        on_missing_namespace: MissingNamespace,
+        clock: Clock,
+    ) -> ModeReconciler:
         """Return the reconciler; `on_change` requests a cycle after a change of an attempt."""
 
 
@@ -68,7 +78,10 @@ class ModeParts(NamedTuple):
     reconciler: ReconcilerFactory
 
 
-MODES: Final[dict[str, ModeParts]] = {KUEUE: ModeParts(KueueMode(), partial(AttemptReconciler, KUEUE_KINDS))}
+MODES: Final[dict[str, ModeParts]] = {
+    KUEUE: ModeParts(KueueMode(), partial(AttemptReconciler, KUEUE_KINDS)),
+    VOLCANO: ModeParts(VolcanoMode(), partial(AttemptReconciler, VOLCANO_KINDS)),
+}
 """The scheduling modes other than native."""
 
 
@@ -80,6 +93,12 @@ class KnownTenants(Protocol):
 
     def is_ready(self, tenant: str, uid: str) -> bool:
         """Return whether a governed pod is ready in its compute cluster."""
+
+    def take_preempted(self) -> frozenset[str]:
+        """Return the gangs of which a scheduler of a compute cluster evicted pods since the last call."""
+
+    def request_namespace(self, gang: str, cluster: str) -> None:
+        """Create the namespace of a gang in a compute cluster soon, before its first pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +128,8 @@ class PoolModes:
         self._clock = clock
         self._specs: dict[PoolKey, PoolSpec] = {}
         self._reconcilers: dict[SchedulerKey, tuple[ModeReconciler, asyncio.Task[None]]] = {}
+        self._breaches: dict[str, Breach] = {}
+        """By gang. After a restart, one is missing if its pods have ended before."""
 
     def is_foreign(self, pool: PoolKey) -> bool:
         """Return whether another scheduler than the arbiter admits the gangs of a pool."""
@@ -145,7 +166,12 @@ class PoolModes:
                 self._reconcilers[key] = self._start(key, link)
 
     def _start(self, key: SchedulerKey, link: ComputeLink) -> tuple[ModeReconciler, asyncio.Task[None]]:
-        reconciler = MODES[key[1]].reconciler(link, on_change=self._trigger.trigger, clock=self._clock)
+        reconciler = MODES[key[1]].reconciler(
+            link,
+            on_change=self._trigger.trigger,
+            on_missing_namespace=lambda gang: self._tenants.request_namespace(gang, link.name),
+            clock=self._clock,
+        )
         task = asyncio.create_task(reconciler.run(), name=f"compute/{link.name}/{key[1]}")
         task.add_done_callback(lambda done: self._ended(key, done))
         return reconciler, task
@@ -177,6 +203,7 @@ class PoolModes:
         if not self._specs:
             return None
         split = split_snapshot(snapshot, self._specs.keys())
+        preempted = self._tenants.take_preempted()
         inputs: dict[SchedulerKey, ModeInput] = {}
         holds: list[PendingReport] = []
         tenants, listed = self._tenants.known_names(), expected()
@@ -195,12 +222,30 @@ class PoolModes:
                 attempts=attempts,
                 known_tenants=tenants,
                 removed_tenants=_removed(named - tenants, names, reconciler.link),
+                breaches=self._update_breaches(part, attempts, preempted=preempted, now=now),
                 now=now,
             )
         settled = tenants & {quota.tenant for quota in snapshot.quotas}
         unsettled = frozenset(names) - settled if names is not None else None
         losses = tuple(guarantee_losses(split.foreign, self._specs))
         return ModeCycle(split.native, inputs, unsettled, tuple(holds), losses)
+
+    def _update_breaches(
+        self, part: Snapshot, attempts: Mapping[str, Attempt], *, preempted: frozenset[str], now: float
+    ) -> Mapping[str, Breach]:
+        """Return the gangs of a scheduler that lost pods by its evictions, until their next attempts exist."""
+        found: dict[str, Breach] = {}
+        for gang in part.gangs:
+            breach = self._breaches.pop(gang.id, None)
+            attempt = attempts.get(attempt_name(gang.tenant, gang.id))
+            if gang.id in preempted:
+                breach = Breach(attempt.uid if attempt is not None else "", now)
+            if breach is None or (attempt is not None and attempt.uid != breach.attempt):
+                continue
+            has_pods = any(pod.state is not PodState.WAITING for pod in gang.pods)
+            found[gang.id] = Breach(breach.attempt, now) if has_pods else breach
+        self._breaches |= found
+        return found
 
     def _known_pools(self, foreign: Snapshot) -> dict[SchedulerKey, set[PoolKey]]:
         """Return the pools of each scheduler; those of unreachable clusters are missing."""

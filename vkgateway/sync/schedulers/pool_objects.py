@@ -143,7 +143,8 @@ async def _list_objects(kinds: ModeKinds[View], kind: Resource, link: ComputeLin
     """Return the objects of a kind that this gateway created; none while the gateway's ID is unknown."""
     if not link.gateway.value:
         return []
-    path = kind.path(SYSTEM_NAMESPACE if kind.namespaced else None)
+    namespace = kinds.namespace or None if kind is kinds.attempts else SYSTEM_NAMESPACE
+    path = kind.path(namespace if kind.namespaced else None)
     params = {"labelSelector": kinds.own_selector(link.gateway.value)}
     return _decode_list(await link.client.request("GET", path, params=params)).items
 

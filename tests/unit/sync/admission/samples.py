@@ -119,6 +119,7 @@ def compute_view(
     annotations: Mapping[str, str] | None = None,
     phase: str = "Running",
     name: str = "",
+    disruption: str = "",
     **meta: Any,
 ) -> ComputePodView:
     """Return the compute pod of `tenant_view(uid)`, placed on `host-1` by the arbiter and bound to `node`."""
@@ -140,7 +141,12 @@ def compute_view(
         **meta,
     }
     spec = {"nodeName": node, "terminationGracePeriodSeconds": 40}
-    document = {"metadata": metadata, "spec": spec, "status": {"phase": phase}}
+    target = {"type": "DisruptionTarget", "status": "True", "reason": disruption}
+    document = {
+        "metadata": metadata,
+        "spec": spec,
+        "status": {"phase": phase, "conditions": [target] if disruption else []},
+    }
     return decode_compute_pod(json.dumps(document).encode())
 
 

@@ -195,6 +195,31 @@ def test_deleted_compute_pod_ends_at_its_deletion_timestamp() -> None:
     assert observed.observe_pod() == MemberState(state=PodState.ENDING, verdict=replace(EVICTING, deadline=LEAVING_AT))
 
 
+@pytest.mark.parametrize(
+    ("reason", "deleted", "preempted"),
+    [
+        ("PreemptionByScheduler", True, True),
+        ("PreemptionByScheduler", False, False),
+        ("EvictionByEvictionAPI", True, False),
+        ("DeletionByTaintManager", True, False),
+        ("", True, False),
+    ],
+)
+@pytest.mark.parametrize("phase", ["Running", "Failed"])
+def test_eviction_by_the_scheduler_of_the_pool_is_told_from_other_ends(
+    reason: str, deleted: bool, preempted: bool, phase: str
+) -> None:
+    observed = ObservedPod()
+    observed.tenant_pod(phase="Running")
+    observed.set_verdict(ADMITTED)
+    meta = {"deletionTimestamp": LEAVING} if deleted else {}
+    observed.compute_pod(phase=phase, disruption=reason, **meta)
+    observed.observe_pod()
+    assert observed.sight.take_preempted() == ({observed.member.gang_group} if preempted else set())
+    observed.observe_pod()
+    assert not observed.sight.take_preempted(), "each eviction counts once"
+
+
 @pytest.mark.parametrize("meta", [None, {"uid": "another"}, {"phase": "Succeeded"}, {"deletionTimestamp": LEAVING}])
 def test_compute_pod_of_an_ended_tenant_pod_ends_within_its_grace_period(meta: dict[str, Any] | None) -> None:
     observed = ObservedPod()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -169,3 +170,32 @@ async def test_nothing_is_decided_for_a_tenant_that_was_never_known(kueue: list[
         await harness.run_cycle()
         await harness.run_cycle()
         assert not kueue[0].results[-1].creates
+
+
+async def test_evicted_pod_breaks_the_attempt_at_that_time_and_no_later_one(kueue: list[FakeReconciler]) -> None:
+    harness = Harness(specs=[SPEC])
+    harness.add_tenant()
+    harness.add_waiting()
+    async with harness.running():
+        await harness.run_cycle()
+        (document,) = kueue[0].results[-1].creates
+        name, digest = document["metadata"]["name"], document["metadata"]["annotations"]["vkgateway.io/digest"]
+        pod_set = document["spec"]["podSets"][0]["name"]
+        attempt = Attempt(
+            name=name,
+            uid="w1",
+            resource_version="1",
+            tenant="alpha",
+            pool=POOL,
+            digest=digest,
+            state=AttemptState.ADMITTED,
+            slots={pod_set: {"host-1": 1}},
+        )
+        kueue[0].known = {name: attempt}
+        harness.alpha.admission.observer._preempted.add(GANG.removeprefix("alpha/"))
+        await harness.run_cycle()
+        assert [each.uid for each in kueue[0].results[-1].releases] == ["w1"]
+        kueue[0].known = {name: replace(attempt, uid="w2")}
+        await harness.run_cycle()
+        assert not kueue[0].results[-1].releases
+        assert harness.alpha.admission.verdict_store.verdicts["u1"].verdict is AdmissionState.ADMITTED

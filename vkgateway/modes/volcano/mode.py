@@ -1,0 +1,48 @@
+"""Volcano as a scheduling mode."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from vkgateway.arbiter.snapshot import Gang, Pod, Pool, Quota
+from vkgateway.model.api import Pool as PoolSpec
+from vkgateway.model.objects import Object
+from vkgateway.model.scheduling import SchedulerMarks
+from vkgateway.modes.mode import Request
+from vkgateway.modes.volcano.names import GROUP_ANNOTATION, priority_class_name
+from vkgateway.modes.volcano.pod_groups import pod_group, pod_group_digest
+from vkgateway.modes.volcano.priorities import volcano_priority
+from vkgateway.modes.volcano.queues import pool_objects
+
+
+class VolcanoMode:
+    """Implementation of `SchedulingMode`."""
+
+    max_pod_sets = sys.maxsize
+    retry_seconds = 10.0
+
+    def marks(self, request: Request, _pod: Pod) -> SchedulerMarks:
+        """See `SchedulingMode`. Volcano gives no notice, and pods end within the grace that they were created with."""
+        return SchedulerMarks(
+            scheduler_name=request.spec.scheduling.scheduler_name or "volcano",
+            priority_class=priority_class_name(volcano_priority(request.gang, is_surplus=request.is_surplus)),
+            annotations={GROUP_ANNOTATION: request.name},
+            grace=int(request.gang.grace),
+        )
+
+    def attempt_object(self, request: Request) -> Object:
+        """See `SchedulingMode`."""
+        return pod_group(request)
+
+    def digest(self, request: Request) -> str:
+        """See `SchedulingMode`."""
+        return pod_group_digest(request)
+
+    def levels(self, _pool: Pool, _spec: PoolSpec) -> tuple[str, ...]:
+        """See `SchedulingMode`. Volcano does not preempt for gangs with a network topology."""
+        return ()
+
+    def pool_objects(self, pool: Pool, spec: PoolSpec, quotas: Sequence[Quota], gangs: Sequence[Gang]) -> list[Object]:
+        """See `SchedulingMode`."""
+        return pool_objects(pool, spec, quotas, gangs)

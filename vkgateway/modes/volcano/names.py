@@ -1,0 +1,17 @@
+"""Volcano's API, and the names of the objects that the gateway creates there."""
+
+from __future__ import annotations
+
+from typing import Final
+
+API_VERSION: Final = "scheduling.volcano.sh/v1beta1"
+GROUP_ANNOTATION: Final = "scheduling.k8s.io/group-name"
+"""On compute pods: their PodGroup, in the same namespace."""
+PODS_ANNOTATION: Final = "vkgateway.io/pods"
+"""On PodGroups: the number of pods by pod set, as JSON."""
+ROOT_QUEUE: Final = "root"
+
+
+def priority_class_name(value: int) -> str:
+    """Return the name of the priority class with a value."""
+    return f"vkgateway-volcano-{value}"
