@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.unit.arbiter.simulated_cluster import reports_by_gang
-from tests.unit.modes.world import World
+from tests.unit.modes.world import SingleEvictions, World
 from vkgateway.arbiter.decisions import PendingReason
-from vkgateway.arbiter.snapshot import PodState
-from vkgateway.modes.attempt import Breach
-from vkgateway.modes.kueue.mode import KueueMode
-
-
-class SingleEvictions(KueueMode):
-    """A scheduler that evicts single pods, and to which a gang returns after a while."""
-
-    retry_seconds = 10.0
 
 
 @pytest.fixture
@@ -27,12 +16,7 @@ def world() -> World:
 
 def evict_one(world: World, name: str) -> None:
     """Let the scheduler delete the first pod of a running gang."""
-    attempt, gang = world.attempt_of(name), world.gang(name)
-    assert attempt is not None
-    first, *rest = gang.pods
-    ending = replace(first, state=PodState.ENDING, deadline=world.now + 3)
-    world.gangs[name] = replace(gang, pods=(ending, *rest))
-    world.breaches[gang.id] = Breach(attempt.uid, world.now)
+    world.evict_pod(world.gang(name).pods[0].uid)
 
 
 def test_rest_of_a_broken_gang_is_evicted_at_once(world: World) -> None:
@@ -59,7 +43,7 @@ def test_pods_that_ended_otherwise_do_not_break_a_gang(world: World) -> None:
     world.add("train", "b", [8, 8, 8])
     world.settle()
     evict_one(world, "train")
-    world.breaches.clear()
+    world.preempted.clear()
     assert not world.plan().decisions.evicts
 
 
@@ -86,6 +70,7 @@ def test_next_attempt_of_a_broken_gang_is_not_broken(world: World) -> None:
     world.add("low", "b", [8, 8])
     world.settle()
     evict_one(world, "low")
+    world.plan()
     attempt = world.attempt_of("low")
     assert attempt is not None
     world.change(attempt.name, uid="later")

@@ -15,11 +15,20 @@ from vkgateway.model.api import PoolScheduling
 from vkgateway.model.objects import Object
 from vkgateway.modes.attempt import Attempt, AttemptState, Breach, Wait
 from vkgateway.modes.attempts import plan_attempts
+from vkgateway.modes.breaches import update_breaches
 from vkgateway.modes.kueue.mode import KueueMode
 from vkgateway.modes.mode import ModeInput, ModeResult, SchedulingMode
 from vkgateway.modes.names import attempt_name
 
 MODE = KueueMode()
+
+
+class SingleEvictions(KueueMode):
+    """A scheduler that evicts single pods, and to which a gang returns after a while."""
+
+    retry_seconds = 10.0
+
+
 SPEC = PoolSpec(name=KEY[1], scheduling=PoolScheduling(mode="kueue"))
 WAIT = Wait(PendingReason.ROOM, "no room")
 
@@ -46,6 +55,8 @@ class World:
     """Nodes that are not usable."""
     mode: SchedulingMode = field(default_factory=KueueMode)
     breaches: dict[str, Breach] = field(default_factory=dict)
+    preempted: set[str] = field(default_factory=set)
+    """Gangs of which the scheduler evicted single pods since the last cycle."""
 
     def add(self, name: str, tenant: str, gpus: list[int], **fields: Any) -> Gang:
         """Add a waiting gang, whose pods request GPUs."""
@@ -70,6 +81,8 @@ class World:
         nodes = (replace(node, usable=node.name not in self.down) for node in make_nodes(self.nodes))
         pool = Pool(key=KEY, nodes=tuple(nodes), governed=(GPU,))
         gangs = tuple(gang for gang in self.gangs.values() if gang.pods)
+        self.breaches = update_breaches(self.breaches, gangs, self.attempts, preempted=self.preempted, now=self.now)
+        self.preempted = set()
         return ModeInput(
             snapshot=Snapshot(pools=(pool,), quotas=self.quotas, gangs=gangs),
             specs={KEY: SPEC},
@@ -187,6 +200,17 @@ class World:
                     free[node] -= count * gpus_of(self.asked[attempt.name], pod_set)
         return {node: left for node, left in free.items() if node not in self.down}
 
+    def evict_pod(self, uid: str) -> None:
+        """Let the scheduler delete a running pod, as one that evicts single pods does."""
+        for name, gang in self.gangs.items():
+            for pod in gang.pods:
+                if pod.uid == uid and pod.state is PodState.PLACED:
+                    ending = replace(pod, state=PodState.ENDING, deadline=self.now + 3.0)
+                    pods = tuple(ending if each.uid == uid else each for each in gang.pods)
+                    self.gangs[name] = replace(gang, pods=pods)
+                    self.preempted.add(gang.id)
+                    return
+
     def _find_slots(self, document: Object) -> Mapping[str, Mapping[str, int]] | None:
         free = self._free_gpus()
         slots: dict[str, dict[str, int]] = {}
@@ -205,6 +229,10 @@ class World:
         """Delete the pods whose deadline has passed; their controller does not replace them."""
         at = self.now if at is None else at
         self.remove(lambda pod: pod.state is PodState.NOTIFIED and pod.deadline <= at)
+
+    def end_evicted_pods(self) -> None:
+        """Delete the pods that the scheduler deleted and whose grace has passed."""
+        self.remove(lambda pod: pod.state is PodState.ENDING and pod.deadline <= self.now)
 
     def remove(self, matches: Any) -> None:
         """Remove pods."""

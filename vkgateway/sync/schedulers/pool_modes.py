@@ -17,10 +17,10 @@ from vkgateway.model.api import KUEUE, NATIVE, VOLCANO
 from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.modes.attempt import Attempt, Breach
 from vkgateway.modes.attempts import plan_attempts
+from vkgateway.modes.breaches import update_breaches
 from vkgateway.modes.guarantee import guarantee_losses
 from vkgateway.modes.kueue.mode import KueueMode
 from vkgateway.modes.mode import ModeInput, ModeResult, SchedulingMode
-from vkgateway.modes.names import attempt_name
 from vkgateway.modes.split import split_snapshot
 from vkgateway.modes.volcano.mode import VolcanoMode
 from vkgateway.sync.compute.link import ComputeLink
@@ -128,7 +128,9 @@ class PoolModes:
         self._clock = clock
         self._specs: dict[PoolKey, PoolSpec] = {}
         self._reconcilers: dict[SchedulerKey, tuple[ModeReconciler, asyncio.Task[None]]] = {}
-        self._breaches: dict[str, Breach] = {}
+        self._preempted: set[str] = set()
+        """Gangs of which schedulers evicted pods, and whose attempts were not known since."""
+        self._breaches: dict[SchedulerKey, dict[str, Breach]] = {}
         """By gang. After a restart, one is missing if its pods have ended before."""
 
     def is_foreign(self, pool: PoolKey) -> bool:
@@ -203,7 +205,7 @@ class PoolModes:
         if not self._specs:
             return None
         split = split_snapshot(snapshot, self._specs.keys())
-        preempted = self._tenants.take_preempted()
+        self._preempted |= self._tenants.take_preempted()
         inputs: dict[SchedulerKey, ModeInput] = {}
         holds: list[PendingReport] = []
         tenants, listed = self._tenants.known_names(), expected()
@@ -222,7 +224,7 @@ class PoolModes:
                 attempts=attempts,
                 known_tenants=tenants,
                 removed_tenants=_removed(named - tenants, names, reconciler.link),
-                breaches=self._update_breaches(part, attempts, preempted=preempted, now=now),
+                breaches=self._update_breaches(key, part, attempts, now=now),
                 now=now,
             )
         settled = tenants & {quota.tenant for quota in snapshot.quotas}
@@ -231,21 +233,13 @@ class PoolModes:
         return ModeCycle(split.native, inputs, unsettled, tuple(holds), losses)
 
     def _update_breaches(
-        self, part: Snapshot, attempts: Mapping[str, Attempt], *, preempted: frozenset[str], now: float
+        self, key: SchedulerKey, part: Snapshot, attempts: Mapping[str, Attempt], *, now: float
     ) -> Mapping[str, Breach]:
-        """Return the gangs of a scheduler that lost pods by its evictions, until their next attempts exist."""
-        found: dict[str, Breach] = {}
-        for gang in part.gangs:
-            breach = self._breaches.pop(gang.id, None)
-            attempt = attempts.get(attempt_name(gang.tenant, gang.id))
-            if gang.id in preempted:
-                breach = Breach(attempt.uid if attempt is not None else "", now)
-            if breach is None or (attempt is not None and attempt.uid != breach.attempt):
-                continue
-            has_pods = any(pod.state is not PodState.WAITING for pod in gang.pods)
-            found[gang.id] = Breach(breach.attempt, now) if has_pods else breach
-        self._breaches |= found
-        return found
+        breaches = self._breaches[key] = update_breaches(
+            self._breaches.get(key, {}), part.gangs, attempts, preempted=self._preempted, now=now
+        )
+        self._preempted.difference_update(gang.id for gang in part.gangs)
+        return breaches
 
     def _known_pools(self, foreign: Snapshot) -> dict[SchedulerKey, set[PoolKey]]:
         """Return the pools of each scheduler; those of unreachable clusters are missing."""
