@@ -21,6 +21,8 @@ from vkgateway.translate.conditions import PREEMPTED
 from vkgateway.translate.pending_message import render_message
 
 _OTHER_TENANT: Final = "another tenant's workload, which has precedence"
+_LOOKS_PER_SECOND: Final = 500.0
+"""Gangs per second whose pods are reconciled because only their queue position or expected start changed."""
 _BY_SCHEDULER: Final = "is evicted by the scheduler of its pool"
 PENDING: Final = Admission(AdmissionState.PENDING)
 
@@ -38,18 +40,25 @@ class AdmissionReasons:
         """By gang."""
 
     def set_pending_reasons(self, reports: Iterable[PendingReport], *, pools: Mapping[str, PoolKey | None]) -> None:
-        """Replace the pending reasons of all gangs, and enqueue the pods whose reason changed."""
+        """Replace the pending reasons of all gangs, and enqueue the pods whose reason changed.
+
+        Each cycle can change the queue positions of all gangs. So with many gangs, such changes are enqueued later.
+        """
         now = self._scope.clock.time()
         old = self.pending_messages
         self.pending_messages = {
             report.gang: _pending_message(self._with_pod_names(report), pools.get(report.gang), now)
             for report in reports
         }
+        later = len(self.pending_messages) / _LOOKS_PER_SECOND
         for gang, pending in self.pending_messages.items():
-            if old.get(gang) != pending:
-                for member in self._gangs.members_of(gang):
-                    if member.governed and member.uid not in self._store.verdicts:
-                        self._scope.enqueue_pod(member.key)
+            known = old.get(gang)
+            if known == pending:
+                continue
+            is_new = known is None or (known.code, known.reason) != (pending.code, pending.reason)
+            for member in self._gangs.members_of(gang):
+                if member.governed and member.uid not in self._store.verdicts:
+                    self._scope.enqueue_pod(member.key, 0.0 if is_new else later)
 
     def pending_message(self, member: GangMember) -> PendingMessage | None:
         """Return why a member waits."""

@@ -16,6 +16,9 @@ _MAX_WAIT: Final = 10.0
 """Seconds after which a growing gang is reported nevertheless."""
 _WRITE_INTERVAL: Final = 30.0
 """Minimum seconds between two writes to one waiting pod."""
+_UPDATES_PER_SECOND: Final = 1.0
+"""Writes per second to all waiting pods of a tenant, if only queue positions or expected starts changed. A start moves
+every pod behind it, so hundreds of waiting pods would keep the tenant's API server busy."""
 _ROUND_SECONDS: Final = 5.0
 """Seconds for which a round is open."""
 
@@ -84,14 +87,13 @@ class PendingReporter:
                 return self._report_now(pod_report, gang_report, gang_report.last_status, message, now)
         if _report_text(pod_report.last_status) == _report_text(message):
             return ReportAction()
-        due = max(
-            pod_report.since + _PATIENCE, pod_report.last_write + _WRITE_INTERVAL if pod_report.last_write else 0.0
-        )
+        interval = self._write_interval(pod_report, message)
+        due = max(pod_report.since + _PATIENCE, pod_report.last_write + interval if pod_report.last_write else 0.0)
         due = max(
             due,
             min(gang_report.newest + _PATIENCE, gang_report.first_seen + _MAX_WAIT)
             if gang_report.last_status is None
-            else gang_report.last_write + _WRITE_INTERVAL,
+            else gang_report.last_write + interval,
         )
         if due > now:
             patience_left = pod_report.since + _PATIENCE - now
@@ -131,6 +133,13 @@ class PendingReporter:
             gang_report.pods.add(uid)
             gang_report.newest, gang_report.last_write = now, max(gang_report.last_write, pod_report.last_write)
         return pod_report, gang_report
+
+    def _write_interval(self, pod_report: _PodReport, message: PendingMessage) -> float:
+        """Return the seconds between two writes to a pod: more with many waiting pods, unless its reason changed."""
+        last = pod_report.last_status
+        if last is None or (last.code, last.reason) != (message.code, message.reason):
+            return _WRITE_INTERVAL
+        return max(_WRITE_INTERVAL, len(self._pod_reports) / _UPDATES_PER_SECOND)
 
     @staticmethod
     def _joins_round(pod_report: _PodReport, gang_report: _GangReport, message: PendingMessage, now: float) -> bool:

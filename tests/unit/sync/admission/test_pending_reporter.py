@@ -48,6 +48,19 @@ def test_single_pod_is_reported_after_a_moment_and_every_half_minute() -> None:
     assert gang.news == ["WaitingForRoom"]
 
 
+def test_positions_of_many_waiting_pods_change_less_often() -> None:
+    reporter = PendingReporter()
+    for number in range(90):
+        for second in (100, 101):
+            reporter.plan_report(f"p{number}", f"default/pod/p{number}", ROOM, now=second)
+    moved, other = PendingMessage("WaitingForRoom", ROOM.reason, "place 2"), pending_report("WaitingForQuota")
+    assert reporter.plan_report("p0", "default/pod/p0", moved, now=140).requeue_after == 51
+    assert reporter.plan_report("p0", "default/pod/p0", moved, now=191).report_now == moved
+    assert reporter.plan_report("p1", "default/pod/p1", other, now=131).report_now == other, (
+        "a new reason is not delayed"
+    )
+
+
 def test_growing_gang_is_reported_once_complete() -> None:
     gang = ReportedGang()
     assert gang.due_report("a", MEMBERS, 100) == 1

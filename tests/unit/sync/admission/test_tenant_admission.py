@@ -208,6 +208,16 @@ def test_new_reports_replace_old_ones_and_only_changes_are_enqueued() -> None:
     assert harness.admission.reasons.pending_message(make_member("u1")) is None
 
 
+def test_changes_of_positions_are_enqueued_later_with_many_gangs() -> None:
+    harness = Harness()
+    others = [pending_report(f"other-{number}") for number in range(999)]
+    harness.admission.reasons.set_pending_reasons([pending_report("u1", place=1), *others], pools={GANG: POOL})
+    harness.pods.requests.added.clear()
+    harness.admission.reasons.set_pending_reasons([pending_report("u1", place=2), *others], pools={GANG: POOL})
+    harness.admission.reasons.set_pending_reasons([pending_report("u1", message="another")], pools={GANG: POOL})
+    assert [delay for _, delay in harness.pods.requests.added] == [2.0, 0.0]
+
+
 def test_only_waiting_members_of_a_partly_running_gang_are_enqueued() -> None:
     harness = Harness(waits=False)
     group = f"{TENANT}/default/gang/train"
