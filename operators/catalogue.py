@@ -1,11 +1,11 @@
-"""Kits of the pages of docs/operators: images and manifests."""
+"""Kits of the pages of docs/operators, and of schedulers for compute clusters: images and manifests."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
 
-from operators.programs import METRICS_SERVER, TRAINING_OPERATOR, VOLCANO, mpi_operator
+from operators.programs import KUEUE, METRICS_SERVER, TRAINING_OPERATOR, VOLCANO, mpi_operator
 from operators.published import PublishedPrograms
 from operators.recipes import LIBRARIES, Compiled, File, Kit, Recipe, Root
 
@@ -170,9 +170,16 @@ KITS: Final[Mapping[str, Kit]] = {
     "volcano": Kit(
         images=(
             _operator_image(VOLCANO, "vc-controller-manager", "vc-controller-manager", name="vc-controller-manager"),
+            _operator_image(VOLCANO, "vc-scheduler", "vc-scheduler", name="vc-scheduler"),
             PYTHON,
         ),
-        manifests={name: (VOLCANO, name) for name in ("crds", "crds-jobflow")},
+        manifests={name: (VOLCANO, name) for name in ("chart", "crds", "crds-jobflow")},
+        usage="For a tenant, see docs/operators/volcano.md. For a compute cluster, load the images, install the chart.",
+    ),
+    "kueue": Kit(
+        images=(_operator_image(KUEUE, "kueue", "manager"),),
+        manifests={"chart": (KUEUE, "chart")},
+        usage="Load the image and install the chart, as in docs/how-to/let-kueue-schedule-a-pool.md.",
     ),
     "spark": Kit(images=(SPARK,)),
     "metrics-server": Kit(

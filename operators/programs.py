@@ -26,6 +26,7 @@ VOLCANO: Final = PublishedPrograms(
         # Its controllers start only if these kinds are served, too.
         "config/crd/jobflow/bases": "crds-jobflow",
         "installer/helm/chart/volcano/config/volcano-scheduler.conf": "scheduler.conf",
+        "installer/helm/chart/volcano": "chart",
     },
 )
 
@@ -41,7 +42,7 @@ KUEUE: Final = PublishedPrograms(
         seconds=240,
     ),
     "0.17.0",
-    {"config/components/crd/bases": "crds"},
+    {"config/components/crd/bases": "crds", "charts/kueue": "chart"},
 )
 
 

@@ -99,3 +99,5 @@ class Kit:
     images: tuple[Recipe, ...]
     manifests: Mapping[str, tuple[PublishedPrograms, str]] = field(default_factory=dict)
     """Names of files or folders next to the images, and the manifests of a program."""
+    usage: str = ""
+    """What to do with the files, in one sentence; empty: the page of the kit says it."""

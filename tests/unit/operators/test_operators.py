@@ -123,3 +123,24 @@ def test_pages_name_the_built_images() -> None:
         named = {word.rstrip("`.,;") for word in page.read_text().split() if word.startswith("vkgateway.local/")}
         named = {name.split("`")[0] for name in named if ":" in name}
         assert named <= {*RECIPES, images.BUSYBOX_IMAGE}, page.name
+
+
+@pytest.mark.parametrize("name", ["kueue", "volcano"])
+def test_kit_of_a_scheduler_has_its_chart_and_says_how_to_use_it(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kit = KITS[name]
+    assert "chart" in kit.manifests
+    built: list[Kit] = []
+
+    async def build_kit(kit: Kit, _folder: Path, **_: object) -> None:
+        built.append(kit)
+
+    monkeypatch.setattr("operators.__main__.build_kit", build_kit)
+    assert main([name]) == 0
+    assert built == [kit]
+    told = capsys.readouterr().err
+    assert f"operator {name}: {ROOT}/.operators/{name}" in told
+    (page,) = (word.rstrip(".") for word in kit.usage.split() if word.startswith("docs/"))
+    assert page in told
+    assert f"make operator-{name}" in (ROOT / page.rstrip(",")).read_text()
