@@ -19,6 +19,7 @@ from bench import (
     light,
     memory,
     onboard,
+    queue,
     reclaim,
     restart,
     streams,
@@ -30,6 +31,8 @@ from bench.failures import first_failure
 from bench.measurement import start_measurement
 from bench.options import parse_sizes, platform_options, run_to_exit
 from bench.platform import GPU_NODES, start_platform
+from bench.queueload import COHORTS
+from bench.queueload import LARGEST as LARGEST_LOAD
 from bench.session import Session
 from bench.settings import LARGEST, Settings, hollow_nodes
 from vkgateway.cli.progress import Progress
@@ -53,17 +56,18 @@ BENCHMARKS: dict[str, ModuleType] = {
     "memory": memory,
     "growth": growth,
     "failover": failover,
+    "queue": queue,
 }
 """Benchmarks in the order of `all`.
 
 The first four need no platform, and streams has a separate one. The next three delete their few tenants, those of
-onboard remain. cost reports the bursts before it. growth, idle and failover are not part of `all`,
-because they take long.
+onboard remain. cost reports the bursts before it. growth, idle, failover and queue are not part of
+`all`, because they take long.
 """
 
 _ALONE = frozenset({"translate", "decide", "trace", "idle"})
 """Benchmarks that need no platform."""
-_NOT_IN_ALL = frozenset({"growth", "idle", "failover"})
+_NOT_IN_ALL = frozenset({"growth", "idle", "failover", "queue"})
 _REAL = frozenset({"streams"})
 """Benchmarks that need a real node. Their platform is separate, because a real node would use cores of the others."""
 
@@ -101,6 +105,16 @@ _REAL = frozenset({"streams"})
     default=2.5,
     show_default=True,
     help="GiB of memory that growth leaves free.",
+)
+@click.option(
+    "--workloads",
+    type=click.IntRange(15, LARGEST_LOAD),
+    default=LARGEST_LOAD,
+    show_default=True,
+    help="Workloads of queue.",
+)
+@click.option(
+    "--cohorts", type=click.IntRange(1, COHORTS), default=COHORTS, show_default=True, help="Cohorts of queue."
 )
 @platform_options
 def main(names: tuple[str, ...], **options: object) -> None:

@@ -105,7 +105,7 @@ class JobRun:
             namespace = names.compute_namespace(place.name, place.namespace)
         async with asyncio.TaskGroup() as group:
             for key in keys:
-                group.create_task(_complete_pod(self._venue.platform.compute, namespace, key[1]))
+                group.create_task(complete_pod(self._venue.platform.compute, namespace, key[1]))
         await self._wait_all(self._tenant_timeline, "ended", keys)
 
     async def _wait_all(self, timeline: Timeline, what: _Awaited, keys: Sequence[Key]) -> bool:
@@ -138,7 +138,7 @@ def _last_mark(timeline: Timeline, what: _Awaited, keys: Sequence[Key]) -> float
     return max(marks[key] for key in keys) if all(key in marks for key in keys) else None
 
 
-async def _complete_pod(compute: Client, namespace: str, pod: str) -> None:
+async def complete_pod(compute: Client, namespace: str, pod: str) -> None:
     """Set the pod's status to Succeeded, as its node would."""
     status = running_status(times.render_time(datetime.now(UTC)), ready=False) | {"phase": "Succeeded"}
     status["containerStatuses"][0]["state"]["terminated"] |= {"exitCode": 0, "reason": "Completed"}

@@ -19,7 +19,8 @@ LARGEST: Final = 10_000
 class Settings:
     """Settings of one run. `pods` of None: each benchmark's own sizes.
 
-    `sizes` are the numbers of tenants of growth and idle, and `reserve_gib` the memory that it leaves free.
+    `sizes` are the numbers of tenants of growth and idle, and `reserve_gib` the memory that it leaves free. `workloads`
+    and `cohorts` are the size of queue.
     """
 
     pods: int | None = None
@@ -33,6 +34,8 @@ class Settings:
     turns: int = 3
     sizes: tuple[int, ...] = ()
     reserve_gib: float = 2.5
+    workloads: int = 15_000
+    cohorts: int = 5
 
     def pod_counts(self, *usual: int) -> tuple[int, ...]:
         """Return the numbers of pods: the requested one, or the usual ones."""

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import yaml
 
-from operators import published
+from operators import kueue, published
 from operators.programs import JOBSET, KUBERAY, KUEUE, VOLCANO
 from operators.published import PublishedPrograms
 from tests.e2e.cluster import Cluster, Document, eventually
@@ -67,33 +67,19 @@ def run_jobset(cluster: Cluster, folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def run_kueue(cluster: Cluster, folder: Path) -> Iterator[None]:
-    """Run Kueue's controller in a cluster, as released, without webhooks for Kueue's objects and for pods.
-
-    The controller issues its own certificate, and injects its authority into webhook configurations and definitions.
-    """
+    """Run Kueue's controller in a cluster, as released, without webhooks for Kueue's objects and for pods."""
     program = program_folder(KUEUE)
     webhooks, health = _free_port(), _free_port()
-    _install_kueue(cluster, program, webhooks=webhooks)
-    settings = {
-        "apiVersion": "config.kueue.x-k8s.io/v1beta2",
-        "kind": "Configuration",
-        "namespace": "kueue-system",
-        "leaderElection": {"leaderElect": False},
-        "internalCertManagement": {"enable": True},
-        "webhook": {"host": "127.0.0.1", "port": webhooks, "certDir": str(folder / "certificates")},
-        "metrics": {"bindAddress": "0"},
-        "health": {"healthProbeBindAddress": f"127.0.0.1:{health}"},
-        "integrations": {"frameworks": ["batch/job"]},
-    }
-    (folder / "settings.yaml").write_text(yaml.safe_dump(settings))
-    argv = [
-        str(program / "kueue"),
-        f"--config={folder / 'settings.yaml'}",
-        "--feature-gates=VisibilityOnDemand=false,SchedulingEquivalenceHashing=true",
-        "--zap-log-level=5",
-    ]
-    with _run_controller(argv, cluster, folder):
-        _mount_secret(cluster, "kueue-webhook-server-cert", "kueue-system", folder / "certificates")
+    for definition in kueue.read_definitions(program, webhooks=webhooks):
+        cluster.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(definition))
+    cluster.apply(*kueue.expected_objects())
+    eventually(lambda: cluster.try_kubectl("get", "clusterqueues").code == 0, what="clusterqueues served")
+    gates = ("SchedulingEquivalenceHashing=true",)
+    argv = kueue.prepare_controller(program, folder, webhooks=webhooks, health=health, gates=gates)
+    secret = ("secret", kueue.SECRET, "-n", kueue.NAMESPACE)
+    with _run_controller([*argv, "--zap-log-level=5"], cluster, folder):
+        eventually(lambda: cluster.get(*secret).get("data"), what="Kueue's certificate")
+        kueue.mount_certificate(folder, cluster.get(*secret)["data"])
         eventually(lambda: _is_listening(webhooks), what="Kueue runs")
         yield
 
@@ -137,45 +123,6 @@ def run_volcano(cluster: Cluster, folder: Path, *, configuration: Path = VOLCANO
             what="Volcano's default queue is open",
         )
         yield
-
-
-def _install_kueue(cluster: Cluster, program: Path, *, webhooks: int) -> None:
-    """Create Kueue's definitions and what its controller expects; `webhooks` is the port of its webhooks."""
-    for file in sorted((program / "crds").glob("*.yaml")):
-        definition = yaml.safe_load(file.read_text())
-        for version in definition["spec"]["versions"]:
-            version["served"] = version["name"] == "v1beta2" or len(definition["spec"]["versions"]) == 1
-        # Only requests for another version would need the conversion.
-        call = {"conversionReviewVersions": ["v1"], "clientConfig": {"url": f"https://127.0.0.1:{webhooks}/convert"}}
-        definition["spec"]["conversion"] = {"strategy": "Webhook", "webhook": call}
-        cluster.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(definition))
-    cluster.apply(
-        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kueue-system"}},
-        {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "metadata": {"name": "kueue-webhook-server-cert", "namespace": "kueue-system"},
-        },
-        *(
-            {
-                "apiVersion": "admissionregistration.k8s.io/v1",
-                "kind": f"{kind}WebhookConfiguration",
-                "metadata": {"name": f"kueue-{kind.lower()}-webhook-configuration"},
-                "webhooks": [],
-            }
-            for kind in ("Mutating", "Validating")
-        ),
-    )
-    eventually(lambda: cluster.try_kubectl("get", "clusterqueues").code == 0, what="clusterqueues served")
-
-
-def _mount_secret(cluster: Cluster, name: str, namespace: str, folder: Path) -> None:
-    """Write the content of a Secret to a folder, as a kubelet does for a volume."""
-    read = ("secret", name, "-n", namespace)
-    eventually(lambda: cluster.get(*read).get("data"), what=f"content of Secret {name}")
-    folder.mkdir()
-    for key, value in cluster.get(*read)["data"].items():
-        (folder / key).write_bytes(base64.b64decode(value))
 
 
 def _install(cluster: Cluster, crds: Path, plural: str) -> None:

@@ -44,10 +44,11 @@ def hollow_nodes(counts: Mapping[str, int], *, version: str) -> Iterator[dict[st
     for pool, count in counts.items():
         machine = MACHINES[pool]
         for index in range(count):
-            yield _hollow_node(pool, index=index, count=count, machine=machine, version=version)
+            yield make_node(pool, index=index, count=count, machine=machine, version=version)
 
 
-def _hollow_node(pool: str, *, index: int, count: int, machine: HollowMachine, version: str) -> dict[str, Any]:
+def make_node(pool: str, *, index: int, count: int, machine: HollowMachine, version: str) -> dict[str, Any]:
+    """Return the Node object number `index` of the `count` nodes of a pool."""
     name = f"{pool}-{index}"
     domain = index * machine.domains // count
     key, value = MANAGED_ANNOTATION

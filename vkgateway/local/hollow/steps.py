@@ -60,7 +60,7 @@ class HollowNodeSteps:
 
         async def apply(node: dict[str, Any]) -> None:
             async with bounded:
-                await _apply_node(api, node)
+                await apply_node(api, node)
 
         kwok_spec = kwok.prepare_process(self._paths, port=self._port, program=kwok_program)
         kubelet_spec = hollow_kubelet.process_spec(self._paths, port=self._port)
@@ -71,7 +71,7 @@ class HollowNodeSteps:
                 group.create_task(self._supervisor.ensure_process(spec))
 
 
-async def _apply_node(api: Client, node: dict[str, Any]) -> None:
+async def apply_node(api: Client, node: dict[str, Any]) -> None:
     """Apply a node, and its capacity in the status subresource."""
     name = node["metadata"]["name"]
     bare = {key: value for key, value in node.items() if key != "status"}
