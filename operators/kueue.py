@@ -53,12 +53,20 @@ def expected_objects() -> list[dict[str, Any]]:
 
 
 def prepare_controller(
-    program: Path, folder: Path, *, webhooks: int, health: int, rate: int | None = None, gates: Sequence[str] = ()
+    program: Path,
+    folder: Path,
+    *,
+    webhooks: int,
+    health: int,
+    rate: int | None = None,
+    gates: Sequence[str] = (),
+    ready_seconds: int | None = None,
 ) -> tuple[str, ...]:
     """Write the configuration to `folder`, and return the command line. The kubeconfig is the variable KUBECONFIG.
 
     `webhooks` and `health` are ports. `rate` is the limit of the controller's requests per second, with twice as many
-    at once; None: Kueue's default. `gates` are feature gates that differ from Kueue's defaults.
+    at once; None: Kueue's default. `gates` are feature gates that differ from Kueue's defaults. After `ready_seconds`,
+    Kueue evicts gangs whose pods are not all ready; None: never.
     """
     settings: dict[str, Any] = {
         "apiVersion": f"config.kueue.x-k8s.io/{API_VERSION}",
@@ -73,6 +81,8 @@ def prepare_controller(
     }
     if rate is not None:
         settings["clientConnection"] = {"qps": rate, "burst": 2 * rate}
+    if ready_seconds is not None:
+        settings["waitForPodsReady"] = {"timeout": f"{ready_seconds}s"}
     (folder / "settings.yaml").write_text(yaml.safe_dump(settings))
     changed = ",".join(("VisibilityOnDemand=false", *gates))
     return (str(program / "kueue"), f"--config={folder / 'settings.yaml'}", f"--feature-gates={changed}")

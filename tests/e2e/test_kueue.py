@@ -29,7 +29,9 @@ from tests.e2e.foreign_pool import (
     write_pools,
 )
 from tests.e2e.test_arbiter import (
+    GANG,
     LOW,
+    RUN_SECONDS,
     consistently,
     count_pods,
     delete_workloads,
@@ -44,6 +46,8 @@ from vkgateway.translate.conditions import PREEMPTED
 
 KILLS = int(os.environ.get("VKGATEWAY_KILLS", "3"))
 """How often a test kills the gateway."""
+SOAK = float(os.environ.get("VKGATEWAY_SOAK_SECONDS", "20"))
+"""Seconds for which a test creates gangs."""
 ANSWER = 20
 """Seconds for everything else on a busy machine: Kueue's answers, the scheduler of the tenant, the hollow nodes."""
 
@@ -248,6 +252,34 @@ def test_gateway_that_is_killed_again_and_again_leaves_nothing(
         tenant.kubectl("delete", "jobs,pods", "--all", "--grace-period=1", "--wait=false")
     eventually(lambda: not list_objects(platform, "workloads"), seconds=90, what="no Workload left")
     eventually(lambda: not used_nodes(platform), seconds=60, what="no pod left")
+
+
+def test_singles_and_gangs_come_and_go(owner: Cluster, guest: Cluster, platform: Platform) -> None:
+    """Kueue evicts no gang twice for the same one, and none that runs because it was not reported as ready."""
+    random, evictions = Random(1), dict[str, tuple[str, str, str]]()
+    until, number = time.monotonic() + SOAK, 0
+    while time.monotonic() < until or list_objects(platform, "workloads"):
+        if time.monotonic() < until:
+            marks = {GANG: "job", RUN_SECONDS: str(random.randint(2, 8))}
+            count, gpus = random.choice((1, 1, 1, 2, 3, 4)), random.choice((1, 2, 4, 8))
+            spec = random.choice(({}, LOW))
+            cluster = random.choice((owner, guest))
+            cluster.apply(gpu_job(f"soak{number}", gpus, parallelism=count, marks=marks, **spec))
+            number += 1
+        for workload in list_objects(platform, "workloads"):
+            evicted, preempted = find_condition(workload, "Evicted"), find_condition(workload, "Preempted")
+            if evicted.get("status") == "True":
+                gang = workload["metadata"]["annotations"]["vkgateway.io/gang-id"]
+                preemptor = preempted.get("message", "").partition("UID: ")[2].partition(",")[0]
+                evictions[workload["metadata"]["uid"]] = gang, preemptor, evicted["reason"]
+        assert all(amount <= 8 for amount in gpus_by_node(platform).values())
+        assert time.monotonic() < until + 300, "gangs are left"
+        time.sleep(random.uniform(0, 1.5))
+    assert len(set(evictions.values())) == len(evictions)
+    assert {reason for _, _, reason in evictions.values()} <= {"Preempted"}
+    for cluster in (owner, guest):
+        jobs = cluster.get("jobs")["items"]
+        assert all(find_condition(job, "Complete").get("status") == "True" for job in jobs)
 
 
 def kill_gateway(platform: Platform) -> bool:

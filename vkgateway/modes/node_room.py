@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 
 from vkgateway.arbiter.snapshot import Pod, PoolKey, Snapshot
 from vkgateway.model.requests import MilliResources
@@ -18,19 +19,25 @@ class NodeRoom:
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
         self._governed = {pool.key: pool.governed for pool in snapshot.pools}
-        self._free: dict[_NodeKey, MilliResources] = {
+        self._usable = {(pool.key, node.name) for pool in snapshot.pools for node in pool.nodes if node.usable}
+
+    @cached_property
+    def _free(self) -> dict[_NodeKey, MilliResources]:
+        """Free devices, computed when the first gang of a cycle starts."""
+        free: dict[_NodeKey, MilliResources] = {
             (pool.key, node.name): {
                 name: node.allocatable.get(name, 0) - node.used.get(name, 0) for name in pool.governed
             }
-            for pool in snapshot.pools
+            for pool in self._snapshot.pools
             for node in pool.nodes
         }
-        self._usable = {(pool.key, node.name) for pool in snapshot.pools for node in pool.nodes if node.usable}
-        for gang in snapshot.gangs:
+        for gang in self._snapshot.gangs:
             for pod in gang.pods:
                 if pod.pool is not None and pod.node:
-                    self._take((pod.pool, pod.node), pod)
+                    self._take(free.get((pod.pool, pod.node)), pod.pool, pod)
+        return free
 
     def is_usable(self, pool: PoolKey, node: str) -> bool:
         """Return whether pods can start on a node; an empty name means any node."""
@@ -52,12 +59,11 @@ class NodeRoom:
     def start(self, pool: PoolKey, pods: Iterable[Pod], nodes: Mapping[str, str]) -> None:
         """Count pods that start."""
         for pod in pods:
-            self._take((pool, nodes[pod.uid]), pod)
+            self._take(self._free.get((pool, nodes[pod.uid])), pool, pod)
 
-    def _take(self, key: _NodeKey, pod: Pod) -> None:
-        free = self._free.get(key)
+    def _take(self, free: MilliResources | None, pool: PoolKey, pod: Pod) -> None:
         if free is not None:
-            for name, amount in self._devices(key[0], pod):
+            for name, amount in self._devices(pool, pod):
                 free[name] -= amount
 
     def _devices(self, pool: PoolKey, pod: Pod) -> list[tuple[str, int]]:
