@@ -42,6 +42,7 @@ UNKNOWN = Wait(PendingReason.ROOM, "the scheduler of the pool has not considered
 ENDING_PODS = Wait(PendingReason.ROOM, "waits until its earlier pods have terminated")
 FULL_NODES = Wait(PendingReason.EVICTION, "starts when earlier pods on its nodes have terminated")
 RETRY = Wait(PendingReason.ROOM, "its pods were evicted; it is passed to the scheduler of the pool again in a moment")
+UNUSABLE_NODES = Wait(PendingReason.ROOM, "the scheduler of the pool assigned nodes that do not exist in the pool")
 NEXT_ATTEMPT = Wait(
     PendingReason.ROOM, "is passed to the scheduler of the pool again when its last attempt is released"
 )
@@ -176,8 +177,8 @@ class _Planner:
         if not part.placed and not starts:
             self._hold_part(part, ENDING_PODS)
             return False
-        if not all(self._room.is_usable(part.request.gang.pools[0], node) for node in nodes.values()):
-            return self._leave_nodes(part, attempt)
+        if unusable := self._room.unusable_nodes(part.request.gang.pools[0], nodes.values()):
+            return self._leave_nodes(part, attempt, unusable)
         if nodes:
             gang = part.request.gang
             pods = [pod for pod in part.waiting if pod.uid in nodes]
@@ -196,11 +197,14 @@ class _Planner:
             self._plan.started.append(Started(attempt, tuple(pod.uid for pod in part.placed)))
         return True
 
-    def _leave_nodes(self, part: AttemptPods, attempt: Attempt) -> bool:
-        """Start pods on other nodes than those that were assigned and cannot be used now.
+    def _leave_nodes(self, part: AttemptPods, attempt: Attempt, nodes: Iterable[str]) -> bool:
+        """Ask for other nodes than those that were assigned and cannot be used now.
 
-        The scheduler does not move the slots of a node that was cordoned.
+        The scheduler moves the slots of nodes that were deleted, but not of those that were cordoned.
         """
+        if not any(self._room.is_known(part.request.gang.pools[0], node) for node in nodes):
+            self._hold_part(part, UNUSABLE_NODES)
+            return bool(part.placed)
         if not part.holding:
             self._release(part, attempt)
             return False

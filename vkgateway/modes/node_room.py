@@ -39,9 +39,13 @@ class NodeRoom:
                     self._take(free.get((pod.pool, pod.node)), pod.pool, pod)
         return free
 
-    def is_usable(self, pool: PoolKey, node: str) -> bool:
-        """Return whether pods can start on a node; an empty name means any node."""
-        return not node or (pool, node) in self._usable
+    def unusable_nodes(self, pool: PoolKey, nodes: Iterable[str]) -> set[str]:
+        """Return the nodes on which no pod can start now; an empty name means any node."""
+        return {node for node in nodes if node and (pool, node) not in self._usable}
+
+    def is_known(self, pool: PoolKey, node: str) -> bool:
+        """Return whether a node exists in a pool."""
+        return (pool, node) in self._free
 
     def full_nodes(self, pool: PoolKey, pods: Iterable[Pod], nodes: Mapping[str, str]) -> set[str]:
         """Return the nodes that have too few free devices for the pods that would start there, by UID."""

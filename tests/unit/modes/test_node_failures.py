@@ -106,6 +106,21 @@ def test_gang_that_was_admitted_to_a_node_before_its_cordon_asks_again() -> None
     assert [pod.node for pod in world.gang("train").pods] == ["n1"]
 
 
+def test_gang_waits_while_nodes_are_assigned_that_do_not_exist_in_the_pool() -> None:
+    """Asking again could lead to the same nodes."""
+    world = World()
+    gang = world.add("train", "a", [8])
+    world.cycle()
+    world.schedule()
+    attempt = world.attempt_of("train")
+    assert attempt is not None
+    world.change(attempt.name, slots={MODE.pod_set_name(gang.pods[0]): {"elsewhere": 1}})
+    result = world.cycle()
+    assert not result.releases
+    assert "do not exist" in reports_by_gang(result.decisions)[gang.id].message
+    assert world.states("train") == ["waiting"]
+
+
 def test_gang_does_not_wait_for_the_end_of_pods_on_a_failed_node(world: World) -> None:
     gang = world.gang("train")
     world.down.add("n0")
