@@ -75,9 +75,7 @@ def run_kueue(cluster: Cluster, folder: Path) -> Iterator[None]:
     cluster.apply(*kueue.expected_objects())
     eventually(lambda: cluster.try_kubectl("get", "clusterqueues").code == 0, what="clusterqueues served")
     gates = ("SchedulingEquivalenceHashing=true",)
-    argv = kueue.prepare_controller(
-        program, folder, webhooks=webhooks, health=health, gates=gates, ready_seconds=60
-    )
+    argv = kueue.prepare_controller(program, folder, webhooks=webhooks, health=health, gates=gates, ready_seconds=60)
     secret = ("secret", kueue.SECRET, "-n", kueue.NAMESPACE)
     with _run_controller([*argv, "--zap-log-level=5"], cluster, folder):
         eventually(lambda: cluster.get(*secret).get("data"), what="Kueue's certificate")

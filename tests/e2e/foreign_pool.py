@@ -43,11 +43,11 @@ def schedulers_condition(platform: Platform) -> Document:
 
 
 def list_objects(platform: Platform, kinds: str) -> list[Document]:
-    """Return the gateway's objects at the scheduler."""
+    """Return the gateway's objects at the scheduler; new ones have an empty status."""
     found: list[Document] = json.loads(
         platform.compute.kubectl("get", kinds, "-A", "-l", "vkgateway.io/scheduling-mode", "-o", "json")
     )["items"]
-    return found
+    return [{"status": {}, **each} for each in found]
 
 
 def gang_job(name: str, count: int, gpus: int, **spec: Any) -> Document:
