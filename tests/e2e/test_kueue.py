@@ -36,6 +36,7 @@ from tests.e2e.test_arbiter import (
     count_pods,
     delete_workloads,
     find_condition,
+    gpu_job,
     is_gated,
     list_pods,
     pending_reason,

@@ -114,7 +114,7 @@ def test_gang_waits_while_nodes_are_assigned_that_do_not_exist_in_the_pool() -> 
     world.schedule()
     attempt = world.attempt_of("train")
     assert attempt is not None
-    world.change(attempt.name, slots={MODE.pod_set_name(gang.pods[0]): {"elsewhere": 1}})
+    world.change(attempt.name, slots={pod_set_name(gang.pods[0]): {"elsewhere": 1}})
     result = world.cycle()
     assert not result.releases
     assert "do not exist" in reports_by_gang(result.decisions)[gang.id].message
