@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -18,10 +19,11 @@ from vkgateway.gateway.scheduler_checks.volcano import VolcanoState, read_volcan
 from vkgateway.kube.resources import CONFIG_MAPS, NAMESPACES
 from vkgateway.model.api import Pool, PoolScheduling
 from vkgateway.model.objects import Condition, Meta
+from vkgateway.model.times import parse_time
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.compute.tenant_owners import GatewayIdentity
-from vkgateway.sync.schedulers.kueue import CLUSTER_QUEUES, LOCAL_QUEUES
-from vkgateway.sync.schedulers.volcano import QUEUES
+from vkgateway.sync.schedulers.kueue import CLUSTER_QUEUES, LOCAL_QUEUES, WORKLOADS
+from vkgateway.sync.schedulers.volcano import POD_GROUPS, QUEUES
 
 POOL = Pool(name="a100", scheduling=PoolScheduling(mode="kueue"))
 NATIVE = Pool(name="v100")
@@ -96,6 +98,7 @@ async def test_state_is_read_from_the_cluster() -> None:
         assert await read_kueue(ComputeLink("local", client, GatewayIdentity("g1"))) == KueueState(is_served=False)
         server.register(CLUSTER_QUEUES)
         server.register(LOCAL_QUEUES)
+        server.register(WORKLOADS)
         labels = {"vkgateway.io/scheduling-mode": "kueue", "vkgateway.io/gateway": "g1"}
         server.store.create(CLUSTER_QUEUES, {"metadata": {"name": "a.a100", "labels": labels}, "spec": {}})
         server.store.create(CLUSTER_QUEUES, {"metadata": {"name": "theirs"}, "spec": {}})
@@ -148,11 +151,36 @@ def test_worst_scheduler_decides() -> None:
     assert verdict.reason == "SchedulerMissing"
 
 
+@pytest.mark.parametrize(
+    ("created", "status", "silent"),
+    [
+        ("2020-01-01T00:00:00Z", {}, True),
+        ("2020-01-01T00:00:00Z", {"phase": "Pending"}, False),
+        ("2020-01-01T00:00:00Z", {"conditions": [{"type": "Scheduled", "status": "False"}]}, False),
+        ("2100-01-01T00:00:00Z", {}, False),
+    ],
+)
+async def test_scheduler_that_looks_at_nothing_is_reported(created: str, status: dict[str, Any], silent: bool) -> None:
+    async with FakeApiServer(rights=Rights.of_compute()) as server, server.client() as client:
+        for kind in (QUEUES, POD_GROUPS):
+            server.register(kind)
+        labels = {"vkgateway.io/scheduling-mode": "volcano", "vkgateway.io/gateway": "g1"}
+        metadata = {"name": "a-1", "namespace": "a--default", "labels": labels}
+        server.store.now = lambda: parse_time(created)
+        server.store.create(POD_GROUPS, {"metadata": metadata, "status": status})
+        state = await read_volcano(ComputeLink("local", client, GatewayIdentity("g1")))
+        assert state.unanswered == ("a--default/a-1" if silent else "")
+        verdict = scheduler_verdict([VOLCANO], {"v100": "volcano"}, {"volcano": state})
+        assert verdict is not None
+        assert (verdict.reason == "SchedulerSilent") is silent
+
+
 async def test_state_of_volcano_is_read_from_the_cluster() -> None:
     async with FakeApiServer(rights=Rights.of_compute()) as server, server.client() as client:
         link = ComputeLink("local", client, GatewayIdentity("g1"))
         assert await read_volcano(link) == VolcanoState(is_served=False)
         server.register(QUEUES)
+        server.register(POD_GROUPS)
         labels = {"vkgateway.io/scheduling-mode": "volcano", "vkgateway.io/gateway": "g1", "vkgateway.io/pool": "v100"}
         server.store.create(QUEUES, {"metadata": {"name": "a.v100", "labels": labels}, "status": {"state": "Open"}})
         server.store.create(QUEUES, {"metadata": {"name": "theirs"}})

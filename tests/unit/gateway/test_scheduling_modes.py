@@ -89,6 +89,7 @@ async def test_missing_scheduler_is_reported_with_the_way_out(server: FakeApiSer
 async def test_scheduler_that_answers_is_reported(server: FakeApiServer, client: Client) -> None:
     server.register(CLUSTER_QUEUES)
     server.register(LOCAL_QUEUES)
+    server.register(WORKLOADS)
     metadata = {"name": "alpha.a100", "labels": {MODE_LABEL: "kueue", POOL_LABEL: "a100", GATEWAY_LABEL: "this"}}
     active = {"type": "Active", "status": "True"}
     server.store.create(CLUSTER_QUEUES, {"metadata": metadata, "status": {"conditions": [active]}})
@@ -101,6 +102,7 @@ async def test_scheduler_that_answers_is_reported(server: FakeApiServer, client:
 async def test_mode_changes_when_the_admitted_pods_have_ended(server: FakeApiServer, client: Client) -> None:
     server.register(CLUSTER_QUEUES)
     server.register(LOCAL_QUEUES)
+    server.register(WORKLOADS)
     add_compute_cluster(server)
     async with controller(server, client) as computes:
         await wait_until(lambda: mode_in_status(server) == "native")
@@ -120,6 +122,7 @@ async def test_mode_changes_when_the_admitted_pods_have_ended(server: FakeApiSer
 async def test_mode_in_effect_outlives_the_gateway(server: FakeApiServer, client: Client) -> None:
     server.register(CLUSTER_QUEUES)
     server.register(LOCAL_QUEUES)
+    server.register(WORKLOADS)
     add_compute_cluster(server)
     add_admitted_pod(server)
     async with controller(server, client):

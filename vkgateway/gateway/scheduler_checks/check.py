@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import Final, Protocol
+
+import msgspec
 
 from vkgateway.gateway.status import Verdict, false_verdict
+from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.model.api import Pool
+from vkgateway.model.objects import Condition, Meta
 from vkgateway.model.scheduling import queue_name
+from vkgateway.model.times import parse_seconds
 from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.schedulers.kinds import ModeKinds, View
 
+_LOOKED_AT: Final = 500
+"""Most attempts that one check reads."""
+_ANSWER_SECONDS: Final = 60.0
 TenantsIn = Callable[[str], Iterable[str]]
 """Returns the tenants that use a pool."""
 
@@ -26,6 +35,50 @@ class ReadState(Protocol):
 
     async def __call__(self, link: ComputeLink) -> SchedulerState:
         """Return the state. Raises ApiError if the cluster does not answer."""
+
+
+class _AttemptStatus(msgspec.Struct):
+    phase: str = ""
+    conditions: tuple[Condition, ...] = ()
+
+
+class _AttemptView(msgspec.Struct):
+    metadata: Meta
+    status: _AttemptStatus = msgspec.field(default_factory=_AttemptStatus)
+
+
+class _AttemptList(msgspec.Struct):
+    items: tuple[_AttemptView, ...] = ()
+
+
+_decode: Final = msgspec.json.Decoder(_AttemptList).decode
+
+
+async def find_unanswered(link: ComputeLink, kinds: ModeKinds[View], *, clock: Clock = SYSTEM_CLOCK) -> str:
+    """Return an attempt that the scheduler has not looked at for a minute, as `NAMESPACE/NAME`; empty: none.
+
+    Raises ApiError.
+    """
+    params = {"labelSelector": kinds.own_selector(link.gateway.value), "limit": str(_LOOKED_AT)}
+    items = _decode(await link.client.request("GET", kinds.attempts.path(), params=params)).items
+    latest = clock.time() - _ANSWER_SECONDS
+    return next(
+        (
+            "/".join(each.metadata.key)
+            for each in items
+            if not (each.status.phase or each.status.conditions)
+            and parse_seconds(each.metadata.creation_timestamp) < latest
+        ),
+        "",
+    )
+
+
+def unanswered_verdict(title: str, kind: str, name: str) -> Verdict:
+    """Return the verdict on a scheduler that has not looked at an attempt."""
+    return false_verdict(
+        "SchedulerSilent",
+        f"{title} has not looked at {kind} {name} for a minute; check that its controllers and scheduler run",
+    )
 
 
 def missing_verdict(title: str, api: str, pools: Iterable[Pool]) -> Verdict:

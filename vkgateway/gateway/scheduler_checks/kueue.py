@@ -8,7 +8,13 @@ from typing import Final
 
 import msgspec
 
-from vkgateway.gateway.scheduler_checks.check import TenantsIn, missing_queues, missing_verdict
+from vkgateway.gateway.scheduler_checks.check import (
+    TenantsIn,
+    find_unanswered,
+    missing_queues,
+    missing_verdict,
+    unanswered_verdict,
+)
 from vkgateway.gateway.status import Verdict, false_verdict, true_verdict
 from vkgateway.kube import errors
 from vkgateway.model.api import Pool
@@ -46,6 +52,8 @@ class KueueState:
     """The ClusterQueues of the gateway."""
     local_queues: frozenset[str] = frozenset()
     """Names of all LocalQueues in the gateway's namespace."""
+    unanswered: str = ""
+    """A Workload that Kueue has not looked at."""
 
     def verdict(self, pools: Sequence[Pool], tenants: TenantsIn) -> Verdict:
         """See `SchedulerState`."""
@@ -56,6 +64,8 @@ class KueueState:
             return false_verdict("QueuesMissing", f"{problem}; create them, or set manageQueues")
         if problems := list(_queue_problems(self.queues, {pool.name for pool in pools})):
             return false_verdict("QueuesInactive", "; ".join(problems))
+        if self.unanswered:
+            return unanswered_verdict("Kueue", "Workload", self.unanswered)
         return true_verdict("SchedulersReady", f"Kueue schedules {', '.join(pool.name for pool in pools)}")
 
 
@@ -67,7 +77,12 @@ async def read_kueue(link: ComputeLink) -> KueueState:
         local = _decode(await client.request("GET", LOCAL_QUEUES.path(SYSTEM_NAMESPACE))).items
     except errors.NotFound:
         return KueueState(is_served=False)
-    return KueueState(is_served=True, queues=queues, local_queues=frozenset(each.metadata.name for each in local))
+    return KueueState(
+        is_served=True,
+        queues=queues,
+        local_queues=frozenset(each.metadata.name for each in local),
+        unanswered=await find_unanswered(link, KUEUE_KINDS),
+    )
 
 
 def _queue_problems(queues: Iterable[QueueView], pools: set[str]) -> Iterator[str]:

@@ -8,7 +8,13 @@ from typing import Final
 
 import msgspec
 
-from vkgateway.gateway.scheduler_checks.check import TenantsIn, missing_queues, missing_verdict
+from vkgateway.gateway.scheduler_checks.check import (
+    TenantsIn,
+    find_unanswered,
+    missing_queues,
+    missing_verdict,
+    unanswered_verdict,
+)
 from vkgateway.gateway.status import Verdict, false_verdict, true_verdict
 from vkgateway.kube import errors
 from vkgateway.kube.resources import CONFIG_MAPS
@@ -19,7 +25,7 @@ from vkgateway.modes.names import MODE_LABEL
 from vkgateway.modes.volcano.configuration import configuration_problems
 from vkgateway.modes.volcano.names import API_VERSION
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.schedulers.volcano import QUEUES
+from vkgateway.sync.schedulers.volcano import QUEUES, VOLCANO_KINDS
 
 NAMESPACE: Final = "volcano-system"
 """Namespace in which Volcano's manifests and chart install it."""
@@ -61,6 +67,8 @@ class VolcanoState:
     """State of each queue of the cluster by name: `Open`, or empty if no controller answered."""
     own_pools: Mapping[str, str] = field(default_factory=dict)
     """Pool of each queue that this gateway created, by name."""
+    unanswered: str = ""
+    """A PodGroup that Volcano's scheduler has not looked at."""
     configuration: str | None = None
     """Text of the scheduler's configuration; None: not found."""
 
@@ -74,7 +82,12 @@ class VolcanoState:
             )
         if problems := list(self._queue_problems({pool.name for pool in pools})):
             return false_verdict("QueuesInactive", "; ".join(problems))
-        names = ", ".join(pool.name for pool in pools)
+        if self.unanswered:
+            return unanswered_verdict("Volcano", "PodGroup", self.unanswered)
+        return self._configuration_verdict(", ".join(pool.name for pool in pools))
+
+    def _configuration_verdict(self, names: str) -> Verdict:
+        """Return the verdict on the scheduler's configuration for pools."""
         if self.configuration is None:
             hint = f"no ConfigMap in {NAMESPACE} has {CONFIGURATION_KEY}, so the configuration is not checked"
             return true_verdict("SchedulersReady", f"Volcano schedules {names}; {hint}")
@@ -102,6 +115,7 @@ async def read_volcano(link: ComputeLink) -> VolcanoState:
         is_served=True,
         queues={queue.metadata.name: queue.status.state for queue in queues},
         own_pools=dict(_own_pools(queues, link.gateway.value)),
+        unanswered=await find_unanswered(link, VOLCANO_KINDS),
         configuration=next((each.data[CONFIGURATION_KEY] for each in found if CONFIGURATION_KEY in each.data), None),
     )
 
