@@ -47,9 +47,10 @@ def test_pods_name_their_group_and_a_class_that_may_preempt() -> None:
     marks = MODE.marks(request(made), made.pods[1])
     assert (marks.scheduler_name, marks.grace) == ("volcano", 7)
     assert marks.annotations == {"scheduling.k8s.io/group-name": attempt_name("a", ID)}
-    (found,) = [each for each in MODE.pool_objects(POOL, SPEC, [], [made]) if each["kind"] == "PriorityClass"]
-    assert found["metadata"]["name"] == marks.priority_class
-    assert "preemptionPolicy" not in found
+    late = MODE.marks(request(made, is_surplus=True), made.pods[1])
+    found = [each for each in MODE.pool_objects(POOL, SPEC, [], [made]) if each["kind"] == "PriorityClass"]
+    assert {each["metadata"]["name"] for each in found} == {marks.priority_class, late.priority_class}
+    assert not any("preemptionPolicy" in each for each in found)
 
 
 def test_another_scheduler_name_is_used() -> None:

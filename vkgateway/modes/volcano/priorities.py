@@ -40,8 +40,8 @@ def _coarse(priority: int) -> int:
 
 
 def priority_classes(gangs: Iterable[Gang]) -> list[Object]:
-    """Return the priority classes that the gangs of a pool need."""
-    values = {volcano_priority(gang, is_surplus=surplus) for gang in gangs for surplus in {False, gang.elastic}}
+    """Return the priority classes that the gangs of a pool need. Each may get pods that start after the others."""
+    values = {volcano_priority(gang, is_surplus=surplus) for gang in gangs for surplus in (False, True)}
     return [
         {
             "apiVersion": "scheduling.k8s.io/v1",
