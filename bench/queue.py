@@ -39,7 +39,7 @@ PODS: Final = "pods"
 KUEUE: Final = "Kueue"
 LIMITED: Final = "Kueue, default rate"
 VKGATEWAY: Final = "vkgateway"
-_SMALL: Final = 10
+_SMALL: Final = 20
 """Divisor of the workloads in runs that cost much more for each of them."""
 _LIMIT: Final = 900.0
 _STALL: Final = 60.0
@@ -115,10 +115,10 @@ async def _run_kueue(session: Session, program: Path) -> list[QueueFigures]:
     figures = []
     async with _kueue(session, program, load, rate=kueue.RATE):
         figures.append(await _measure(session, load, ADMISSION, KUEUE, start(load.works)))
-    async with _kueue(session, program, small, rate=None):
-        figures.append(await _measure(session, small, ADMISSION, LIMITED, start(small.works)))
     async with _kueue(session, program, small, rate=kueue.RATE), queuetenants.priority_classes(platform.compute):
         figures.append(await _measure(session, small, PODS, KUEUE, start_jobs))
+    async with _kueue(session, program, small, rate=None):
+        figures.append(await _measure(session, small, ADMISSION, LIMITED, start(small.works)))
     return figures
 
 
