@@ -174,7 +174,7 @@ KITS: Final[Mapping[str, Kit]] = {
             PYTHON,
         ),
         manifests={name: (VOLCANO, name) for name in ("chart", "crds", "crds-jobflow")},
-        usage="For a tenant, see docs/operators/volcano.md. For a compute cluster, load the images, install the chart.",
+        usage="For a compute cluster, see docs/how-to/let-volcano-schedule-a-pool.md. For a tenant, its operator page.",
     ),
     "kueue": Kit(
         images=(_operator_image(KUEUE, "kueue", "manager"),),
