@@ -224,11 +224,13 @@ class AttemptReconciler(Generic[View]):
                 subresource="status",
                 metadata_only=True,
             )
+        except (errors.NotFound, errors.Conflict):
+            return True  # The gang has ended.
         except errors.ApiError as error:
             log.warning(
                 "attempt not marked as ready", compute=self.link.name, mode=self._kinds.mode, error=error.message
             )
-            return isinstance(error, errors.NotFound | errors.Conflict)
+            return False
         return True
 
     def _attempt_changed(self, old: View | None, new: View | None) -> None:

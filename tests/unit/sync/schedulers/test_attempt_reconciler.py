@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.rights import Rights
@@ -254,3 +255,15 @@ async def test_nothing_is_deleted_while_the_gateways_id_is_unknown(server: FakeA
     async with server.client() as client:
         await delete_everything(KUEUE_KINDS, ComputeLink("local", client, GatewayIdentity()))
     assert server.store.all(WORKLOADS)
+
+
+async def test_gang_that_ended_before_it_was_marked_as_ready_is_no_fault(setup: Setup) -> None:
+    setup.server.store.create(WORKLOADS, workload())
+    await wait_until(setup.reconciler.attempts)
+    attempt = setup.reconciler.attempts()["a-1"]
+    setup.server.store.delete(WORKLOADS, "a-1", namespace=SYSTEM_NAMESPACE)
+    with capture_logs() as lines:
+        setup.apply(ready=(attempt,))
+        setup.apply(creates=(workload(),))
+        await wait_until(setup.workloads)
+    assert not [line for line in lines if line["log_level"] == "warning"]

@@ -83,6 +83,7 @@ async def test_admitted_attempt_admits_the_pod_and_its_eviction_gives_notice(kue
     harness.add_waiting()
     async with harness.running():
         await harness.run_cycle()
+        await wait_until(lambda: kueue[0].results)
         (document,) = kueue[0].results[-1].creates
         name = document["metadata"]["name"]
         pod_set = document["spec"]["podSets"][0]["name"]
