@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Final, Literal
+from types import ModuleType
+from typing import Final, Literal, get_args
 
-from bench import flows, volcano
+from bench import flows, kueue, volcano
 from bench.flows import POOL_LABEL, pod_namespace
 from bench.jobruns import JobRun, JobVenue
 from bench.jobs import GPUS_PER_JOB, GPUS_PER_POD, ROLES, Job, RunSummary, summarize_run
 from bench.light import pod_tenant
 from bench.load import Place
+from bench.modes import Mode, scheduled_by
 from bench.outcome import Cell, Outcome, Target
 from bench.platform import GPU_NODES, GPU_POOL, GPUS_PER_NODE
 from bench.pods import GPU, PodKind, gang_marks
@@ -24,10 +26,13 @@ TITLE: Final = "Jobs of 2 parameter servers and 4 workers that work only while a
 COLUMNS: Final = [
     "jobs", "runs", "system", "completed", "makespan, s", "of Volcano's", "blocked, GPU-s", "idle, GPU-s",
 ]  # fmt: skip
-System = Literal["kube-scheduler", "Volcano", "vkgateway"]
+System = Literal["kube-scheduler", "Volcano", "vkgateway", "vkgateway, kueue", "vkgateway, volcano"]
 Tallies = dict[tuple[System, int], list[RunSummary]]
 
-_SYSTEMS: Final[tuple[System, ...]] = ("kube-scheduler", "Volcano", "vkgateway")
+_SYSTEMS: Final[tuple[System, ...]] = get_args(System)
+_SCHEDULERS: Final[dict[Mode, ModuleType]] = {"volcano": volcano, "kueue": kueue}
+_MODES: Final[dict[Mode, System]] = {"kueue": "vkgateway, kueue", "volcano": "vkgateway, volcano"}
+"""vkgateway with the pool in another scheduling mode."""
 _RUNS: Final = {1: 1, 2: 1, 5: 3}
 """Number of concurrent jobs, and number of runs."""
 _FIT: Final = GPU_NODES * GPUS_PER_NODE // GPUS_PER_JOB
@@ -44,17 +49,21 @@ async def run(session: Session) -> Outcome:
     If Volcano cannot be built, a note reports it, and the other systems are compared.
     """
     notes = list(NOTES)
-    try:
-        programs = await volcano.provide_programs(report=session.report)
-    except UnavailableError as error:
-        programs = None
-        notes.append(f"Volcano is missing here: {error}.")
+    programs: dict[Mode, Path] = {}
+    for mode, scheduler in _SCHEDULERS.items():
+        try:
+            programs[mode] = await scheduler.provide_programs(report=session.report)
+        except UnavailableError as error:
+            notes.append(f"{mode.capitalize()} is missing here: {error}.")
     tallies: Tallies = {}
     async with session.without_gateway():
-        if programs:
-            await _run_system(session, "Volcano", _volcano(session, programs), tallies)
+        if "volcano" in programs:
+            await _run_system(session, "Volcano", _volcano(session, programs["volcano"]), tallies)
         await _run_system(session, "kube-scheduler", _default_scheduler(session), tallies)
     await _run_system(session, "vkgateway", _vkgateway(session), tallies)
+    for mode, folder in programs.items():
+        async with scheduled_by(session, mode, folder):
+            await _run_system(session, _MODES[mode], _vkgateway(session), tallies)
     return build_outcome(tallies, notes=notes)
 
 
@@ -179,6 +188,8 @@ NOTES: Final = [
     f"kube-scheduler: pods in the compute cluster. Volcano: its scheduler and controllers {volcano.VERSION} in the "
     "compute cluster, the configuration of its Helm chart, a PodGroup for each job, deleted when the job ends. No "
     "gateway runs with either. vkgateway: alternating between two tenants without guarantees, pods marked as gangs.",
+    "vkgateway, kueue and vkgateway, volcano: the same with the pool in these scheduling modes, with Kueue "
+    f"{kueue.VERSION}, and with Volcano and the configuration that the gateway ships.",
     "makespan: from the first request to the watch event that shows the last job's end to its user; for vkgateway "
     "that is in the tenant.",
     "blocked: GPUs of pods that have a node while their job waits for the others. idle: capacity for whole "

@@ -34,19 +34,25 @@ _READY_WITHIN: Final = 60.0
 
 
 @contextlib.asynccontextmanager
-async def run_volcano(platform: Platform, *, folder: Path, report: Report) -> AsyncIterator[None]:
+async def run_volcano(
+    platform: Platform, *, folder: Path, report: Report, configuration: Path | None = None
+) -> AsyncIterator[None]:
     """Run Volcano in the compute cluster until the block ends.
 
-    `folder` is the result of `provide_programs`.
+    `folder` is the result of `provide_programs`. `configuration` is a file for the scheduler; None: that of the chart.
 
-    The setup follows its Helm chart, with the chart's scheduler configuration and without the webhooks, which only
+    The setup follows its Helm chart, without the webhooks, which only
     complete and validate what users write.
     """
     documents = [*_read_definitions(folder / "crds"), *_read_definitions(folder / "crds-jobflow")]
     report("starting Volcano")
     await apply_objects(platform.compute, documents, field_manager="bench")
     try:
-        for spec in _process_specs(folder, kubeconfig=platform.paths.admin_kubeconfig):
+        for spec in _process_specs(
+            folder,
+            kubeconfig=platform.paths.admin_kubeconfig,
+            configuration=configuration or folder / "scheduler.conf",
+        ):
             await platform.supervisor.ensure_process(spec)
         await _wait_queue_open(platform.compute)
         yield
@@ -87,9 +93,9 @@ def _read_definitions(folder: Path) -> list[dict[str, Any]]:
     return [document for text in texts for document in yaml.safe_load_all(text) if document]
 
 
-def _process_specs(folder: Path, *, kubeconfig: Path) -> Sequence[ProcessSpec]:
+def _process_specs(folder: Path, *, kubeconfig: Path, configuration: Path) -> Sequence[ProcessSpec]:
     common = (f"--kubeconfig={kubeconfig}", "--leader-elect=false", "--kube-api-qps=2000", "--kube-api-burst=4000")
-    scheduler = (str(folder / "vc-scheduler"), f"--scheduler-conf={folder / 'scheduler.conf'}", "--cache-dumper=false")
+    scheduler = (str(folder / "vc-scheduler"), f"--scheduler-conf={configuration}", "--cache-dumper=false")
     controllers = (str(folder / "vc-controller-manager"),)
     return (
         ProcessSpec(name=f"{_GROUP}/controller-manager", argv=(*controllers, *common)),

@@ -42,6 +42,12 @@ def test_without_volcano_there_is_no_ratio() -> None:
     assert len(outcome.targets) == 1
 
 
+def test_other_modes_are_rows_of_their_own() -> None:
+    tallies: gang.Tallies = {("vkgateway", 5): runs(18.0), ("vkgateway, volcano", 5): runs(25.0)}
+    outcome = gang.build_outcome(tallies | {("Volcano", 5): runs(20.0)}, notes=[])
+    assert {row[2]: row[5] for row in outcome.rows} == {"Volcano": 1.0, "vkgateway": 0.9, "vkgateway, volcano": 1.25}
+
+
 def test_slower_than_volcano_misses() -> None:
     outcome = build_outcome(runs(21.0), runs(20.0))
     assert [target.is_met for target in outcome.targets] == [True, False]
