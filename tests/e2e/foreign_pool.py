@@ -2,23 +2,69 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
-from tests.e2e.cluster import Document, Platform
+import pytest
+
+from tests.e2e.cluster import Document, Platform, eventually
+from tests.e2e.controllers import run_kueue, run_volcano
 from tests.e2e.test_arbiter import GANG, find_condition, gpu_job
+from vkgateway.programs.binaries.errors import NoNetworkError, NoToolchainError
 
 POOL = "a100"
 GPU = "nvidia.com/gpu"
 NOTICE, GRACE = 4, 3
 """Seconds."""
+_SCHEDULERS = {
+    "kueue": (run_kueue, "workloads,clusterqueues,localqueues"),
+    "volcano": (run_volcano, "podgroups,queues.scheduling.volcano.sh,priorityclasses"),
+}
+"""By mode: what runs the scheduler, and the kinds of the gateway's objects there."""
 
 
-def set_mode(platform: Platform, mode: str, **scheduling: Any) -> None:
-    """Request a scheduling mode of the pool."""
+@contextlib.contextmanager
+def scheduled_by(platform: Platform, mode: str, folder: Path, *, name: str = POOL) -> Iterator[None]:
+    """Run the scheduler of a mode, and let it schedule a pool until the block ends. Nothing of it is left then."""
+    run, kinds = _SCHEDULERS[mode]
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(run(platform.compute, folder))
+        except (NoNetworkError, NoToolchainError) as error:
+            pytest.skip(f"{mode} cannot be built here: {error}")
+        pools = read_pools(platform)
+        set_mode(platform, mode, name=name)
+        eventually(lambda: mode_in_effect(platform, name) == mode, what=f"mode {mode} in effect")
+        eventually(lambda: schedulers_condition(platform).get("status") == "True", what=f"{mode} answers")
+        yield
+        write_pools(platform, pools)
+        eventually(lambda: mode_in_effect(platform, name) == "native", what="mode native in effect")
+        eventually(lambda: not list_objects(platform, kinds), what=f"no object left at {mode}")
+
+
+@contextlib.contextmanager
+def watch_attempts(platform: Platform, mode: str, folder: Path) -> Iterator[Callable[[], list[str]]]:
+    """Watch the gateway's attempts at a scheduler; the result returns the names of all that existed since."""
+    kind, output = _SCHEDULERS[mode][1].split(",")[0], folder / "attempts"
+    options = ("-A", "-l", "vkgateway.io/scheduling-mode", "--watch", "-o", "name")
+    with output.open("w") as file:
+        process = subprocess.Popen([*platform.compute.kubectl_command, "get", kind, *options], stdout=file)
+        try:
+            yield lambda: sorted(set(output.read_text().split()))
+        finally:
+            process.kill()
+            process.wait()
+
+
+def set_mode(platform: Platform, mode: str, *, name: str = POOL, **scheduling: Any) -> None:
+    """Request a scheduling mode of a pool."""
     pools = read_pools(platform)
     for pool in pools:
-        if pool["name"] == POOL:
+        if pool["name"] == name:
             pool |= {"scheduling": {"mode": mode, **scheduling}, "noticeSeconds": NOTICE, "graceSeconds": GRACE}
     write_pools(platform, pools)
 
@@ -33,9 +79,9 @@ def write_pools(platform: Platform, pools: list[Document]) -> None:
     platform.compute.kubectl("patch", "computecluster", "local", "--type=merge", "-p", patch)
 
 
-def mode_in_effect(platform: Platform) -> str:
+def mode_in_effect(platform: Platform, name: str = POOL) -> str:
     status = platform.compute.get("computecluster", "local")["status"]
-    return next(str(pool.get("schedulingMode")) for pool in status["pools"] if pool["name"] == POOL)
+    return next(str(pool.get("schedulingMode")) for pool in status["pools"] if pool["name"] == name)
 
 
 def schedulers_condition(platform: Platform) -> Document:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import json
 import os
@@ -13,7 +12,6 @@ from random import Random
 import pytest
 
 from tests.e2e.cluster import Cluster, Document, Platform, eventually
-from tests.e2e.controllers import run_kueue
 from tests.e2e.foreign_pool import (
     GPU,
     GRACE,
@@ -23,11 +21,11 @@ from tests.e2e.foreign_pool import (
     gpus_by_node,
     list_objects,
     mode_in_effect,
-    read_pools,
+    scheduled_by,
     schedulers_condition,
     set_mode,
-    write_pools,
 )
+from tests.e2e.pool_stories import kill_story, used_nodes
 from tests.e2e.test_arbiter import (
     GANG,
     LOW,
@@ -42,11 +40,8 @@ from tests.e2e.test_arbiter import (
     pending_reason,
 )
 from vkgateway.model.names import COMPUTE_NODE_ANNOTATION, EVICTION_DEADLINE_ANNOTATION
-from vkgateway.programs.binaries.errors import NoNetworkError, NoToolchainError
 from vkgateway.translate.conditions import PREEMPTED
 
-KILLS = int(os.environ.get("VKGATEWAY_KILLS", "3"))
-"""How often a test kills the gateway."""
 SOAK = float(os.environ.get("VKGATEWAY_SOAK_SECONDS", "20"))
 """Seconds for which a test creates gangs."""
 ANSWER = 20
@@ -68,22 +63,10 @@ def kueue(
     platform: Platform, tenants: tuple[Cluster, Cluster], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[None]:
     """Run Kueue, and switch the pool to it until the last test of this file."""
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(run_kueue(platform.compute, tmp_path_factory.mktemp("kueue")))
-        except (NoNetworkError, NoToolchainError) as error:
-            pytest.skip(f"Kueue cannot be built here: {error}")
-        pools = read_pools(platform)
-        set_mode(platform, "kueue")
-        eventually(lambda: mode_in_effect(platform) == "kueue", what="mode kueue in effect")
-        eventually(lambda: schedulers_condition(platform).get("status") == "True", what="Kueue answers")
+    with scheduled_by(platform, "kueue", tmp_path_factory.mktemp("kueue")):
         yield
         for tenant in tenants:
             delete_workloads(tenant)
-        write_pools(platform, pools)
-        eventually(lambda: mode_in_effect(platform) == "native", what="mode native in effect")
-        eventually(lambda: not list_objects(platform, "workloads"), what="no Workload left")
-        eventually(lambda: not list_objects(platform, "clusterqueues,localqueues"), what="no queue left")
 
 
 @pytest.fixture
@@ -237,23 +220,7 @@ def test_gateway_restart_keeps_admitted_gangs(guest: Cluster, platform: Platform
 def test_gateway_that_is_killed_again_and_again_leaves_nothing(
     owner: Cluster, guest: Cluster, platform: Platform
 ) -> None:
-    random = Random(KILLS)
-    for number in range(KILLS):
-        cluster, spec = random.choice((owner, guest)), random.choice(({}, LOW))
-        cluster.apply(gang_job(f"story{number}", random.randint(1, 3), random.choice((2, 4, 8)), **spec))
-        if random.random() < 0.5:
-            done = f"story{random.randint(0, number)}"
-            cluster.try_kubectl("delete", "job", done, "--wait=false", "--ignore-not-found")
-        eventually(lambda: platform.try_vkgateway("queue").code == 0, what="the gateway schedules")
-        time.sleep(random.uniform(0, 2))
-        platform.kill_gateway()
-        assert all(amount <= 8 for amount in gpus_by_node(platform).values())
-        gangs = [one["metadata"]["annotations"]["vkgateway.io/gang-id"] for one in list_objects(platform, "workloads")]
-        assert len(gangs) == len(set(gangs))
-    for tenant in (owner, guest):
-        tenant.kubectl("delete", "jobs,pods", "--all", "--grace-period=1", "--wait=false")
-    eventually(lambda: not list_objects(platform, "workloads"), seconds=90, what="no Workload left")
-    eventually(lambda: not used_nodes(platform), seconds=60, what="no pod left")
+    kill_story(owner, guest, platform, kind="workloads")
 
 
 def test_singles_and_gangs_come_and_go(owner: Cluster, guest: Cluster, platform: Platform) -> None:
@@ -326,10 +293,6 @@ def test_pod_of_a_lost_node_starts_again_elsewhere(guest: Cluster, platform: Pla
 def assigned_nodes(platform: Platform) -> str:
     """Return what Kueue assigned, as text."""
     return json.dumps([workload["status"].get("admission") for workload in list_objects(platform, "workloads")])
-
-
-def used_nodes(platform: Platform) -> list[str]:
-    return [name for name, used in gpus_by_node(platform).items() if used]
 
 
 def create_node(platform: Platform, manifest: Document) -> None:

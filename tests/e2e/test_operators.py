@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.cluster import Platform
+from tests.e2e.foreign_pool import scheduled_by, watch_attempts
 from tests.e2e.pages import run_page
 
 ROOT = Path(__file__).parents[2]
@@ -40,3 +41,14 @@ def admin(platform: Platform) -> Iterator[dict[str, str]]:
 @pytest.mark.parametrize("page", PAGES + (LONG_PAGES if os.environ.get("VKGATEWAY_ALL_OPERATORS") else []))
 def test_page_matches_what_happens(admin: dict[str, str], page: str) -> None:
     run_page(ROOT / "docs" / "operators" / f"{page}.md", folder=ROOT, env=admin, timeout=TIMEOUT)
+
+
+@pytest.mark.skipif(shutil.which("mmdebstrap") is None, reason="no mmdebstrap here, which makes the images")
+@pytest.mark.parametrize("mode", ["kueue", "volcano"])
+@pytest.mark.parametrize("page", ["mpi"] + (["training"] if os.environ.get("VKGATEWAY_ALL_OPERATORS") else []))
+def test_page_is_the_same_with_another_scheduler(
+    platform: Platform, admin: dict[str, str], page: str, mode: str, tmp_path: Path
+) -> None:
+    with scheduled_by(platform, mode, tmp_path, name="real"), watch_attempts(platform, mode, tmp_path) as seen:
+        run_page(ROOT / "docs" / "operators" / f"{page}.md", folder=ROOT, env=admin, timeout=TIMEOUT)
+        assert seen(), f"no gang of the page was passed to {mode}"

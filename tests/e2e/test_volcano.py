@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ import pytest
 import yaml
 
 from tests.e2e.cluster import Cluster, Document, Platform, eventually
-from tests.e2e.controllers import VOLCANO_CONFIGURATION, run_volcano
+from tests.e2e.controllers import VOLCANO_CONFIGURATION
 from tests.e2e.foreign_pool import (
     GPU,
     GRACE,
@@ -19,14 +18,11 @@ from tests.e2e.foreign_pool import (
     gang_job,
     gpus_by_node,
     list_objects,
-    mode_in_effect,
-    read_pools,
+    scheduled_by,
     schedulers_condition,
-    set_mode,
-    write_pools,
 )
+from tests.e2e.pool_stories import SECONDS, MixedLoad, check_nothing_left, kill_story
 from tests.e2e.test_arbiter import LOW, consistently, count_pods, delete_workloads, find_condition, is_gated, list_pods
-from vkgateway.programs.binaries.errors import NoNetworkError, NoToolchainError
 
 ANSWER = 20
 """Seconds for everything else on a busy machine: Volcano's sessions, the scheduler of the tenant, the hollow nodes."""
@@ -49,22 +45,10 @@ def volcano(
     platform: Platform, tenants: tuple[Cluster, Cluster], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[None]:
     """Run Volcano, and switch the pool to it until the last test of this file."""
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(run_volcano(platform.compute, tmp_path_factory.mktemp("volcano")))
-        except (NoNetworkError, NoToolchainError) as error:
-            pytest.skip(f"Volcano cannot be built here: {error}")
-        pools = read_pools(platform)
-        set_mode(platform, "volcano")
-        eventually(lambda: mode_in_effect(platform) == "volcano", what="mode volcano in effect")
-        eventually(lambda: schedulers_condition(platform).get("status") == "True", what="Volcano answers")
+    with scheduled_by(platform, "volcano", tmp_path_factory.mktemp("volcano")):
         yield
         for tenant in tenants:
             delete_workloads(tenant)
-        write_pools(platform, pools)
-        eventually(lambda: mode_in_effect(platform) == "native", what="mode native in effect")
-        eventually(lambda: not list_objects(platform, "podgroups"), what="no PodGroup left")
-        eventually(lambda: not list_objects(platform, "queues.scheduling.volcano.sh,priorityclasses"), what="no queue")
 
 
 @pytest.fixture
@@ -175,6 +159,25 @@ def test_waiting_gangs_have_no_compute_pods(guest: Cluster, platform: Platform) 
     eventually(lambda: not list_objects(platform, "podgroups"), seconds=180, what="no PodGroup is left")
 
 
+def test_gang_that_waits_in_the_pool_is_told_why(owner: Cluster, guest: Cluster, platform: Platform) -> None:
+    """Volcano lets a gang in that fits the limit. No text names nodes, queues or work of others."""
+    owner.apply(gang_job("train", 2, 8))
+    eventually(lambda: count_pods(owner, "Running", "train") == 2, what="the guarantee is used")
+    guest.apply(gang_job("wide", 4, 8))
+    eventually(lambda: len(pods_below(platform, "vguest", "wide")) == 4, what="the gang waits below")
+    name = list_pods(guest, "wide")[0]["metadata"]["name"]
+    eventually(
+        lambda: find_condition(guest.get("pod", name), "vkgateway.io/PoolScheduled").get("status") == "False",
+        what="the pod shows why it waits",
+    )
+    told = json.dumps([guest.get("pod", name)["status"], guest.events(name)])
+    told += platform.vkgateway("explain", name, "--tenant", "vguest")
+    hidden = ["vowner", "train", "vguest--default", "vguest.a100", *(f"a100-{number}" for number in range(4))]
+    assert [each for each in hidden if each in told] == [], told
+    delete_workloads(owner)
+    eventually(lambda: count_pods(guest, "Running", "wide") == 4, what="the gang starts")
+
+
 def test_unsuitable_configuration_is_reported(owner: Cluster, platform: Platform) -> None:
     good = yaml.safe_load(VOLCANO_CONFIGURATION.read_text())
     text = good["data"]["volcano-scheduler.conf"].replace("enableReclaimable: false", "enableReclaimable: true")
@@ -196,3 +199,14 @@ def test_gateway_restart_keeps_gangs(guest: Cluster, platform: Platform) -> None
     assert before in found
     assert len(found) == 2
     assert not any(find_condition(pod, "DisruptionTarget") for pod in list_pods(guest))
+
+
+def test_gateway_that_is_killed_again_and_again_leaves_nothing(
+    owner: Cluster, guest: Cluster, platform: Platform
+) -> None:
+    kill_story(owner, guest, platform, kind="podgroups")
+
+
+def test_mixed_load_evicts_no_gang_twice_for_another(owner: Cluster, guest: Cluster, platform: Platform) -> None:
+    MixedLoad(owner, guest, platform, "podgroups").run(SECONDS)
+    check_nothing_left(owner, guest, platform, kind="podgroups")
