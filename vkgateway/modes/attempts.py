@@ -127,7 +127,7 @@ class _Planner:
                 continue
             started += 1
             if not self._plan_part(part) and part.waiting:
-                wait = NOT_ASKED if attempt is None else attempt.wait or self._own_wait(part)
+                wait = NOT_ASKED if attempt is None else self._find_wait(part, attempt)
                 reports.append(_report(gang, wait.code, wait.message))
         self._plan.holds += reports[:1]
 
@@ -164,7 +164,7 @@ class _Planner:
         elif attempt.state is AttemptState.EVICTED or is_broken or self._is_outdated(part, attempt):
             self._release(part, attempt)
         else:
-            self._hold_part(part, attempt.wait or self._own_wait(part), attempt)
+            self._hold_part(part, self._find_wait(part, attempt), attempt)
 
     def _run(self, part: AttemptPods, attempt: Attempt) -> bool:
         """Admit the waiting pods of an admitted attempt to its free slots."""
@@ -227,11 +227,11 @@ class _Planner:
                     self._displaced.update(pod.uid for pod in pods)
                     self._evict(replace_fields(part, placed=pods), whole=False, makes_room_for=gang.id)
 
-    def _own_wait(self, part: AttemptPods) -> Wait:
-        """Return why a pending attempt waits of which the scheduler does not say it."""
-        gang = part.request.gang
-        over = self._sums.over_limit(gang, part.waiting)
-        return Wait(PendingReason.QUOTA, f"its start would exceed your limit of {over}") if over else UNKNOWN
+    def _find_wait(self, part: AttemptPods, attempt: Attempt) -> Wait:
+        """Return why a pending attempt waits. Not every scheduler tells a limit from a lack of room."""
+        wait = attempt.wait or UNKNOWN
+        over = self._sums.over_limit(part.request.gang, part.waiting) if wait.code is PendingReason.ROOM else ""
+        return Wait(PendingReason.QUOTA, f"its start would exceed your limit of {over}") if over else wait
 
     def _is_outdated(self, part: AttemptPods, attempt: Attempt) -> bool:
         """Return whether an attempt asks for other pods than those that wait, or for an incomplete gang."""

@@ -285,3 +285,13 @@ class NoDigest(KueueMode):
 
     def digest(self, request: Request) -> str:
         return KueueMode().digest(replace(request, spec=SPEC))
+
+
+def test_limit_is_told_from_a_lack_of_room() -> None:
+    world = World(quotas=(make_quota("a", 0, limit=8),))
+    world.add("runs", "a", [8])
+    world.settle()
+    gang = world.add("waits", "a", [8])
+    world.cycle()
+    report = reports_by_gang(world.plan().decisions)[gang.id]
+    assert (report.code, "nvidia.com/gpu 8" in report.message) == (PendingReason.QUOTA, True)

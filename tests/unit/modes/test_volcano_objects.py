@@ -130,6 +130,7 @@ def test_phase_of_a_pod_group_is_the_state_of_its_attempt(phase: str, state: Att
     assert (attempt.state, attempt.tenant, attempt.pool, attempt.namespace) == (state, "a", KEY, "a--default")
     assert attempt.digest == MODE.digest(request(made))
     assert attempt.slots == {pod_set_name(made.pods[0]): {"": 2}}
+    assert (attempt.wait is not None) is (phase == "Pending")
 
 
 def test_changed_pod_counts_leave_no_slot() -> None:

@@ -8,19 +8,21 @@ from typing import Final
 
 import msgspec
 
+from vkgateway.arbiter.decisions import PendingReason
 from vkgateway.model.api import VOLCANO
 from vkgateway.model.names import POOL_LABEL, TENANT_LABEL, compute_namespace
 from vkgateway.model.objects import Meta, Object
 from vkgateway.model.scheduling import queue_name
 from vkgateway.model.times import parse_seconds
 from vkgateway.modes.amounts import render_amount, sum_requests
-from vkgateway.modes.attempt import Attempt, AttemptState
+from vkgateway.modes.attempt import Attempt, AttemptState, Wait
 from vkgateway.modes.mode import Request
 from vkgateway.modes.names import DIGEST_ANNOTATION, GANG_ANNOTATION, MODE_LABEL, TENANT_ANNOTATION, gang_namespace
 from vkgateway.modes.pod_sets import count_pod_sets
 from vkgateway.modes.volcano.names import API_VERSION, PODS_ANNOTATION, priority_class_name
 from vkgateway.modes.volcano.priorities import volcano_priority
 
+_QUEUED: Final = Wait(PendingReason.ROOM, "other pods of its queue use the capacity that it needs")
 _ENQUEUED: Final = frozenset({"Inqueue", "Running", "Unknown", "Completed"})
 """Phases in which Volcano places pods of the group. In the others it waits, and no pod should exist."""
 
@@ -104,6 +106,7 @@ def read_attempt(view: PodGroupView, cluster: str, _node_of: Callable[[str], str
         state=state,
         created=parse_seconds(metadata.creation_timestamp),
         slots={name: {"": count} for name, count in _decode_counts(view).items()},
+        wait=_QUEUED if state is AttemptState.PENDING and view.status.phase else None,
         is_ready=True,
     )
 
