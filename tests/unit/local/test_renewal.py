@@ -36,7 +36,15 @@ from vkgateway.programs.supervisor.spec import ProcessSpec, ProcessState
 
 NOW = datetime.datetime.now(datetime.UTC)
 LATER = NOW + datetime.timedelta(days=300)
+"""Set again for each test: in a long run, certificates of the real clock would not be valid yet."""
 RECORD = PlatformRecord(address="10.213.4.1", ports=dict(PORTS), real_node_why_not="not wanted")
+
+
+@pytest.fixture(autouse=True)
+def moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = datetime.datetime.now(datetime.UTC)
+    monkeypatch.setitem(globals(), "NOW", now)
+    monkeypatch.setitem(globals(), "LATER", now + datetime.timedelta(days=300))
 
 
 class Processes:
