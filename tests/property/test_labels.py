@@ -1,5 +1,6 @@
 """Labels of tenant pods: a selector matches the compute pod if and only if it matches the tenant pod."""
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
@@ -15,9 +16,11 @@ from vkgateway.translate.node_terms import all_match
 from vkgateway.translate.pod_diff import diff_pods
 from vkgateway.translate.services import ServiceView, forward_service
 
+TENANT = replace(samples.TENANT, pool_keys=("queue",))
 LONG = "x" * 60
 KEYS = [
     "app",
+    "queue",
     "example.com/app",
     "kueue.x-k8s.io/queue-name",
     "volcano.sh/job-name",
@@ -64,7 +67,7 @@ def matches(selector: Object, of: Object) -> bool:
 
 def below(wanted: Object, **spec: Any) -> Object:
     """Forward a pod with these labels."""
-    return samples.forward(samples.pod(metadata={"labels": wanted}, **spec))
+    return samples.forward(samples.pod(metadata={"labels": wanted}, **spec), tenant=TENANT)
 
 
 def view(name: str) -> Meta:
@@ -73,7 +76,7 @@ def view(name: str) -> Meta:
 
 @given(labels, st.dictionaries(keys, values, min_size=1, max_size=3))
 def test_services(of: Object, selector: Object) -> None:
-    made = forward_service(ServiceView(metadata=view("web"), spec={"selector": selector}), tenant=samples.TENANT)
+    made = forward_service(ServiceView(metadata=view("web"), spec={"selector": selector}), tenant=TENANT)
     wanted = matches({"matchLabels": selector}, of)
     assert matches({"matchLabels": made["spec"]["selector"]}, below(of)["metadata"]["labels"]) == wanted
 
@@ -82,7 +85,7 @@ def test_services(of: Object, selector: Object) -> None:
 def test_network_policies(of: Object, selector: Object) -> None:
     rule = {"from": [{"podSelector": selector}]}
     policy = NetworkPolicyView(metadata=view("deny"), spec={"podSelector": selector, "ingress": [rule]})
-    made = isolation_policies(samples.TENANT, "default", "u-2", [policy]).documents
+    made = isolation_policies(TENANT, "default", "u-2", [policy]).documents
     (mine,) = [one["spec"] for one in made if one["metadata"]["annotations"][NAME_ANNOTATION] == "deny"]
     pod = below(of)["metadata"]["labels"]
     wanted = matches(selector, of)
@@ -95,9 +98,7 @@ def test_network_policies(of: Object, selector: Object) -> None:
 
 @given(labels, selectors)
 def test_disruption_budgets(of: Object, selector: Object) -> None:
-    made = forward_budget(
-        DisruptionBudgetView(metadata=view("quorum"), spec={"selector": selector}), tenant=samples.TENANT
-    )
+    made = forward_budget(DisruptionBudgetView(metadata=view("quorum"), spec={"selector": selector}), tenant=TENANT)
     assert matches(made["spec"]["selector"], below(of)["metadata"]["labels"]) == matches(selector, of)
 
 
@@ -126,7 +127,7 @@ def test_pod_affinity_and_topology_spread(of: Object, selector: Object) -> None:
 def test_changed_labels(first: Object, then: Object) -> None:
     made = below(first)
     later = samples.pod(metadata={"labels": then})
-    patch = diff_pods(later, made, tenant=samples.TENANT, pool=samples.POOL).patch or {}
+    patch = diff_pods(later, made, tenant=TENANT, pool=samples.POOL).patch or {}
     standing = made["metadata"]["labels"] | (patch.get("metadata") or {}).get("labels", {})
     left = {key: value for key, value in standing.items() if value is not None}
     assert left == below(then)["metadata"]["labels"]
@@ -134,7 +135,7 @@ def test_changed_labels(first: Object, then: Object) -> None:
 
 @given(keys, keys)
 def test_distinct_keys_stay_distinct_and_foreign(one: str, other: str) -> None:
-    staying = samples.TENANT.tenant_only_prefixes
+    staying = TENANT.tenant_only_prefixes
     made, second = label_to_compute(one, staying), label_to_compute(other, staying)
     assert (made == second) == (one == other)
     assert is_tenant_label(made)

@@ -19,6 +19,7 @@ from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.model import times
 from vkgateway.model.api import Pool, Tenant, TenantPool, TenantPoolStatus
 from vkgateway.model.names import virtual_node_name
+from vkgateway.model.templates import template_keys
 from vkgateway.sync.admission.controller import ArbiterService
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.network.platform_service import ApiServers, NameServers
@@ -188,7 +189,7 @@ class TenantRuntimes:
         A node stays, NotReady, while its compute cluster is disconnected, for example because its credentials change,
         or has a tenant of this name of another gateway. If the node were deleted, Kubernetes would delete its pods.
         """
-        context = _tenant_context(tenant, access)
+        context = _tenant_context(tenant, access, pool_keys=self._pool_keys(tenant))
         sources: dict[str, NodeSource] = {}
         missing: list[TenantPool] = []
         links = self._computes.links
@@ -215,6 +216,19 @@ class TenantRuntimes:
         return TenantWiring(
             context, links, sources, tuple(missing), frozenset(unconnected), frozenset(foreign), granted, within
         )
+
+    def _pool_keys(self, tenant: Tenant) -> tuple[str, ...]:
+        """Return the keys of labels and annotations that only the tenant's pools may set."""
+        wanted = {(pool.compute_cluster, pool.name) for pool in tenant.spec.pools}
+        found = {
+            key
+            for cluster in {pool.compute_cluster for pool in tenant.spec.pools}
+            if (compute := self._computes.find_cluster(cluster)) is not None
+            for pool in compute.spec.pools
+            if (cluster, pool.name) in wanted
+            for key in template_keys(pool.scheduling)
+        }
+        return tuple(sorted(found))
 
     def _pool_sources(self, tenant: Tenant, wanted: TenantPool, pool: Pool, link: ComputeLink) -> dict[str, NodeSource]:
         """Return the sources of a pool's virtual nodes by name."""
@@ -263,7 +277,7 @@ def _is_from_pool(source: NodeSource, pool: TenantPool) -> bool:
     return (source.tenant_pool.name, source.tenant_pool.compute_cluster) == (pool.name, pool.compute_cluster)
 
 
-def _tenant_context(tenant: Tenant, access: ApiServerAccess) -> TenantContext:
+def _tenant_context(tenant: Tenant, access: ApiServerAccess, *, pool_keys: tuple[str, ...]) -> TenantContext:
     """Return what the translation of a tenant's objects depends on."""
     policy = tenant.spec.policy
     return TenantContext(
@@ -282,4 +296,5 @@ def _tenant_context(tenant: Tenant, access: ApiServerAccess) -> TenantContext:
         load_balancers=policy.load_balancers,
         node_ports=policy.node_ports,
         service_range=access.service_range,
+        pool_keys=pool_keys,
     )

@@ -207,14 +207,14 @@ class PoolScheduling(msgspec.Struct, kw_only=True, rename="camel", omit_defaults
     `queue` is the name of the scheduler's queue, with the placeholders `{tenant}` and `{pool}`. With `manage_queues`,
     the gateway creates the queues with guarantees and limits; without, the queues of the administrator are used.
     `scheduler_name` is the scheduler of compute pods in the modes volcano and external. In the mode external, they get
-    `pod_labels` and `pod_annotations`, whose values may have the placeholders `{tenant}`, `{pool}`, `{queue}`,
-    `{gang}`, `{minimum}` and `{size}`.
+    `priority_class_name`, `pod_labels` and `pod_annotations`, whose values may have placeholders (`templates.py`).
     """
 
     mode: SchedulingMode = "native"
     queue: str = "{tenant}.{pool}"
     manage_queues: bool = True
     scheduler_name: str = ""
+    priority_class_name: str = ""
     pod_labels: dict[str, str] = {}
     pod_annotations: dict[str, str] = {}
 

@@ -69,6 +69,9 @@ GANG_ANNOTATIONS: Final = frozenset(
 )
 """Annotations by which tenants describe their gangs. See `is_reserved_annotation`."""
 
+SCHEDULING_MODE: Final = "vkgateway.io/scheduling-mode"
+"""Label of the objects that the gateway creates for the scheduler of a pool, and annotation of the compute pods that an
+external scheduler binds: the mode."""
 BORROWED_ANNOTATION: Final = "vkgateway.io/borrowed"
 """On compute pods: `true` if the pod runs outside its tenant's guarantee and may be evicted by reclaim."""
 COMPUTE_NODE_ANNOTATION: Final = "vkgateway.io/compute-node"

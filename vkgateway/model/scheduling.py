@@ -9,7 +9,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from vkgateway.model.api import NATIVE, Pool, PoolScheduling, PoolStatus
+from vkgateway.model.api import EXTERNAL, NATIVE, Pool, PoolScheduling, PoolStatus
+from vkgateway.model.templates import template_problems
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,10 +43,11 @@ def scheduling_problems(pool: Pool) -> Iterator[str]:
     if _QUEUE_FORM.fullmatch(queue_name(scheduling, tenant="t", pool="p")) is None:
         yield f"{name} is not of lower-case letters, digits, dashes and dots, apart from {{tenant}} and {{pool}}"
     missing = [each for each in _PLACEHOLDERS if each not in scheduling.queue]
-    if scheduling.manage_queues and missing:
+    if scheduling.manage_queues and scheduling.mode != EXTERNAL and missing:
         yield f"{name} does not name {' and '.join(missing)}; add them, or set manageQueues to false"
     if scheduling.queue == "default":
         yield f"{name} would receive all pods of its namespace; choose another name"
+    yield from template_problems(pool)
 
 
 def effective_pools(pools: Iterable[Pool], statuses: Iterable[PoolStatus]) -> tuple[Pool, ...]:

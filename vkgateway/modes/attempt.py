@@ -39,6 +39,7 @@ class Attempt:
     """Name of the object. A gang has one name, so that two attempts of it never exist at the same time."""
     namespace: str = SYSTEM_NAMESPACE
     uid: str
+    """Empty: the scheduler has no object for a gang, and no queue of gangs."""
     resource_version: str
     tenant: str
     pool: PoolKey

@@ -10,6 +10,8 @@ The same for every mode. Each step depends only on what exists now, so that it c
 
 A scheduler that evicts single pods may leave a gang with less than its minimum. Its other pods are then deleted, too,
 so that they do not hold resources for nothing. Pods that a tenant deleted or a node lost have no such effect.
+
+Where the scheduler has no object for a gang, a mode implies the attempts from the gangs themselves.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from vkgateway.model.objects import Object
 from vkgateway.model.requests import MilliResources
 from vkgateway.modes.amounts import sum_requests
 from vkgateway.modes.attempt import Attempt, AttemptState, Wait
-from vkgateway.modes.gang_split import AttemptPods, GangSplitter
+from vkgateway.modes.gang_split import AttemptPods, GangSplitter, min_members
 from vkgateway.modes.guarantee import UsageSums
 from vkgateway.modes.mode import ModeInput, ModeResult, SchedulingMode, Started
 from vkgateway.modes.names import attempt_name
@@ -65,6 +67,8 @@ class _Plan:
 
 def plan_attempts(mode: SchedulingMode, given: ModeInput) -> ModeResult:
     """Return the decisions on pods and the writes to the scheduler that follow from the current state."""
+    if implied := mode.implied_attempts(given):
+        given = replace_fields(given, attempts={**given.attempts, **implied})
     planner = _Planner(mode, given)
     for gang in given.snapshot.gangs:
         planner.plan_gang(gang)
@@ -92,7 +96,7 @@ class _Planner:
         self._attempt_of_hold: dict[int, str] = {}
         """Name of the pending attempt to which a report belongs, by the index of the report."""
         for attempt in given.attempts.values():
-            if attempt.state is AttemptState.PENDING:
+            if attempt.state is AttemptState.PENDING and attempt.uid:
                 self._pending[attempt.name] = attempt, {}
         names = {attempt_name(gang.tenant, gang.id): gang.id for gang in given.snapshot.gangs}
         for attempt in given.attempts.values():
@@ -189,7 +193,8 @@ class _Planner:
             self._room.start(gang.pools[0], pods, nodes)
             borrowed = not self._sums.fits_guarantee(gang, pods)
             self._sums.count(gang.tenant, gang.pools[0], pods, borrowed=borrowed)
-            marks = {pod.uid: self._mode.marks(part.request, pod) for pod in pods}
+            request = replace_fields(part.request, is_borrowed=borrowed)
+            marks = {pod.uid: self._mode.marks(request, pod) for pod in pods}
             self._plan.admits.append(
                 Admit(gang=gang.id, pool=gang.pools[0], nodes=nodes, borrowed=borrowed, marks=marks)
             )
@@ -335,5 +340,4 @@ def _report(gang: Gang, code: PendingReason, message: str) -> PendingReport:
 
 
 def _members_text(gang: Gang, waiting: Iterable[Pod]) -> str:
-    required = max(gang.minimum, sum(gang.role_minimum.values()))
-    return f"{len(list(waiting))} of {required} pods created"
+    return f"{len(list(waiting))} of {min_members(gang)} pods created"

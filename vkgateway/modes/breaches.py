@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from vkgateway.arbiter.snapshot import WAITING, Gang
+from vkgateway.arbiter.preemption.eviction_units import has_min_members
+from vkgateway.arbiter.snapshot import PLACED, WAITING, Gang
 from vkgateway.modes.attempt import Attempt, Breach
 from vkgateway.modes.names import attempt_name
 
@@ -15,21 +16,36 @@ def update_breaches(
     attempts: Mapping[str, Attempt],
     *,
     preempted: Collection[str],
+    retry_seconds: float,
     now: float,
 ) -> dict[str, Breach]:
     """Return the breaches of gangs by ID.
 
-    A breach lasts until the next attempt of its gang exists, or the gang is gone. `preempted` are the gangs of which
-    the scheduler evicted pods since the last call.
+    A breach lasts until the gang has its minimum again or its next attempt exists. Without any attempt, or if the gang
+    is gone, it lasts until the gang may start again, `retry_seconds` after its last pod ended. `preempted` are the
+    gangs of which the scheduler evicted pods since the last call.
     """
-    found: dict[str, Breach] = {}
+    gangs = tuple(gangs)
+    gone = known.keys() - {gang.id for gang in gangs}
+    # A gang whose pods have all ended is unknown until its controller replaces them.
+    found = {gang: known[gang] for gang in gone if now < known[gang].last_pod + retry_seconds}
     for gang in gangs:
         breach = known.get(gang.id)
         attempt = attempts.get(attempt_name(gang.tenant, gang.id))
         if gang.id in preempted:
             breach = Breach(attempt.uid if attempt is not None else "", now)
+        elif _is_whole(gang):
+            continue
         if breach is None or (attempt is not None and attempt.uid != breach.attempt):
             continue
-        has_pods = any(pod.state is not WAITING for pod in gang.pods)
-        found[gang.id] = Breach(breach.attempt, now) if has_pods else breach
+        if any(pod.state is not WAITING for pod in gang.pods):
+            found[gang.id] = Breach(breach.attempt, now)
+        elif attempt is not None or now < breach.last_pod + retry_seconds:
+            found[gang.id] = breach
     return found
+
+
+def _is_whole(gang: Gang) -> bool:
+    """Return whether a gang runs with its minimum, and no pod of it terminates."""
+    running = [pod for pod in gang.pods if pod.state is not WAITING]
+    return all(pod.state is PLACED for pod in running) and has_min_members(gang, running)

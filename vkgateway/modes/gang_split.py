@@ -30,6 +30,11 @@ class AttemptPods:
         return self.request.is_surplus or has_min_members(self.request.gang, self.waiting)
 
 
+def min_members(gang: Gang) -> int:
+    """Return the number of pods without which a gang cannot start."""
+    return max(gang.minimum, sum(gang.role_minimum.values()))
+
+
 class GangSplitter:
     """Splitter of the gangs of one mode in one compute cluster."""
 
@@ -58,7 +63,8 @@ class GangSplitter:
         ]
 
     def _is_lost(self, pod: Pod) -> bool:
-        return pod.state is ENDING and 0 < pod.deadline < self._given.now and (pod.pool, pod.node) not in self._usable
+        is_overdue = pod.state is ENDING and 0 < pod.deadline < self._given.now
+        return is_overdue and bool(pod.node) and (pod.pool, pod.node) not in self._usable
 
     def _core_pods(self, gang: Gang, pods: Sequence[Pod], attempt: Attempt | None) -> list[Pod]:
         """Return the pods that start as a whole: the minimum of an elastic gang, all pods of others.

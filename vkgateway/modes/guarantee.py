@@ -112,10 +112,24 @@ class UsageSums:
 
     def over_limit(self, gang: Gang, pods: Iterable[Pod]) -> str:
         """Return the limits of a gang's tenant that pods would exceed, as `nvidia.com/gpu 8`; empty: none."""
-        key = gang.tenant, gang.pools[0]
-        limit, total = self._limits.get(key, {}), dict(self._used.get(key, {}))
-        requested = _add_requests(total, pods)
-        return render_milli({name: most for name, most in limit.items() if name in requested and total[name] > most})
+        return self.over(self._limit_of(gang), gang, pods)
+
+    def above_limit(self, gang: Gang, pods: Iterable[Pod]) -> str:
+        """Return the limits of a gang's tenant that pods alone would exceed; empty: none."""
+        return _exceeded(self._limit_of(gang), {}, pods)
+
+    def over(self, limit: MilliResources, gang: Gang, pods: Iterable[Pod]) -> str:
+        """Return those of other limits that pods of a gang's tenant would exceed; empty: none."""
+        return _exceeded(limit, self._used.get((gang.tenant, gang.pools[0]), {}), pods)
+
+    def _limit_of(self, gang: Gang) -> MilliResources:
+        return self._limits.get((gang.tenant, gang.pools[0]), {})
+
+
+def _exceeded(limit: MilliResources, used: MilliResources, pods: Iterable[Pod]) -> str:
+    total = dict(used)
+    requested = _add_requests(total, pods)
+    return render_milli({name: most for name, most in limit.items() if name in requested and total[name] > most})
 
 
 def _add_requests(total: MilliResources, pods: Iterable[Pod]) -> set[str]:

@@ -27,6 +27,8 @@ class Request:
     """Network levels of the pool that the scheduler knows (`SchedulingMode.levels`)."""
     is_surplus: bool = False
     """One pod beyond the minimum: the scheduler evicts it before any whole gang of its rank."""
+    is_borrowed: bool = False
+    """When its pods start: whether they do so outside the guarantee of their tenant."""
 
 
 class SchedulingMode(Protocol):
@@ -45,6 +47,9 @@ class SchedulingMode(Protocol):
 
     def marks(self, request: Request, pod: Pod) -> SchedulerMarks:
         """Return what the scheduler needs on the compute pod of a pod that starts in an attempt."""
+
+    def implied_attempts(self, given: ModeInput) -> Mapping[str, Attempt]:
+        """Return the attempts by name that exist without an object, as the scheduler has none for a gang."""
 
     def attempt_object(self, request: Request) -> Object:
         """Return the object that asks the scheduler to start pods; its annotations include its digest."""

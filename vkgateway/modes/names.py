@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 from typing import Final
 
-MODE_LABEL: Final = "vkgateway.io/scheduling-mode"
+from vkgateway.model.names import SCHEDULING_MODE
+
+MODE_LABEL: Final = SCHEDULING_MODE
 """On every object that the gateway creates for a scheduler: the mode. Objects without it are never touched."""
 TENANT_ANNOTATION: Final = "vkgateway.io/gang-tenant"
 GANG_ANNOTATION: Final = "vkgateway.io/gang-id"

@@ -22,7 +22,7 @@ PREEMPTED: Final = "PreemptionByVkgateway"
 
 _KUBELET_REASON: Final = "TerminationByKubelet"
 """Its reason if a kubelet ended the pod for lack of resources. After this disruption alone, the failed pod remains."""
-_POD_SCHEDULED: Final = "PodScheduled"
+POD_SCHEDULED: Final = "PodScheduled"
 _MIRRORED_TYPES: Final = frozenset(
     {
         "Initialized",
@@ -77,7 +77,7 @@ def mirror_conditions(
         kind = entry["type"]
         if kind in gates:
             continue
-        if kind == _POD_SCHEDULED:
+        if kind == POD_SCHEDULED:
             made += _mirror_scheduled(entry, current, sanitize, observed)
         else:
             made.append(_sanitize_condition(entry, sanitize, observed))
@@ -145,8 +145,8 @@ def _mirror_scheduled(
     pod.
     """
     if entry["status"] == "True":
-        return [current.get(_POD_SCHEDULED) or _sanitize_condition(entry, sanitize, observed)]
-    kept = [current[_POD_SCHEDULED]] if _POD_SCHEDULED in current else []
+        return [current.get(POD_SCHEDULED) or _sanitize_condition(entry, sanitize, observed)]
+    kept = [current[POD_SCHEDULED]] if POD_SCHEDULED in current else []
     if not entry.get("reason"):
         return kept
     return [*kept, {**_sanitize_condition(entry, sanitize, observed), "type": POOL_SCHEDULED_CONDITION}]

@@ -33,6 +33,13 @@ SCHEDULER_PREFIXES: Final = (
     "scheduling.k8s.io/group-name",
     "scheduling.x-k8s.io/",
     "pod-group.scheduling.sigs.k8s.io",
+    "kai.scheduler/",
+    "runai/",
+    "yunikorn.apache.org/",
+    "koordinator.sh/",
+    "scheduling.koordinator.sh/",
+    "gang.scheduling.koordinator.sh/",
+    "quota.scheduling.koordinator.sh/",
 )
 """Prefixes of labels and annotations by which schedulers and queues identify gangs.
 
@@ -78,6 +85,8 @@ class TenantContext:
     plugin_annotations: tuple[str, ...] = ()
     """Prefixes of plug-in annotations (`plugins.PLUGIN_PREFIXES`) that are forwarded."""
     excluded_prefixes: tuple[str, ...] = DEFAULT_EXCLUDED_PREFIXES
+    pool_keys: tuple[str, ...] = ()
+    """Keys of labels and annotations that the tenant's pools set for their schedulers, with all longer keys."""
 
     @property
     def api_endpoint(self) -> tuple[str, int]:
@@ -92,13 +101,13 @@ class TenantContext:
     @property
     def tenant_only_prefixes(self) -> tuple[str, ...]:
         """Prefixes of labels and annotations that are not forwarded: those of the platform and those of schedulers."""
-        return _tenant_only_prefixes(self.excluded_prefixes)
+        return _tenant_only_prefixes((*self.excluded_prefixes, *self.pool_keys))
 
     @property
     def tenant_only_annotations(self) -> tuple[str, ...]:
         """Prefixes of annotations that are not forwarded, those of plug-ins included."""
         allowed = (ANY,) if self.pod_security == "privileged" else self.plugin_annotations
-        return _tenant_only_annotations(self.excluded_prefixes, allowed)
+        return _tenant_only_annotations((*self.excluded_prefixes, *self.pool_keys), allowed)
 
 
 @lru_cache(maxsize=1024)

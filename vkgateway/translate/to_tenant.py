@@ -17,6 +17,7 @@ from vkgateway.translate.conditions import (
 from vkgateway.translate.ephemeral_status import add_waiting_statuses
 from vkgateway.translate.metadata import tenant_gates
 from vkgateway.translate.sanitizer import Sanitizer
+from vkgateway.translate.scheduler_messages import tenant_conditions
 
 _TENANT_FIELDS: Final = frozenset({"qosClass", "observedGeneration"})
 _COMPUTE_FIELDS: Final = frozenset(
@@ -234,7 +235,7 @@ def _wanted_status(
     _set_host_addresses(wanted, tenant_status, node_ip)
     annotations = (compute_pod.get("metadata") or {}).get("annotations") or {}
     conditions = mirror_conditions(
-        status.get("conditions") or [],
+        tenant_conditions(compute_pod),
         tenant_status.get("conditions") or [],
         gates=tenant_gates(annotations),
         sanitize=cleaner.sanitize_text,

@@ -21,7 +21,7 @@ from vkgateway.model.names import SYSTEM_NAMESPACE
 
 Document = dict[str, Any]
 _DIGESTS = {
-    "computeclusters.vkgateway.io": (3, "a2359c6913752f22"),
+    "computeclusters.vkgateway.io": (3, "eb9fbccb3779cd7e"),
     "tenants.vkgateway.io": (3, "f7b1d6cc05523774"),
 }
 

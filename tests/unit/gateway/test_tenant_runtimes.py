@@ -201,6 +201,22 @@ async def set_pool(world: Setting, **spec: Any) -> None:
     await wait_until(lambda: world.computes.clusters.find_cluster("local") is not before)
 
 
+async def test_keys_that_a_pool_sets_are_taken_from_its_tenants(world: Setting) -> None:
+    await world.ready(A100)
+
+    def keys() -> tuple[str, ...]:
+        return world.alpha._sync.scope.tenant.pool_keys
+
+    assert not keys()
+    scheduling = {"mode": "external", "schedulerName": "s", "podLabels": {"queue": "q"}, "podAnnotations": {"x/y": "1"}}
+    await set_pool(world, scheduling=scheduling)
+    await world.serve(A100)
+    assert keys() == ("queue", "x/y")
+    await set_pool(world)
+    await world.serve(A100)
+    assert not keys()
+
+
 async def divide(world: Setting, *zones: str) -> None:
     """Divide the pool by zone, and label its nodes."""
     for number, zone in enumerate(zones):

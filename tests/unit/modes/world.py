@@ -81,7 +81,14 @@ class World:
         nodes = (replace(node, usable=node.name not in self.down) for node in make_nodes(self.nodes))
         pool = Pool(key=KEY, nodes=tuple(nodes), governed=(GPU,))
         gangs = tuple(gang for gang in self.gangs.values() if gang.pods)
-        self.breaches = update_breaches(self.breaches, gangs, self.attempts, preempted=self.preempted, now=self.now)
+        self.breaches = update_breaches(
+            self.breaches,
+            gangs,
+            self.attempts,
+            preempted=self.preempted,
+            retry_seconds=self.mode.retry_seconds,
+            now=self.now,
+        )
         self.preempted = set()
         return ModeInput(
             snapshot=Snapshot(pools=(pool,), quotas=self.quotas, gangs=gangs),

@@ -1,12 +1,14 @@
 """Changes of a running pod: what is forwarded, that the result has no difference, and what is reported."""
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.unit.translate.samples import POOL, TENANT, compute_pod, container, forward, pod
 from vkgateway.model.objects import Object
+from vkgateway.model.scheduling import SchedulerMarks
 from vkgateway.translate.metadata import IMAGES_ANNOTATION
 from vkgateway.translate.pod_diff import PodDiff, diff_pods
 
@@ -48,6 +50,26 @@ def test_derived_annotations_follow_changes() -> None:
     assert patch is not None
     assert list(patch["metadata"]["annotations"].values()) == ["b"]
     assert changes(before, compute_pod(before, {})) == PodDiff()
+
+
+@pytest.mark.parametrize("kind", ["labels", "annotations"])
+@pytest.mark.parametrize("value", ["theirs", "root.alpha", None])
+def test_tenant_cannot_change_what_the_pool_sets(kind: str, value: str | None) -> None:
+    """Neither by a change nor by a removal of the key on a running pod."""
+    tenant = replace(TENANT, pool_keys=("queue",))
+    marks = SchedulerMarks(labels={"queue": "root.alpha"}, annotations={"queue": "root.alpha"})
+    before = pod(metadata={kind: {"queue": "first"}})
+    current_pod = forward(before, tenant=tenant, marks=marks)
+    after = pod(metadata={kind: {"queue": value} if value is not None else {}})
+    patch = diff_pods(after, current_pod, tenant=tenant, pool=POOL).patch or {}
+    assert all("queue" not in part for part in patch.get("metadata", {}).values())
+
+
+def test_key_that_the_pool_sets_later_is_taken_from_the_tenant() -> None:
+    before = pod(metadata={"labels": {"queue": "theirs"}})
+    patch = diff_pods(before, forward(before), tenant=replace(TENANT, pool_keys=("queue",)), pool=POOL).patch
+    assert patch is not None
+    assert patch["metadata"]["labels"] == {"queue": None, "tenant-label.vkgateway.io/queue": "theirs"}
 
 
 def test_additions_of_the_compute_cluster_are_kept() -> None:

@@ -340,6 +340,13 @@ SCHEDULERS = [
     "scheduling.x-k8s.io/pod-group",
     "pod-group.scheduling.sigs.k8s.io/name",
     "pod-group.scheduling.sigs.k8s.io",
+    "kai.scheduler/queue",
+    "runai/queue",
+    "yunikorn.apache.org/app-id",
+    "scheduling.koordinator.sh/preemptible",
+    "gang.scheduling.koordinator.sh/name",
+    "quota.scheduling.koordinator.sh/name",
+    "koordinator.sh/qosClass",
 ]
 
 
@@ -354,6 +361,22 @@ def test_scheduler_marks_are_not_forwarded(kind: str, key: str) -> None:
     assert made["metadata"][kind]["a"] == "1"
     assert key not in made["metadata"]["annotations"]["vkgateway.io/copied"].replace(";", ",").split(",")
     assert env_of(made)["X"] == {"name": "X", "value": "g"}
+
+
+@pytest.mark.parametrize("kind", ["labels", "annotations"])
+def test_keys_that_the_pool_sets_are_not_forwarded(kind: str) -> None:
+    """A scheduler may read a key from either place."""
+    tenant = replace(TENANT, pool_keys=("queue",))
+    env = field(f"metadata.{kind}['queue']")
+    made = forward(
+        pod(metadata={kind: {"queue": "theirs", "a": "1"}}, containers=[container(env=[env])]),
+        tenant=tenant,
+        marks=SchedulerMarks(labels={"queue": "root.alpha"}),
+    )
+    assert made["metadata"]["labels"]["queue"] == "root.alpha"
+    assert "queue" not in made["metadata"]["annotations"]
+    assert "queue" not in made["metadata"]["annotations"]["vkgateway.io/copied"].replace(";", ",").split(",")
+    assert env_of(made)["X"] == {"name": "X", "value": "theirs"}, "the container sees its own value"
 
 
 @pytest.mark.parametrize("name", ["schedulingGroup", "workloadRef"])

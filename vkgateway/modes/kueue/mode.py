@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from vkgateway.arbiter.snapshot import Gang, Pod, Pool, Quota
 from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.model.objects import Object
 from vkgateway.model.scheduling import SchedulerMarks
+from vkgateway.modes.attempt import Attempt
 from vkgateway.modes.kueue.names import TOPOLOGY_ANNOTATION
 from vkgateway.modes.kueue.queues import pool_objects, topology_levels
 from vkgateway.modes.kueue.workloads import MAX_POD_SETS, workload, workload_digest
-from vkgateway.modes.mode import Request
+from vkgateway.modes.mode import ModeInput, Request
 
 
 class KueueMode:
@@ -23,6 +24,10 @@ class KueueMode:
     def marks(self, _request: Request, _pod: Pod) -> SchedulerMarks:
         """See `SchedulingMode`. Without the annotation, Kueue would count each pod twice."""
         return SchedulerMarks(annotations={TOPOLOGY_ANNOTATION: "true"})
+
+    def implied_attempts(self, _given: ModeInput) -> Mapping[str, Attempt]:
+        """See `SchedulingMode`."""
+        return {}
 
     def attempt_object(self, request: Request) -> Object:
         """See `SchedulingMode`."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from vkgateway.arbiter.snapshot import Gang, Pod, Pool, Quota
 from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.model.objects import Object
 from vkgateway.model.scheduling import SchedulerMarks
-from vkgateway.modes.mode import Request
+from vkgateway.modes.attempt import Attempt
+from vkgateway.modes.mode import ModeInput, Request
 from vkgateway.modes.volcano.names import GROUP_ANNOTATION, priority_class_name
 from vkgateway.modes.volcano.pod_groups import pod_group, pod_group_digest
 from vkgateway.modes.volcano.priorities import volcano_priority
@@ -30,6 +31,10 @@ class VolcanoMode:
             annotations={GROUP_ANNOTATION: request.name},
             grace=int(request.gang.grace),
         )
+
+    def implied_attempts(self, _given: ModeInput) -> Mapping[str, Attempt]:
+        """See `SchedulingMode`."""
+        return {}
 
     def attempt_object(self, request: Request) -> Object:
         """See `SchedulingMode`."""

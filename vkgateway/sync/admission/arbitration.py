@@ -302,7 +302,7 @@ class Arbitration:
         await asyncio.sleep(seconds * _REST_RATIO)
 
     def _set_timer(self, decisions: Decisions, now: float) -> None:
-        due = self.tenants.next_deadline()
+        due = min((at for at in (self.tenants.next_deadline(), self.modes.next_retry) if at is not None), default=None)
         wait = None if due is None else max(0.01, due - now + 0.01)
         if decisions.holds:
             wait = min(_REFRESH, _REFRESH if wait is None else wait)

@@ -12,15 +12,14 @@ from vkgateway.arbiter.queueing.admission import Admission
 from vkgateway.arbiter.snapshot import PodState
 from vkgateway.kube.clock import Clock
 from vkgateway.model import times
-from vkgateway.model.names import (
-    ADMISSION_GATE,
-)
+from vkgateway.model.api import EXTERNAL
+from vkgateway.model.names import ADMISSION_GATE, SCHEDULING_MODE
 from vkgateway.model.objects import TERMINAL_PHASES, Condition, find_condition, is_condition_true
 from vkgateway.sync.admission.member import NO_STATE, GangMember, MemberState
 from vkgateway.sync.admission.verdict_store import VerdictStore, is_arbiter_placed
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.tenant_scope import TenantScope
-from vkgateway.sync.views.annotations import RETAKEN
+from vkgateway.sync.views.annotations import EVICTED, RETAKEN
 from vkgateway.sync.views.ownership import Key
 from vkgateway.sync.views.pods import ComputePodView, TenantPodView
 from vkgateway.translate.conditions import DISRUPTION_CONDITION
@@ -196,7 +195,7 @@ class PodObserver:
     def _state_in_compute(
         self, member: GangMember, tenant_pod: TenantPodView | None, pod: ComputePodView, link: ComputeLink
     ) -> MemberState:
-        self._note_preemption(member, pod)
+        self._note_preemption(member, pod, tenant_pod)
         if pod.has_ended:
             return self._end_state(member, pod)
         verdict = self._verdict_store.recover_verdict(pod, link.name)
@@ -207,11 +206,9 @@ class PodObserver:
             return _terminating_state(verdict, node, self._clock.time() + member.grace)
         return _placed_state(verdict, node)
 
-    def _note_preemption(self, member: GangMember, pod: ComputePodView) -> None:
+    def _note_preemption(self, member: GangMember, pod: ComputePodView, tenant_pod: TenantPodView | None) -> None:
         uid = pod.metadata.uid
-        if pod.metadata.deletion_timestamp is None or not is_preempted(pod.status):
-            return
-        if self._preempted_pods.get(member.uid) != uid:
+        if is_scheduler_eviction(pod, tenant_pod) and self._preempted_pods.get(member.uid) != uid:
             self._preempted_pods[member.uid] = uid
             self._preempted.add(member.gang_group)
 
@@ -260,6 +257,27 @@ def is_preempted(status: bytes) -> bool:
         return False
     found = find_condition(_conditions.decode(status).conditions, DISRUPTION_CONDITION)
     return found is not None and found.status == "True" and found.reason == _PREEMPTION.decode()
+
+
+def is_scheduler_eviction(pod: ComputePodView, tenant_pod: TenantPodView | None) -> bool:
+    """Return whether a compute pod is being deleted because its scheduler evicted it.
+
+    External schedulers may delete pods without a word. Such a deletion counts, unless the tenant or the gateway
+    requested it, the pod had ended before, or a condition says who ended it: a drain, a taint, a kubelet, or the
+    collection of pods of lost nodes.
+    """
+    if pod.metadata.deletion_timestamp is None:
+        return False
+    if is_preempted(pod.status):
+        return True
+    annotations = pod.metadata.annotations
+    is_unexplained = (
+        annotations.get(SCHEDULING_MODE) == EXTERNAL
+        and EVICTED not in annotations
+        and pod.phase not in TERMINAL_PHASES
+        and not is_condition_true(_conditions.decode(pod.status).conditions, DISRUPTION_CONDITION)
+    )
+    return is_unexplained and tenant_pod is not None and tenant_pod.metadata.deletion_timestamp is None
 
 
 class _Terminated(msgspec.Struct, rename="camel", gc=False):

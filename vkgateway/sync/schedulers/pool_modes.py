@@ -13,11 +13,12 @@ import structlog
 from vkgateway.arbiter.decisions import Decisions, GuaranteeLoss, PendingReason, PendingReport
 from vkgateway.arbiter.snapshot import PodState, PoolKey, Snapshot
 from vkgateway.kube.clock import Clock
-from vkgateway.model.api import KUEUE, NATIVE, VOLCANO
+from vkgateway.model.api import EXTERNAL, KUEUE, NATIVE, VOLCANO
 from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.modes.attempt import Attempt, Breach
 from vkgateway.modes.attempts import plan_attempts
 from vkgateway.modes.breaches import update_breaches
+from vkgateway.modes.external.mode import ExternalMode
 from vkgateway.modes.guarantee import guarantee_losses
 from vkgateway.modes.kueue.mode import KueueMode
 from vkgateway.modes.mode import ModeInput, ModeResult, SchedulingMode
@@ -25,6 +26,7 @@ from vkgateway.modes.split import split_snapshot
 from vkgateway.modes.volcano.mode import VolcanoMode
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.schedulers.attempt_reconciler import AttemptReconciler, MissingNamespace
+from vkgateway.sync.schedulers.external import NoReconciler
 from vkgateway.sync.schedulers.kueue import KUEUE_KINDS
 from vkgateway.sync.schedulers.volcano import VOLCANO_KINDS
 
@@ -81,6 +83,7 @@ class ModeParts(NamedTuple):
 MODES: Final[dict[str, ModeParts]] = {
     KUEUE: ModeParts(KueueMode(), partial(AttemptReconciler, KUEUE_KINDS)),
     VOLCANO: ModeParts(VolcanoMode(), partial(AttemptReconciler, VOLCANO_KINDS)),
+    EXTERNAL: ModeParts(ExternalMode(), NoReconciler),
 }
 """The scheduling modes other than native."""
 
@@ -132,6 +135,8 @@ class PoolModes:
         """Gangs of which schedulers evicted pods, and whose attempts were not known since."""
         self._breaches: dict[SchedulerKey, dict[str, Breach]] = {}
         """By gang. After a restart, one is missing if its pods have ended before."""
+        self.next_retry: float | None = None
+        """When the first broken gang may start again (seconds since the epoch); None: no gang waits for that."""
 
     def is_foreign(self, pool: PoolKey) -> bool:
         """Return whether another scheduler than the arbiter admits the gangs of a pool."""
@@ -202,6 +207,7 @@ class PoolModes:
 
         `expected` returns the names of all tenants that exist; None: unknown.
         """
+        self.next_retry = None
         if not self._specs:
             return None
         split = split_snapshot(snapshot, self._specs.keys())
@@ -235,10 +241,13 @@ class PoolModes:
     def _update_breaches(
         self, key: SchedulerKey, part: Snapshot, attempts: Mapping[str, Attempt], *, now: float
     ) -> Mapping[str, Breach]:
+        known, retry = self._breaches.get(key, {}), MODES[key[1]].rules.retry_seconds
         breaches = self._breaches[key] = update_breaches(
-            self._breaches.get(key, {}), part.gangs, attempts, preempted=self._preempted, now=now
+            known, part.gangs, attempts, preempted=self._preempted, retry_seconds=retry, now=now
         )
         self._preempted.difference_update(gang.id for gang in part.gangs)
+        due = (breach.last_pod + retry for breach in breaches.values())
+        self.next_retry = min((at for at in (*due, self.next_retry) if at is not None and at > now), default=None)
         return breaches
 
     def _known_pools(self, foreign: Snapshot) -> dict[SchedulerKey, set[PoolKey]]:

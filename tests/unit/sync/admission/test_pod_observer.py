@@ -29,7 +29,7 @@ from vkgateway.sync.admission.member import MemberState
 from vkgateway.sync.admission.orphans import ending_gang
 from vkgateway.sync.admission.pod_observer import PodObserver
 from vkgateway.sync.admission.verdict_store import VerdictStore, is_arbiter_placed, recorded_verdict
-from vkgateway.sync.views.annotations import EVICTED_FOR, REQUESTS, RETAKEN
+from vkgateway.sync.views.annotations import EVICTED, EVICTED_FOR, REQUESTS, RETAKEN
 
 NOW = BORN_AT + 1000
 LEAVING = "2026-03-01T12:30:00Z"
@@ -320,3 +320,69 @@ def test_terminating_orphan_is_a_gang_of_its_own(meta: dict[str, Any], deadline:
 def test_pod_without_recorded_requests_holds_nothing(text: str) -> None:
     gang = ending_gang(TENANT, compute_view(annotations={REQUESTS: text}), "local", now=NOW)
     assert gang.pods[0].shape == Shape.from_requests({})
+
+
+# -- evictions by the scheduler of a pool ------------------------------------------------------------------------------
+
+
+EXTERNAL = {"vkgateway.io/scheduling-mode": "external"}
+
+
+def is_eviction(
+    *,
+    annotations: dict[str, str] | None = None,
+    disruption: str = "",
+    phase: str = "Running",
+    node: str = "host-1",
+    tenant: dict[str, Any] | None = None,
+    is_deleted: bool = True,
+) -> bool:
+    """Return whether a compute pod counts as evicted by its scheduler."""
+    observed = ObservedPod()
+    if tenant is not None:
+        observed.tenant_pod(**tenant)
+    meta = {"deletionTimestamp": LEAVING} if is_deleted else {}
+    pod = compute_view(annotations=annotations, phase=phase, node=node, disruption=disruption, **meta)
+    observed.pods.put_compute(pod)
+    observed.observe_pod()
+    return observed.sight.take_preempted() == {observed.member.gang_group}
+
+
+@pytest.mark.parametrize("annotations", [{}, EXTERNAL])
+@pytest.mark.parametrize("node", ["host-1", ""])
+def test_preemption_is_an_eviction_in_every_mode(annotations: dict[str, str], node: str) -> None:
+    reason = "PreemptionByScheduler"
+    assert is_eviction(annotations=annotations, disruption=reason, node=node, tenant={})
+    assert not is_eviction(annotations=annotations, disruption=reason, tenant={}, is_deleted=False)
+
+
+def test_deletion_without_a_reason_is_an_eviction_by_an_external_scheduler_only() -> None:
+    assert is_eviction(annotations=EXTERNAL, tenant={})
+    assert not is_eviction(annotations={}, tenant={})
+    assert not is_eviction(annotations={"vkgateway.io/scheduling-mode": "volcano"}, tenant={})
+
+
+@pytest.mark.parametrize(
+    "reason",
+    ["EvictionByEvictionAPI", "DeletionByTaintManager", "DeletionByPodGC", "TerminationByKubelet"],
+    ids=["drain", "taint", "lost-node", "kubelet"],
+)
+def test_disruptions_with_another_reason_are_no_evictions_by_the_scheduler(reason: str) -> None:
+    assert not is_eviction(annotations=EXTERNAL, tenant={}, disruption=reason)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tenant": {"deletionTimestamp": LEAVING}},
+        {"tenant": None},
+        {"tenant": {}, "annotations": EXTERNAL | {EVICTED: "PreemptionByVkgateway: makes room"}},
+        {"tenant": {}, "annotations": EXTERNAL | {RETAKEN: "true"}},
+        {"tenant": {}, "phase": "Succeeded"},
+        {"tenant": {}, "phase": "Failed"},
+        {"tenant": {}, "is_deleted": False},
+    ],
+    ids=["tenant-deletes", "tenant-deleted", "gateway-evicts", "gateway-reverts", "succeeded", "failed", "runs"],
+)
+def test_deletions_by_others_are_no_evictions_by_the_scheduler(fields: dict[str, Any]) -> None:
+    assert not is_eviction(**{"annotations": EXTERNAL, **fields})

@@ -15,6 +15,7 @@ from vkgateway.arbiter.snapshot import Quota
 from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.model.api import PoolScheduling
 from vkgateway.modes.attempt import Attempt, AttemptState
+from vkgateway.modes.external.mode import ExternalMode
 from vkgateway.modes.kueue.mode import KueueMode
 from vkgateway.modes.mode import ModeResult
 from vkgateway.sync.compute.link import ComputeLink
@@ -200,3 +201,34 @@ async def test_evicted_pod_breaks_the_attempt_at_that_time_and_no_later_one(kueu
         await harness.run_cycle()
         assert not kueue[0].results[-1].releases
         assert harness.alpha.admission.verdict_store.verdicts["u1"].verdict is AdmissionState.ADMITTED
+
+
+EXTERNAL = PoolSpec(name="a100", scheduling=PoolScheduling(mode="external", scheduler_name="gpu-scheduler"))
+
+
+async def test_external_scheduler_gets_whole_gangs_without_a_reconciler_of_objects() -> None:
+    harness = Harness(specs=[EXTERNAL])
+    harness.add_tenant()
+    harness.add_waiting()
+    async with harness.running():
+        snapshot = await harness.run_cycle()
+        assert (snapshot.gangs, snapshot.pools) == ((), ())
+        verdicts = harness.alpha.admission.verdict_store.verdicts
+        await wait_until(lambda: "u1" in verdicts)
+        verdict = verdicts["u1"]
+        assert (verdict.verdict, verdict.node) == (AdmissionState.ADMITTED, "")
+        assert verdict.marks is not None
+        assert verdict.marks.scheduler_name == "gpu-scheduler"
+
+
+async def test_cycle_is_due_when_a_broken_gang_may_start_again() -> None:
+    harness = Harness(specs=[EXTERNAL])
+    harness.add_tenant()
+    harness.add_waiting()
+    async with harness.running():
+        await harness.run_cycle()
+        assert harness.arbitration.modes.next_retry is None
+        await wait_until(lambda: "u1" in harness.alpha.admission.verdict_store.verdicts)
+        harness.alpha.admission.observer._preempted.add(GANG.removeprefix("alpha/"))
+        await harness.run_cycle()
+        assert harness.arbitration.modes.next_retry == harness.clock.time() + ExternalMode.retry_seconds
