@@ -45,6 +45,19 @@ KUEUE: Final = PublishedPrograms(
     {"config/components/crd/bases": "crds", "charts/kueue": "chart"},
 )
 
+KOORDINATOR: Final = PublishedPrograms(
+    BuildUnit(
+        name="koordinator",
+        project="koordinator",
+        packages={"koord-scheduler": "github.com/koordinator-sh/koordinator/cmd/koord-scheduler"},
+        modules=("github.com/koordinator-sh/koordinator",),
+        replacements={},
+        seconds=400,
+    ),
+    "1.6.0",
+    {"config/crd/bases": "crds"},
+)
+
 
 def mpi_operator(version: str) -> PublishedPrograms:
     """Return the programs of Kubeflow's MPI operator."""

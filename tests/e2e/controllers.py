@@ -14,11 +14,12 @@ import socket
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from operators import kueue, published
-from operators.programs import JOBSET, KUBERAY, KUEUE, VOLCANO
+from operators.programs import JOBSET, KOORDINATOR, KUBERAY, KUEUE, VOLCANO
 from operators.published import PublishedPrograms
 from tests.e2e.cluster import Cluster, Document, eventually
 from vkgateway.controlplane.pki import Authority
@@ -123,6 +124,76 @@ def run_volcano(cluster: Cluster, folder: Path, *, configuration: Path = VOLCANO
             what="Volcano's default queue is open",
         )
         yield
+
+
+_SCHEDULER_API = "kubescheduler.config.k8s.io/v1"
+
+
+@contextlib.contextmanager
+def run_kube_scheduler(cluster: Cluster, folder: Path, *, program: str, name: str) -> Iterator[None]:
+    """Run a second kube-scheduler in a cluster, for pods that name it."""
+    argv = [program, f"--config={_scheduler_settings(cluster, folder, schedulerName=name)}", *_own_port(folder)]
+    with _run_controller(argv, cluster, folder):
+        yield
+
+
+@contextlib.contextmanager
+def run_koordinator(cluster: Cluster, folder: Path, *, name: str) -> Iterator[None]:
+    """Run Koordinator's scheduler in a cluster, for pods that name it. Of its plugins, it uses the one for gangs, and
+    the one that the others require.
+
+    In a cluster with few events, its check before the queue would keep a gang waiting whose last pod was just created,
+    so it checks gangs in the queue only. For the same reason, it does not count the attempts to place a gang: all pods
+    of the gang would have to be tried again before it starts.
+    """
+    program = program_folder(KOORDINATOR)
+    _install(cluster, program / "crds", "podgroups.scheduling.sigs.k8s.io")
+    plugins = {
+        "queueSort": _plugins("Coscheduling", alone=True),
+        "preFilter": _plugins("Reservation", "Coscheduling"),
+        "filter": _plugins("Reservation"),
+        "postFilter": _plugins("Reservation", "Coscheduling", "DefaultPreemption", alone=True),
+        "preScore": _plugins("Reservation"),
+        "reserve": _plugins("Reservation", "Coscheduling"),
+        "permit": _plugins("Coscheduling"),
+        "preBind": _plugins("Reservation", "DefaultPreBind"),
+        "bind": _plugins("Reservation", "DefaultBinder", alone=True),
+        "postBind": _plugins("Coscheduling"),
+    }
+    arguments = {"apiVersion": _SCHEDULER_API, "kind": "CoschedulingArgs", "skipCheckScheduleCycle": True}
+    settings = _scheduler_settings(
+        cluster,
+        folder,
+        schedulerName=name,
+        plugins=plugins,
+        pluginConfig=[{"name": "Coscheduling", "args": arguments}],
+    )
+    argv = [str(program / "koord-scheduler"), f"--config={settings}", "--port=0", *_own_port(folder)]
+    with _run_controller(argv, cluster, folder):
+        yield
+
+
+def _plugins(*names: str, alone: bool = False) -> Document:
+    """Return the plugins of an extension point, in addition to the default ones or `alone`."""
+    enabled = {"enabled": [{"name": name} for name in names]}
+    return {"disabled": [{"name": "*"}], **enabled} if alone else enabled
+
+
+def _scheduler_settings(cluster: Cluster, folder: Path, **profile: Any) -> Path:
+    settings = {
+        "apiVersion": _SCHEDULER_API,
+        "kind": "KubeSchedulerConfiguration",
+        "leaderElection": {"leaderElect": False},
+        "clientConnection": {"kubeconfig": str(cluster.kubeconfig)},
+        "profiles": [profile],
+    }
+    path = folder / "settings.yaml"
+    path.write_text(yaml.safe_dump(settings))
+    return path
+
+
+def _own_port(folder: Path) -> tuple[str, ...]:
+    return (f"--secure-port={_free_port()}", "--bind-address=127.0.0.1", f"--cert-dir={folder / 'certificates'}")
 
 
 def _install(cluster: Cluster, crds: Path, plural: str) -> None:
