@@ -25,6 +25,7 @@ from vkgateway.gateway.health import HealthServer
 from vkgateway.gateway.identity import ensure_identity
 from vkgateway.gateway.leadership import Leadership
 from vkgateway.gateway.management_connection import connect_management
+from vkgateway.gateway.metrics import record_certificate
 from vkgateway.gateway.name_servers import retire_periodically
 from vkgateway.gateway.provisioning import build_control_planes
 from vkgateway.gateway.serving import kubelet_tls, serve_metrics
@@ -132,6 +133,8 @@ async def _serve(
             await prepare()
         address = await startup.retry_until_ready(lambda: find_gateway_address(settings))
         kubelet_authority = await startup.retry_until_ready(lambda: authority.ensure_authority(management))
+        record_certificate("etcd-authority", datastore_authority.cert_pem)
+        record_certificate("kubelet-authority", kubelet_authority.cert_pem)
         shared = Dependencies(
             management=management,
             datastore=datastore,

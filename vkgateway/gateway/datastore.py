@@ -19,6 +19,7 @@ from vkgateway.controlplane.pki import Authority, common_name, is_matching_pair
 from vkgateway.gateway.background import background_task
 from vkgateway.gateway.config import Datastore
 from vkgateway.gateway.managed_certificates import ManagedCertificates
+from vkgateway.gateway.metrics import record_certificate
 from vkgateway.kube.client import Client
 from vkgateway.kube.write_gate import WriteGate
 from vkgateway.model.errors import InputError
@@ -121,6 +122,8 @@ class LazyDatastore:
     async def _ensure_open(self) -> tuple[Tenancy, QuotaController]:
         async with self._open_lock:
             renewed = self._reload_tls()
+            if self._services is None or renewed:
+                record_certificate("etcd-client", self._tls.cert)
             if self._services is None:
                 module = await asyncio.to_thread(importlib.import_module, "vkgateway.controlplane.etcd.client")
                 client: EtcdClient = module.EtcdClient(self._endpoints, tls=self._tls)

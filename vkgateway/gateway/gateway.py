@@ -212,7 +212,12 @@ class Gateway:
         self.tenant_controller.enqueue(tenant)
 
     async def _update_metrics(self) -> None:
-        metrics.count_tenants(self.tenant_controller.tenant_phases())
+        tenants = self.tenant_controller.tenant_statuses()
+        metrics.count_tenants(status.phase for status in tenants.values())
+        metrics.set_tenant_conditions({name: status.conditions for name, status in tenants.items()})
+        computes = self.compute_controller.clusters.clusters_with_status()
+        metrics.set_cluster_conditions({found.metadata.name: found.status.conditions for found in computes})
+        metrics.OVERDUE_SECONDS.set(self.arbiter.start_meter.overdue_seconds(self.arbiter.clock.time()))
         metrics.count_compute_clusters(link.is_reachable for link in self.compute_controller.clusters.links.values())
         await asyncio.to_thread(self._observer.update_metrics)
         metrics.count_traffic()

@@ -3,29 +3,42 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter as Count
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from prometheus_client import Counter, Gauge, Histogram
 
+from vkgateway.controlplane.pki import cert_expiry
 from vkgateway.kube.traffic import Traffic
-from vkgateway.sync.arbiter_metrics import count_decisions, observe_cycle, observe_start, observe_state
+from vkgateway.model.objects import Condition
+from vkgateway.sync.arbiter_metrics import (
+    OVERDUE_SECONDS,
+    count_decisions,
+    observe_cycle,
+    observe_start,
+    observe_state,
+)
 
 __all__ = [
     "API_REQUESTS",
     "API_WATCHES",
     "BLOCKED_TENANTS",
+    "CERTIFICATE_EXPIRY",
     "COMPUTE_CLUSTERS",
+    "COMPUTE_CLUSTER_CONDITIONS",
     "DATASTORE",
     "LEADER",
     "LEADER_CHANGES",
     "LEASE_RENEWAL",
     "LOOP_LAG",
     "ONBOARDING",
+    "OVERDUE_SECONDS",
     "PHASES",
     "QUEUE_DEPTH",
     "TENANTS",
+    "TENANT_CONDITIONS",
     "TRAFFIC",
     "count_compute_clusters",
     "count_decisions",
@@ -37,12 +50,30 @@ __all__ = [
     "observe_cycle",
     "observe_start",
     "observe_state",
+    "record_certificate",
+    "set_cluster_conditions",
+    "set_tenant_conditions",
 ]
 
 PHASES: Final = ("Pending", "Provisioning", "Ready", "Degraded", "Deleting")
 
 TENANTS: Final = Gauge("vkgateway_tenants", "Tenants by phase.", ["phase"])
 COMPUTE_CLUSTERS: Final = Gauge("vkgateway_compute_clusters", "Compute clusters by reachability.", ["reachable"])
+TENANT_CONDITIONS: Final = Gauge(
+    "vkgateway_tenant_condition",
+    "Whether a condition of a tenant is True: 1 or 0, with its reason. Unknown conditions are 0.",
+    ["tenant", "condition", "reason"],
+)
+COMPUTE_CLUSTER_CONDITIONS: Final = Gauge(
+    "vkgateway_compute_cluster_condition",
+    "Whether a condition of a compute cluster is True: 1 or 0, with its reason. Unknown conditions are 0.",
+    ["compute_cluster", "condition", "reason"],
+)
+CERTIFICATE_EXPIRY: Final = Gauge(
+    "vkgateway_certificate_expiry_timestamp_seconds",
+    "When a certificate of the gateway expires, in seconds since the epoch.",
+    ["certificate"],
+)
 QUEUE_DEPTH: Final = Gauge("vkgateway_queue_depth", "Objects that are due for reconciliation, by tenant.", ["tenant"])
 LOOP_LAG: Final = Gauge("vkgateway_event_loop_lag_seconds", "Delay of the event loop at the last measurement.")
 LEADER: Final = Gauge("vkgateway_leader", "Whether this gateway may write: 1 for the leader, 0 for a standby.")
@@ -89,6 +120,31 @@ def count_tenants(phases: Iterable[str]) -> None:
     counts = Count(phases)
     for phase in PHASES:
         TENANTS.labels(phase).set(counts[phase])
+
+
+def set_tenant_conditions(conditions: Mapping[str, Sequence[Condition]]) -> None:
+    """Set the conditions of each tenant, and drop deleted tenants."""
+    _set_conditions(TENANT_CONDITIONS, conditions)
+
+
+def set_cluster_conditions(conditions: Mapping[str, Sequence[Condition]]) -> None:
+    """Set the conditions of each compute cluster, and drop deleted compute clusters."""
+    _set_conditions(COMPUTE_CLUSTER_CONDITIONS, conditions)
+
+
+def _set_conditions(gauge: Gauge, conditions: Mapping[str, Sequence[Condition]]) -> None:
+    """Set one series for each object and condition; one whose reason changed replaces the former."""
+    gauge.clear()
+    for name, found in conditions.items():
+        for condition in found:
+            gauge.labels(name, condition.type, condition.reason).set(condition.status == "True")
+
+
+def record_certificate(name: str, cert_pem: bytes) -> None:
+    """Record when a certificate in use expires. One that cannot be read has no series."""
+    with contextlib.suppress(ValueError):
+        expiry = cert_expiry(cert_pem).timestamp()
+        CERTIFICATE_EXPIRY.labels(name).set(expiry)
 
 
 def measure_queue(queue: _Queue, *, tenants: Iterable[str]) -> None:

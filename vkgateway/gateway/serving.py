@@ -16,6 +16,7 @@ from vkgateway.gateway.addresses import GatewayAddress, is_unspecified
 from vkgateway.gateway.background import background_task
 from vkgateway.gateway.config import Observability
 from vkgateway.gateway.dependencies import Dependencies
+from vkgateway.gateway.metrics import record_certificate
 from vkgateway.kube.tls import load_identity
 from vkgateway.kubelet.identity import server_context
 from vkgateway.model.errors import InputError
@@ -42,9 +43,10 @@ async def serve_metrics(settings: Observability, shared: Dependencies) -> AsyncI
     except OSError as error:
         raise InputError(f"observability.cert: cannot read {error.filename}: {error.strerror}") from error
     tls = authorization.server_context(cert=cert, key=key)
+    record_certificate("metrics", cert)
     async with (
         authorization.metrics_listener(shared.management, shared.health.answer_request, tls=tls) as listener,
-        renew_certificate(tls, pair),
+        renew_certificate(tls, pair, name="metrics"),
     ):
         await listener.listen_tcp(listen, settings.secure_port)
         yield
@@ -60,13 +62,16 @@ async def kubelet_tls(kubelet_authority: Authority, address: GatewayAddress) -> 
 
     cert, key = pair()
     context = server_context(ca=kubelet_authority.cert_pem, cert=cert, key=key)
-    async with renew_certificate(context, pair):
+    record_certificate("kubelet", cert)
+    async with renew_certificate(context, pair, name="kubelet"):
         yield context
 
 
 @contextlib.asynccontextmanager
-async def renew_certificate(context: ssl.SSLContext, pair: Callable[[], tuple[bytes, bytes]]) -> AsyncIterator[None]:
-    """Load a server's certificate and key again every day within the block."""
+async def renew_certificate(
+    context: ssl.SSLContext, pair: Callable[[], tuple[bytes, bytes]], *, name: str
+) -> AsyncIterator[None]:
+    """Load a server's certificate and key again every day within the block; `name` is that of its metric."""
 
     async def renew() -> None:
         while True:
@@ -74,6 +79,7 @@ async def renew_certificate(context: ssl.SSLContext, pair: Callable[[], tuple[by
             try:
                 cert, key = pair()
                 load_identity(context, cert=cert, key=key)
+                record_certificate(name, cert)
             except (OSError, InputError) as error:
                 # For example a full disk; the current certificate is valid for much longer than a day.
                 log.error("serving certificate not renewed", error=str(error))

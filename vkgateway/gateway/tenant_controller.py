@@ -33,7 +33,7 @@ from vkgateway.kube.client import Client
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.kube.reflector import Reflector
 from vkgateway.kube.resources import TENANTS
-from vkgateway.model.api import Tenant, TenantSpec
+from vkgateway.model.api import Tenant, TenantSpec, TenantStatus
 from vkgateway.model.errors import VkgatewayError
 from vkgateway.model.names import TENANT_FINALIZER
 
@@ -116,9 +116,9 @@ class TenantController:
         """Return the names of the reconciled tenants."""
         return list(self._records)
 
-    def tenant_phases(self) -> list[str]:
-        """Return the phases of the reconciled tenants."""
-        return [record.status.phase for record in self._records.values()]
+    def tenant_statuses(self) -> dict[str, TenantStatus]:
+        """Return the statuses of the reconciled tenants by name."""
+        return {name: record.status for name, record in self._records.items()}
 
     async def run(self, leading: asyncio.Event | None = None) -> None:
         """Run until cancelled. Before `leading` is set, only watch the tenants.

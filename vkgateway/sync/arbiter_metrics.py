@@ -33,6 +33,11 @@ LOST: Final = Counter(
     ["tenant"],
 )
 WAITING_GANGS: Final = Gauge("vkgateway_arbiter_waiting_gangs", "Gangs that wait, by pool.", ["pool"])
+BELOW_MINIMUM: Final = Gauge(
+    "vkgateway_arbiter_gangs_below_minimum",
+    "Running gangs that lost pods: fewer than their minimum run, and replacements wait, by pool.",
+    ["pool"],
+)
 TENANT_WAITING_GANGS: Final = Gauge(
     "vkgateway_arbiter_tenant_waiting_gangs", "Pending gangs of a tenant, by pool.", ["tenant", "pool"]
 )
@@ -48,6 +53,10 @@ START_SECONDS: Final = Histogram(
     buckets=(0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 120, 300),
 )
 TERMS: Final = get_args(Term)
+OVERDUE_SECONDS: Final = Gauge(
+    "vkgateway_guaranteed_overdue_seconds",
+    "Longest time that a gang inside its guarantee has waited since the notice of its victims expired; 0: none waits.",
+)
 
 _by_term: Final = {term: START_SECONDS.labels(term) for term in TERMS}
 _POOL_METRICS: Final[tuple[tuple[str, str, Callable[[PoolReport], float]], ...]] = (
@@ -81,7 +90,13 @@ _POOL_METRICS: Final[tuple[tuple[str, str, Callable[[PoolReport], float]], ...]]
 _RESOURCE_GAUGES: Final = tuple(
     (Gauge(f"vkgateway_arbiter_{name}", says, ["pool", "resource"]), value) for name, says, value in _POOL_METRICS
 )
-_GAUGES: Final = (WAITING_GANGS, TENANT_WAITING_GANGS, TENANT_WAITING_UNITS, *(gauge for gauge, _ in _RESOURCE_GAUGES))
+_GAUGES: Final = (
+    WAITING_GANGS,
+    BELOW_MINIMUM,
+    TENANT_WAITING_GANGS,
+    TENANT_WAITING_UNITS,
+    *(gauge for gauge, _ in _RESOURCE_GAUGES),
+)
 
 
 def observe_cycle(seconds: float) -> None:
@@ -117,6 +132,7 @@ def observe_state(state: ArbiterReport) -> None:
         gauge.clear()
     for pool in state.pools:
         WAITING_GANGS.labels(pool.node).set(pool.gangs_waiting)
+        BELOW_MINIMUM.labels(pool.node).set(pool.gangs_below_minimum)
         for gauge, value in _RESOURCE_GAUGES:
             gauge.labels(pool.node, pool.resource).set(value(pool))
     for part in state.tenants:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from prometheus_client import REGISTRY
 
 import vkgateway.sync.metrics
+from vkgateway.controlplane.pki import Authority
 from vkgateway.gateway import metrics
+from vkgateway.model.objects import Condition
 
 PAGE = Path(vkgateway.__file__).parents[1] / "docs" / "reference" / "metrics.md"
+EXPIRY = "vkgateway_certificate_expiry_timestamp_seconds"
 
 
 class Queue:
@@ -29,6 +33,30 @@ def test_queue_depth_drops_deleted_tenants() -> None:
     metrics.measure_queue(Queue(), tenants=["beta"])
     assert (depth("alpha"), depth("beta")) == (None, 0)
     metrics.measure_queue(Queue(), tenants=[])
+
+
+def test_conditions_have_one_series_for_each_object_and_condition() -> None:
+    ready, broken = Condition(type="Ready", status="True", reason="Ready"), Condition(type="Ready", status="False")
+    for setter, label, name in (
+        (metrics.set_tenant_conditions, "tenant", "vkgateway_tenant_condition"),
+        (metrics.set_cluster_conditions, "compute_cluster", "vkgateway_compute_cluster_condition"),
+    ):
+        setter({"alpha": [ready], "beta": [broken]})
+        assert REGISTRY.get_sample_value(name, {label: "alpha", "condition": "Ready", "reason": "Ready"}) == 1
+        assert REGISTRY.get_sample_value(name, {label: "beta", "condition": "Ready", "reason": ""}) == 0
+        setter({"beta": [ready]})
+        samples = [sample for metric in REGISTRY.collect() for sample in metric.samples if sample.name == name]
+        assert [sample.labels[label] for sample in samples] == ["beta"]
+        setter({})
+
+
+def test_certificates_in_use_have_an_expiry() -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    metrics.record_certificate("trial", Authority.create("trial", days=10, now=now).cert_pem)
+    metrics.record_certificate("broken", b"none")
+    found = [REGISTRY.get_sample_value(EXPIRY, {"certificate": name}) for name in ("trial", "broken")]
+    assert found == [(now + timedelta(days=10)).timestamp(), None]
+    metrics.CERTIFICATE_EXPIRY.clear()
 
 
 def test_every_metric_is_documented() -> None:

@@ -11,6 +11,7 @@ from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.decisions import Admit, Decisions, Evict
 from vkgateway.arbiter.reasons.report import build_summary
 from vkgateway.arbiter.reasons.report_types import ArbiterReport
+from vkgateway.arbiter.snapshot import PodState
 from vkgateway.sync import arbiter_metrics as metrics
 
 
@@ -50,6 +51,27 @@ def test_borrowed_lost_and_unmanaged_usage_have_metrics() -> None:
     names = ("allocatable", "guaranteed", "kept", "lent", "others", "borrowed")
     # 13 GPUs are free, all of them in cells of 8, 4 and 1: all borrowed GPUs are lent by guarantees.
     assert [metric_value(f"arbiter_{name}_units", **at) for name in names] == [16, 16, 13, 10, 3, 10]
+
+
+def test_a_running_gang_that_waits_for_a_replacement_is_below_its_minimum() -> None:
+    there = Cluster([make_node("n0"), make_node("n1")], [make_quota("a")])
+    there.add(make_gang("a/ns/gang/pair", "a", [8, 8]), make_gang("a/ns/gang/waits", "a", [8, 8]))
+    there.run_for(2)
+    assert below_minimum(there) == 0
+    gang = there.gangs["a/ns/gang/pair"]
+    lost = replace(gang.pods[1], uid="replacement", state=PodState.WAITING, pool=None, node="")
+    there.gangs[gang.id] = replace(gang, pods=(gang.pods[0], lost), minimum=2)
+    there.pool = replace(there.pool, nodes=(there.pool.nodes[0],))
+    assert below_minimum(there) == 1
+    there.gangs[gang.id] = replace(gang, pods=(gang.pods[0], lost), minimum=1)
+    assert below_minimum(there) == 0
+    there.gangs[gang.id] = replace(gang, pods=gang.pods[:1], minimum=2)  # the other pod has succeeded
+    assert below_minimum(there) == 0
+
+
+def below_minimum(there: Cluster) -> float | None:
+    metrics.observe_state(build_summary(there.snapshot(), Decisions(), there.now))
+    return metric_value("arbiter_gangs_below_minimum", pool="pool.compute")
 
 
 def test_decisions_are_counted_by_kind_and_evictions_by_tenant() -> None:

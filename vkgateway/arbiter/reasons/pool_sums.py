@@ -21,6 +21,7 @@ class TenantSums:
     waiting: MilliResources = field(default_factory=dict)
     gangs_waiting: int = 0
     gangs_running: int = 0
+    gangs_below_minimum: int = 0
 
 
 @dataclass(slots=True)
@@ -99,6 +100,7 @@ def pool_reports(sums: PoolSums, quotas: Mapping[str, Quota], losses: Losses) ->
             fragmentation=round((free - sum(whole)) / free, 4) if free else 0.0,
             gangs_waiting=sum(tenant_sums.gangs_waiting for tenant_sums in all_tenants),
             gangs_running=sum(tenant_sums.gangs_running for tenant_sums in all_tenants),
+            gangs_below_minimum=sum(tenant_sums.gangs_below_minimum for tenant_sums in all_tenants),
         )
 
 

@@ -135,6 +135,7 @@ def _count_gang(gang: Gang, outcomes: _PodOutcomes, sums: Mapping[PoolKey, PoolS
             tenant_sums = sums[key].usage_of(gang.tenant)
             tenant_sums.gangs_waiting += state == WAITING
             tenant_sums.gangs_running += state != WAITING
+            tenant_sums.gangs_below_minimum += state == RUNNING and placed < min(gang.minimum, len(places))
     requested = [pod.shape.amount_of(_unit_of(key, sums)) for pod, key in zip(gang.pods, pod_pools, strict=True)]
     waiting = sum(amount for amount, (_, place) in zip(requested, places, strict=True) if place is None)
     distinct_pools = [key for key in dict.fromkeys(pod_pools) if key is not None]

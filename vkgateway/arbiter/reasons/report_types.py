@@ -47,6 +47,8 @@ class PoolReport(_ReportStruct, frozen=True, gc=False):
     """Fraction of the free amount on partly used nodes, 0 to 1."""
     gangs_waiting: int
     gangs_running: int
+    gangs_below_minimum: int = 0
+    """Number of running gangs that lost pods, so that fewer than their minimum run and replacements wait."""
 
 
 class TenantReport(_ReportStruct, frozen=True, gc=False):

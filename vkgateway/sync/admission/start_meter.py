@@ -82,6 +82,11 @@ class StartMeter:
             if not start.pods:
                 del self._pending_starts[gang]
 
+    def overdue_seconds(self, now: float) -> float:
+        """Return the longest time in seconds since the notice expired for which a gang waits; 0 if none waits."""
+        starts = self._pending_starts.values()
+        return max((max(0.0, now - start.deadline) for start in starts if start.planned is not None), default=0.0)
+
     def _observe_start(self, gang: Gang | None, admit: Admit, now: float) -> None:
         start = self._pending_starts.pop(admit.gang, None)
         if start is None or gang is None or gang.band is not Band.GUARANTEED:

@@ -137,6 +137,16 @@ def plan_fails(scenario: Scenario) -> None:
     scenario.decisions_made(admit_gang(), 45.0)
 
 
+def test_a_gang_is_overdue_after_the_notice_of_its_victims() -> None:
+    scenario = Scenario()
+    scenario.pair_members()
+    assert scenario.meter.overdue_seconds(1000.0) == 0
+    scenario.decisions_made(plan_gang(42.0), 12.0)
+    assert [scenario.meter.overdue_seconds(now) for now in (40.0, 42.0, 100.0)] == [0, 0, 58]
+    scenario.decisions_made(admit_gang(), 101.0)
+    assert scenario.meter.overdue_seconds(200.0) == 0
+
+
 def gang_predates_the_gateway(scenario: Scenario) -> None:
     scenario.decisions_made(admit_gang(), 12.0)
     scenario.meter.pod_bound(UIDS[0], now=13.0)
