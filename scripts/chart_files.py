@@ -1,4 +1,5 @@
-"""Writes the generated files of the chart: copies of definitions and roles, the schema of the values, and their table.
+"""Writes the generated files of the chart and of deploy/monitoring: copies of definitions and roles, the schema of the
+values, their table, alerts and dashboards.
 
 `make chart` writes them; a unit test fails while a file differs from its source.
 """
@@ -8,12 +9,15 @@ from __future__ import annotations
 import json
 import re
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 from chart_values import Value, flatten_values, parse_values, values_schema
+from dashboards import DASHBOARDS
+from grafana import render_dashboard
 
 from vkgateway.gateway.config import Config
 
@@ -21,6 +25,7 @@ CHECKOUT: Final = Path(__file__).resolve().parent.parent
 CHART: Final = CHECKOUT / "deploy/chart/vkgateway"
 _COPIES: Final = {"crds": "vkgateway/model/crds", "rbac": "vkgateway/gateway/rbac"}
 """Folder of the chart's files by the folder of their source. Helm packs only what is in the chart's folder."""
+_MONITORING: Final = CHECKOUT / "deploy/monitoring"
 
 
 def main() -> int:
@@ -43,6 +48,8 @@ def generated_files() -> dict[Path, str]:
     readme = CHART / "README.md"
     return {
         **dict(_copies()),
+        **dict(_rule_copies()),
+        **dict(_dashboards()),
         CHART / "values.schema.json": render_schema(values),
         readme: render_readme(readme.read_text(), values),
     }
@@ -50,13 +57,33 @@ def generated_files() -> dict[Path, str]:
 
 def existing_copies() -> set[Path]:
     """Return the copies that exist in the chart."""
-    return {file for folder in _COPIES for file in (CHART / "files" / folder).glob("*")}
+    return {file for folder in (*_COPIES, "dashboards") for file in (CHART / "files" / folder).glob("*")}
 
 
 def _copies() -> Iterator[tuple[Path, str]]:
     for folder, source in _COPIES.items():
         for file in sorted((CHECKOUT / source).glob("*.yaml")):
             yield CHART / "files" / folder / file.name, file.read_text()
+
+
+def _rule_copies() -> Iterator[tuple[Path, str]]:
+    """Yield the alert rules for the chart, and as an object for the Prometheus operator."""
+    rules = (_MONITORING / "rules.yaml").read_text()
+    yield CHART / "files/alerts.yaml", rules
+    head = (
+        "# Written by `make chart` from rules.yaml.\napiVersion: monitoring.coreos.com/v1\nkind: PrometheusRule\n"
+        "metadata: {name: vkgateway, namespace: vkgateway-system}\nspec:\n"
+    )
+    _, groups, body = rules.partition("groups:\n")
+    yield _MONITORING / "prometheusrule.yaml", head + textwrap.indent(groups + body, "  ")
+
+
+def _dashboards() -> Iterator[tuple[Path, str]]:
+    """Yield the dashboards, and their copies in the chart."""
+    for dashboard in DASHBOARDS:
+        text = render_dashboard(dashboard)
+        yield _MONITORING / f"dashboards/{dashboard.name}.json", text
+        yield CHART / f"files/dashboards/{dashboard.name}.json", text
 
 
 def render_readme(text: str, values: list[Value]) -> str:

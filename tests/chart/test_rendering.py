@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ EXTERNAL = (
 CERT_MANAGER = ("--set=certificates.certManager.enabled=true",)
 FULL = (
     "--set=replicas=2,etcd.members=3,metrics.serviceMonitor.enabled=true,metrics.prometheusRule.enabled=true",
+    "--set=metrics.dashboards.enabled=true",
     "--set=imagePullSecrets[0].name=registry,priorityClassName=high,nodeSelector.a=b,etcd.nodeSelector.a=b",
     "--set=tolerations[0].operator=Exists,etcd.tolerations[0].operator=Exists,podLabels.a=b,podAnnotations.a=b",
     "--set=extraEnv[0].name=A,extraEnv[0].value=b,serviceAccount.annotations.a=b",
@@ -75,6 +77,25 @@ def test_settings_of_the_values_override_computed_ones(helm: Helm, tmp_path: Pat
     ports = {port["name"]: port["containerPort"] for port in container(objects.get("Deployment"))["ports"]}
     assert ports == {"kubelet": 10400, "health": 9000, "metrics": 9632}
     assert container(objects.get("StatefulSet", "vkgateway-etcd"))["image"] == "mirror.example.com/k8s/etcd:3.6.8-0"
+
+
+def test_alerts_lead_to_the_given_documentation(helm: Helm) -> None:
+    url = "https://docs.example.com/vkgateway"
+    objects = helm.render(
+        *ALL_APIS, "--set=metrics.prometheusRule.enabled=true", f"--set=metrics.prometheusRule.docsUrl={url}"
+    )
+    groups = objects.get("PrometheusRule")["spec"]["groups"]
+    links = [rule["annotations"]["runbook_url"] for group in groups for rule in group["rules"]]
+    assert len(links) > 20
+    assert all(link.startswith(f"{url}/how-to/alerts.html#vkgateway") for link in links)
+
+
+def test_dashboards_are_config_maps_that_grafana_selects(helm: Helm) -> None:
+    objects = helm.render("--set=metrics.dashboards.enabled=true")
+    for name in ("platform", "tenant", "control-planes"):
+        found = objects.get("ConfigMap", f"vkgateway-dashboard-{name}")
+        assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
+        assert json.loads(found["data"][f"vkgateway-{name}.json"])["uid"] == f"vkgateway-{name}"
 
 
 def container(workload: Document) -> Document:

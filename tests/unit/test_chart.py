@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 import chart_files
 import pytest
 import yaml
 from chart_values import ChartValueError, flatten_values, parse_values, values_schema
-from prometheus_client import REGISTRY, Metric
 
-from vkgateway.gateway import metrics as gateway_metrics
-from vkgateway.sync import metrics as sync_metrics
 from vkgateway.version import __version__
 
 
@@ -56,56 +52,6 @@ def test_settings_are_values_under_config() -> None:
     schema = chart_files.settings_schema()
     assert schema["properties"]["logging"]["properties"]["level"]["enum"]
     assert "$ref" not in json.dumps(schema)
-
-
-METRICS = (gateway_metrics, sync_metrics)
-"""Importing these modules registers the metrics."""
-
-
-SELECTOR = re.compile(r"\b(vkgateway_[a-z_]+)(?:{([^}]*)})?")
-MATCHER = re.compile(r'(\w+)=(~?)"([^"]*)"')
-
-
-def alert_rules() -> list[dict[str, Any]]:
-    text = (chart_files.CHART / "files/alerts.yaml").read_text()
-    return [rule for group in yaml.safe_load(text)["groups"] for rule in group["rules"]]
-
-
-def exported_names(family: Metric) -> set[str]:
-    """Return the names of a metric's series, also before it has any."""
-    suffixes = {"counter": ["_total"], "histogram": ["_bucket", "_sum", "_count"]}.get(family.type, [""])
-    return {family.name + suffix for suffix in suffixes}
-
-
-def test_alerts_are_about_existing_metrics() -> None:
-    assert METRICS
-    exported = {name: family for family in REGISTRY.collect() for name in exported_names(family)}
-    selectors = [found for rule in alert_rules() for found in SELECTOR.findall(rule["expr"])]
-    assert len({name for name, _ in selectors}) > 5
-    for name, matchers in selectors:
-        assert name in exported
-        labels = REGISTRY._names_to_collectors[name]._labelnames  # type: ignore[attr-defined]
-        assert {label for label, _, _ in MATCHER.findall(matchers)} <= set(labels)
-
-
-def test_alerts_select_values_that_exist() -> None:
-    """A counter that starts with 1 at the first event has no increase, so each that an alert counts starts with 0."""
-    gateway_metrics.count_tenants([])
-    gateway_metrics.count_compute_clusters([])
-    gateway_metrics.measure_datastore(in_use=0, file=0, quota=0, blocked=0)
-    series = [sample for family in REGISTRY.collect() for sample in family.samples]
-    selectors = [found for rule in alert_rules() for found in SELECTOR.findall(rule["expr"])]
-    for name, matchers in selectors:
-        wanted = [
-            (label, value.split("|") if is_pattern else [value])
-            for label, is_pattern, value in MATCHER.findall(matchers)
-        ]
-        for label, values in wanted:
-            assert set(values) <= {one.labels[label] for one in series if one.name == name}
-
-
-def test_alerts_have_a_summary_and_a_severity() -> None:
-    assert all(rule["annotations"]["summary"] and rule["labels"]["severity"] for rule in alert_rules())
 
 
 VALUES = """

@@ -10,9 +10,28 @@ from prometheus_client import REGISTRY
 import vkgateway.sync.metrics
 from vkgateway.controlplane.pki import Authority
 from vkgateway.gateway import metrics
+from vkgateway.model.api import (
+    ACCEPTED,
+    CONTROL_PLANE_READY,
+    DATASTORE_WRITABLE,
+    GUARANTEE_KEPT,
+    PUBLISHED,
+    READY,
+    VIRTUAL_NODES_READY,
+)
 from vkgateway.model.objects import Condition
+from vkgateway.sync import metrics as sync_metrics
 
 PAGE = Path(vkgateway.__file__).parents[1] / "docs" / "reference" / "metrics.md"
+TENANT_CONDITIONS = (
+    ACCEPTED,
+    CONTROL_PLANE_READY,
+    DATASTORE_WRITABLE,
+    GUARANTEE_KEPT,
+    PUBLISHED,
+    READY,
+    VIRTUAL_NODES_READY,
+)
 EXPIRY = "vkgateway_certificate_expiry_timestamp_seconds"
 
 
@@ -57,6 +76,22 @@ def test_certificates_in_use_have_an_expiry() -> None:
     found = [REGISTRY.get_sample_value(EXPIRY, {"certificate": name}) for name in ("trial", "broken")]
     assert found == [(now + timedelta(days=10)).timestamp(), None]
     metrics.CERTIFICATE_EXPIRY.clear()
+
+
+def test_an_idle_tenant_has_few_series() -> None:
+    before = series_of("idle")
+    sync_metrics.PodMeter("idle")
+    metrics.measure_queue(Queue(), tenants=["idle"])
+    metrics.set_tenant_conditions({"idle": [Condition(type=kind, status="True") for kind in TENANT_CONDITIONS]})
+    assert (before, series_of("idle")) == (0, 24)
+    sync_metrics.forget_tenant("idle")
+    metrics.measure_queue(Queue(), tenants=[])
+    metrics.set_tenant_conditions({})
+    assert series_of("idle") == 0
+
+
+def series_of(tenant: str) -> int:
+    return sum(sample.labels.get("tenant") == tenant for found in REGISTRY.collect() for sample in found.samples)
 
 
 def test_every_metric_is_documented() -> None:
