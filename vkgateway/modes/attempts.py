@@ -20,22 +20,18 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_fields
 
-from msgspec.structs import replace
-
-from vkgateway.arbiter.decisions import Admit, Decisions, Evict, PendingReason, PendingReport
+from vkgateway.arbiter.decisions import Admit, Decisions, Evict, PendingReason
 from vkgateway.arbiter.preemption.eviction_units import has_min_members
 from vkgateway.arbiter.preemption.notice import notice_seconds
 from vkgateway.arbiter.snapshot import PLACED, WAITING, Gang, Pod
 from vkgateway.model.objects import Object
-from vkgateway.model.requests import MilliResources
-from vkgateway.modes.amounts import sum_requests
 from vkgateway.modes.attempt import Attempt, AttemptState, Wait
 from vkgateway.modes.gang_split import AttemptPods, GangSplitter, min_members
 from vkgateway.modes.guarantee import UsageSums
+from vkgateway.modes.hold_reports import HoldReports
 from vkgateway.modes.mode import ModeInput, ModeResult, SchedulingMode, Started
 from vkgateway.modes.names import attempt_name
 from vkgateway.modes.node_room import NodeRoom
-from vkgateway.modes.places import queue_places, queue_usages
 from vkgateway.modes.pod_sets import count_pod_sets
 from vkgateway.modes.slots import assign_slots, displaced_pods
 
@@ -57,7 +53,6 @@ class _Plan:
 
     admits: list[Admit] = field(default_factory=list)
     evicts: list[Evict] = field(default_factory=list)
-    holds: list[PendingReport] = field(default_factory=list)
     creates: list[Object] = field(default_factory=list)
     releases: list[Attempt] = field(default_factory=list)
     wanted: set[str] = field(default_factory=set)
@@ -72,7 +67,6 @@ def plan_attempts(mode: SchedulingMode, given: ModeInput) -> ModeResult:
     planner = _Planner(mode, given)
     for gang in given.snapshot.gangs:
         planner.plan_gang(gang)
-    planner.release_leftovers()
     return planner.result()
 
 
@@ -83,6 +77,7 @@ class _Planner:
         self._mode = mode
         self._given = given
         self._plan = _Plan()
+        self._holds = HoldReports(given)
         self._sums = UsageSums(given.snapshot, given.specs)
         self._gang_by_uid: dict[str, str] = {}
         """Gang by the UID of its attempt."""
@@ -91,13 +86,6 @@ class _Planner:
         self._displaced: set[str] = set()
         """UIDs of the pods that are evicted because their attempts have no slots for them any more."""
         self._loss_resources = {pool.key: pool.loss_resource for pool in given.snapshot.pools}
-        self._pending: dict[str, tuple[Attempt, MilliResources]] = {}
-        """Pending attempts by name, each with the sum of its requests; those of unknown tenants count without."""
-        self._attempt_of_hold: dict[int, str] = {}
-        """Name of the pending attempt to which a report belongs, by the index of the report."""
-        for attempt in given.attempts.values():
-            if attempt.state is AttemptState.PENDING and attempt.uid:
-                self._pending[attempt.name] = attempt, {}
         names = {attempt_name(gang.tenant, gang.id): gang.id for gang in given.snapshot.gangs}
         for attempt in given.attempts.values():
             if attempt.name in names:
@@ -107,7 +95,7 @@ class _Planner:
         """Plan one gang."""
         if gang.tenant not in self._given.known_tenants:
             if any(pod.state is WAITING for pod in gang.pods):
-                self._plan.holds.append(_report(gang, UNKNOWN.code, UNKNOWN.message))
+                self._holds.add(gang, UNKNOWN.code, UNKNOWN.message)
             return
         part, surplus = self._splitter.split_gang(gang)
         # The min members may have ended before the surplus: nothing is left to start or to reserve for them.
@@ -122,18 +110,17 @@ class _Planner:
 
     def _plan_surplus(self, gang: Gang, surplus: Sequence[AttemptPods], *, started: int) -> None:
         """Plan the pods beyond the minimum of a running gang, one by one, up to its maximum."""
-        reports: list[PendingReport] = []
+        waits: list[Wait] = []
         for part in surplus:
             attempt = self._given.attempts.get(part.request.name)
             if attempt is None and gang.maximum is not None and started >= gang.maximum:
-                text = f"has {started} pods and a maximum of {gang.maximum}"
-                reports.append(_report(gang, PendingReason.MAXIMUM, text))
+                waits.append(Wait(PendingReason.MAXIMUM, f"has {started} pods and a maximum of {gang.maximum}"))
                 continue
             started += 1
             if not self._plan_part(part) and part.waiting:
-                wait = NOT_ASKED if attempt is None else self._find_wait(part, attempt)
-                reports.append(_report(gang, wait.code, wait.message))
-        self._plan.holds += reports[:1]
+                waits.append(NOT_ASKED if attempt is None else self._find_wait(part, attempt))
+        if waits:
+            self._holds.add(gang, waits[0].code, waits[0].message)
 
     def _plan_part(self, part: AttemptPods) -> bool:
         """Plan the pods of one attempt; return whether it is admitted and its pods may run."""
@@ -160,15 +147,15 @@ class _Planner:
     def _prepare(self, part: AttemptPods, attempt: Attempt | None, *, is_broken: bool) -> None:
         """Take the next step to the start of pods that may not start now, and report why they wait."""
         if part.holding:
-            self._hold_part(part, ENDING_PODS)
+            self._holds.add_part(part, ENDING_PODS)
         elif attempt is None:
             self._ask(part)
         elif attempt.state is AttemptState.DELETING:
-            self._hold_part(part, NEXT_ATTEMPT)
+            self._holds.add_part(part, NEXT_ATTEMPT)
         elif attempt.state is AttemptState.EVICTED or is_broken or self._is_outdated(part, attempt):
             self._release(part, attempt)
         else:
-            self._hold_part(part, self._find_wait(part, attempt), attempt)
+            self._holds.add_part(part, self._find_wait(part, attempt), attempt)
 
     def _run(self, part: AttemptPods, attempt: Attempt) -> bool:
         """Admit the waiting pods of an admitted attempt to its free slots."""
@@ -179,7 +166,7 @@ class _Planner:
         # A gang starts as a whole: no pod of an earlier start holds a slot, and all pods have one.
         starts = not part.holding and len(nodes) == len(part.waiting)
         if not part.placed and not starts:
-            self._hold_part(part, ENDING_PODS)
+            self._holds.add_part(part, ENDING_PODS)
             return False
         if unusable := self._room.unusable_nodes(part.request.gang.pools[0], nodes.values()):
             return self._leave_nodes(part, attempt, unusable)
@@ -188,7 +175,7 @@ class _Planner:
             pods = [pod for pod in part.waiting if pod.uid in nodes]
             if full := self._room.full_nodes(gang.pools[0], pods, nodes):
                 self._evict_displaced(gang, full)
-                self._hold_part(part, FULL_NODES)
+                self._holds.add_part(part, FULL_NODES)
                 return bool(part.placed)
             self._room.start(gang.pools[0], pods, nodes)
             borrowed = not self._sums.fits_guarantee(gang, pods)
@@ -208,12 +195,12 @@ class _Planner:
         The scheduler moves the slots of nodes that were deleted, but not of those that were cordoned.
         """
         if not any(self._room.is_known(part.request.gang.pools[0], node) for node in nodes):
-            self._hold_part(part, UNUSABLE_NODES)
+            self._holds.add_part(part, UNUSABLE_NODES)
             return bool(part.placed)
         if not part.holding:
             self._release(part, attempt)
             return False
-        self._hold_part(part, NEXT_ATTEMPT)
+        self._holds.add_part(part, NEXT_ATTEMPT)
         if part.placed and not part.request.is_surplus and not has_min_members(part.request.gang, part.placed):
             self._evict(part, whole=True)
         return bool(part.placed)
@@ -249,18 +236,18 @@ class _Planner:
             return
         breach = self._given.breaches.get(gang.id)
         if breach is not None and self._given.now < breach.last_pod + self._mode.retry_seconds:
-            self._hold_part(part, RETRY)
+            self._holds.add_part(part, RETRY)
             return
         if not part.is_complete:
-            self._plan.holds.append(_report(gang, PendingReason.MEMBERS, _members_text(gang, part.waiting)))
+            self._holds.add(gang, PendingReason.MEMBERS, _members_text(gang, part.waiting))
             return
         shapes = len(count_pod_sets(part.waiting))
         if shapes > self._mode.max_pod_sets:
             text = TOO_MANY_SHAPES.format(shapes=shapes, most=self._mode.max_pod_sets)
-            self._plan.holds.append(_report(gang, PendingReason.INFEASIBLE, text))
+            self._holds.add(gang, PendingReason.INFEASIBLE, text)
             return
         self._plan.creates.append(self._mode.attempt_object(part.request))
-        self._hold_part(part, NOT_ASKED)
+        self._holds.add_part(part, NOT_ASKED)
 
     def _evict(
         self,
@@ -288,44 +275,18 @@ class _Planner:
 
     def _release(self, part: AttemptPods, attempt: Attempt) -> None:
         self._plan.releases.append(attempt)
-        self._hold_part(part, NEXT_ATTEMPT)
-
-    def _hold_part(self, part: AttemptPods, wait: Wait, attempt: Attempt | None = None) -> None:
-        """Report why a gang waits. The wait of surplus is reported after all parts."""
-        if attempt is not None and attempt.name in self._pending:
-            self._pending[attempt.name] = attempt, sum_requests(part.request.pods)
-        if part.waiting and not part.request.is_surplus:
-            if attempt is not None:
-                self._attempt_of_hold[len(self._plan.holds)] = attempt.name
-            self._plan.holds.append(_report(part.request.gang, wait.code, wait.message))
-
-    def release_leftovers(self) -> None:
-        """Release the attempts of gangs that have ended or left the pool, and of tenants that were removed."""
-        for attempt in self._given.attempts.values():
-            known = attempt.tenant in self._given.known_tenants or attempt.tenant in self._given.removed_tenants
-            if attempt.name in self._plan.wanted or not known:
-                continue
-            if attempt.state is not AttemptState.DELETING:
-                self._plan.releases.append(attempt)
+        self._holds.add_part(part, NEXT_ATTEMPT)
 
     def result(self) -> ModeResult:
         """Return everything that was planned."""
-        plan = self._plan
+        plan, holds = self._plan, tuple(self._holds.with_places())
         return ModeResult(
-            decisions=Decisions(admits=tuple(plan.admits), evicts=tuple(plan.evicts), holds=tuple(self._holds())),
+            decisions=Decisions(admits=tuple(plan.admits), evicts=tuple(plan.evicts), holds=holds),
             creates=tuple(plan.creates),
-            releases=tuple(plan.releases),
+            releases=(*plan.releases, *_leftovers(self._given, plan.wanted)),
             pool_objects=tuple(_pool_objects(self._mode, self._given)),
             started=tuple(plan.started),
         )
-
-    def _holds(self) -> Iterator[PendingReport]:
-        """Yield the reports, each with the place of its gang."""
-        usages = queue_usages(self._given.snapshot, self._given.specs) if self._pending else {}
-        places = queue_places(self._pending.values(), usages)
-        for index, report in enumerate(self._plan.holds):
-            place = places.get(self._attempt_of_hold.get(index, ""), 0)
-            yield replace(report, place=place) if place else report
 
 
 def _pool_objects(mode: SchedulingMode, given: ModeInput) -> Iterator[Object]:
@@ -335,8 +296,12 @@ def _pool_objects(mode: SchedulingMode, given: ModeInput) -> Iterator[Object]:
         yield from mode.pool_objects(pool, given.specs[pool.key], quotas, gangs)
 
 
-def _report(gang: Gang, code: PendingReason, message: str) -> PendingReport:
-    return PendingReport(gang=gang.id, code=code, message=message, pool=gang.pools[0])
+def _leftovers(given: ModeInput, wanted: Collection[str]) -> Iterator[Attempt]:
+    """Yield the attempts of gangs that have ended or left the pool, and of tenants that were removed."""
+    for attempt in given.attempts.values():
+        known = attempt.tenant in given.known_tenants or attempt.tenant in given.removed_tenants
+        if known and attempt.name not in wanted and attempt.state is not AttemptState.DELETING:
+            yield attempt
 
 
 def _members_text(gang: Gang, waiting: Iterable[Pod]) -> str:

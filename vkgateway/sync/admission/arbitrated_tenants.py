@@ -8,8 +8,10 @@ import structlog
 
 from vkgateway.arbiter.decisions import Decisions, PendingReport
 from vkgateway.arbiter.snapshot import Shape, Snapshot
-from vkgateway.sync.admission.member import tenant_of_gang
+from vkgateway.modes.names import gang_namespace
+from vkgateway.sync.admission.member import gang_id, tenant_of_gang
 from vkgateway.sync.admission.tenant_admission import TenantAdmission
+from vkgateway.sync.namespaces import NEW_NAMESPACE
 from vkgateway.sync.views.ownership import Key
 
 log = structlog.get_logger(__name__)
@@ -39,12 +41,16 @@ class ArbitratedTenants:
 
     def take_preempted(self) -> frozenset[str]:
         """Return the gangs of which a scheduler of a compute cluster evicted pods since the last call."""
-        return frozenset(gang for tenant in self.by_name.values() for gang in tenant.take_preempted())
+        return frozenset(
+            gang_id(name, group)
+            for name, tenant in self.by_name.items()
+            for group in tenant.observer.scheduler_evictions.take_groups()
+        )
 
     def request_namespace(self, gang: str, cluster: str) -> None:
         """Create the namespace of a gang in a compute cluster soon, before its first pod."""
         if (tenant := self._tenant_of(gang)) is not None:
-            tenant.request_namespace(gang, cluster)
+            tenant.work_queue.enqueue(NEW_NAMESPACE, (cluster, gang_namespace(gang)))
 
     def pod_names(self) -> dict[str, Key]:
         """Return namespaces and names of all members by UID. May be called from another thread."""

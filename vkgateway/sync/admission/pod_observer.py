@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -12,20 +12,16 @@ from vkgateway.arbiter.queueing.admission import Admission
 from vkgateway.arbiter.snapshot import PodState
 from vkgateway.kube.clock import Clock
 from vkgateway.model import times
-from vkgateway.model.api import EXTERNAL
-from vkgateway.model.names import ADMISSION_GATE, SCHEDULING_MODE
-from vkgateway.model.objects import TERMINAL_PHASES, Condition, find_condition, is_condition_true
+from vkgateway.model.names import ADMISSION_GATE
+from vkgateway.model.objects import TERMINAL_PHASES, is_condition_true
 from vkgateway.sync.admission.member import NO_STATE, GangMember, MemberState
+from vkgateway.sync.admission.scheduler_evictions import SchedulerEvictions, read_conditions
 from vkgateway.sync.admission.verdict_store import VerdictStore, is_arbiter_placed
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.tenant_scope import TenantScope
-from vkgateway.sync.views.annotations import EVICTED, RETAKEN
+from vkgateway.sync.views.annotations import RETAKEN
 from vkgateway.sync.views.ownership import Key
 from vkgateway.sync.views.pods import ComputePodView, TenantPodView
-from vkgateway.translate.conditions import DISRUPTION_CONDITION
-
-_PREEMPTION: Final = b"PreemptionByScheduler"
-"""Reason of the condition DisruptionTarget by which schedulers mark the pods that they evict."""
 
 
 class Observation(NamedTuple):
@@ -92,10 +88,7 @@ class PodObserver:
         self._end_times: dict[str, float] = {}
         """Times at which ended pods were first observed, by UID."""
         self.unbound = UnboundPods(scope.clock)
-        self._preempted: set[str] = set()
-        """Groups of gangs of which a scheduler of a compute cluster evicted pods; the next cycle takes them."""
-        self._preempted_pods: dict[str, str] = {}
-        """UIDs of such compute pods by the UIDs of their tenant pods: each counts once."""
+        self.scheduler_evictions = SchedulerEvictions()
         self.last_states: dict[str, MemberState] = {}
         """State of each member when it was last recorded."""
 
@@ -145,7 +138,7 @@ class PodObserver:
         """Drop the state of a deleted pod."""
         self._end_times.pop(uid, None)
         self.last_states.pop(uid, None)
-        self._preempted_pods.pop(uid, None)
+        self.scheduler_evictions.forget_pod(uid)
         self.unbound.forget_pod(uid)
 
     def find_tenant_pod(self, member: GangMember) -> TenantPodView | None:
@@ -195,7 +188,7 @@ class PodObserver:
     def _state_in_compute(
         self, member: GangMember, tenant_pod: TenantPodView | None, pod: ComputePodView, link: ComputeLink
     ) -> MemberState:
-        self._note_preemption(member, pod, tenant_pod)
+        self.scheduler_evictions.observe(member, pod, tenant_pod)
         if pod.has_ended:
             return self._end_state(member, pod)
         verdict = self._verdict_store.recover_verdict(pod, link.name)
@@ -205,17 +198,6 @@ class PodObserver:
         if tenant_pod is None or tenant_pod.is_terminal or tenant_pod.metadata.deletion_timestamp is not None:
             return _terminating_state(verdict, node, self._clock.time() + member.grace)
         return _placed_state(verdict, node)
-
-    def _note_preemption(self, member: GangMember, pod: ComputePodView, tenant_pod: TenantPodView | None) -> None:
-        uid = pod.metadata.uid
-        if is_scheduler_eviction(pod, tenant_pod) and self._preempted_pods.get(member.uid) != uid:
-            self._preempted_pods[member.uid] = uid
-            self._preempted.add(member.gang_group)
-
-    def take_preempted(self) -> set[str]:
-        """Return the groups of gangs of which a scheduler of a compute cluster evicted pods since the last call."""
-        taken, self._preempted = self._preempted, set()
-        return taken
 
     def is_forwarding(self, member: GangMember) -> bool:
         """Return whether a member's compute pod was just created, and may not be visible yet."""
@@ -239,45 +221,9 @@ def _terminating_state(verdict: Admission, node: str, deadline: float) -> Member
     return MemberState(state=PodState.ENDING, verdict=replace(verdict, node=node, deadline=deadline))
 
 
-class _Conditions(msgspec.Struct, gc=False):
-    conditions: tuple[Condition, ...] = ()
-
-
-_conditions = msgspec.json.Decoder(_Conditions)
-
-
 def is_ready(status: bytes) -> bool:
     """Return whether a pod with this status is ready."""
-    return is_condition_true(_conditions.decode(status).conditions, "Ready")
-
-
-def is_preempted(status: bytes) -> bool:
-    """Return whether a pod with this status ends because its scheduler needs its resources for another pod."""
-    if _PREEMPTION not in status:
-        return False
-    found = find_condition(_conditions.decode(status).conditions, DISRUPTION_CONDITION)
-    return found is not None and found.status == "True" and found.reason == _PREEMPTION.decode()
-
-
-def is_scheduler_eviction(pod: ComputePodView, tenant_pod: TenantPodView | None) -> bool:
-    """Return whether a compute pod is being deleted because its scheduler evicted it.
-
-    External schedulers may delete pods without a word. Such a deletion counts, unless the tenant or the gateway
-    requested it, the pod had ended before, or a condition says who ended it: a drain, a taint, a kubelet, or the
-    collection of pods of lost nodes.
-    """
-    if pod.metadata.deletion_timestamp is None:
-        return False
-    if is_preempted(pod.status):
-        return True
-    annotations = pod.metadata.annotations
-    is_unexplained = (
-        annotations.get(SCHEDULING_MODE) == EXTERNAL
-        and EVICTED not in annotations
-        and pod.phase not in TERMINAL_PHASES
-        and not is_condition_true(_conditions.decode(pod.status).conditions, DISRUPTION_CONDITION)
-    )
-    return is_unexplained and tenant_pod is not None and tenant_pod.metadata.deletion_timestamp is None
+    return is_condition_true(read_conditions(status), "Ready")
 
 
 class _Terminated(msgspec.Struct, rename="camel", gc=False):

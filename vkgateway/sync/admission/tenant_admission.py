@@ -8,20 +8,18 @@ from typing import Protocol
 from vkgateway.arbiter.decisions import Admit
 from vkgateway.arbiter.queueing.admission import Admission, AdmissionState
 from vkgateway.arbiter.snapshot import Quota
-from vkgateway.modes.names import gang_namespace
 from vkgateway.sync.admission.accounting import AdmissionObserver, PodAccounting
 from vkgateway.sync.admission.admission_reasons import PENDING, AdmissionReasons
 from vkgateway.sync.admission.companion_objects import CompanionObjects
 from vkgateway.sync.admission.gang_bindings import GangBindings
 from vkgateway.sync.admission.gang_builder import TermsSource
 from vkgateway.sync.admission.gangs import CompletionStore, TenantGangs
-from vkgateway.sync.admission.member import NO_STATE, GangMember, MemberState, gang_id
+from vkgateway.sync.admission.member import NO_STATE, GangMember, MemberState
 from vkgateway.sync.admission.orphans import OrphanedPods, UsageCounter
 from vkgateway.sync.admission.pod_observer import PodObserver
 from vkgateway.sync.admission.tenant_verdicts import CycleRequests, TenantVerdicts
 from vkgateway.sync.admission.verdict_store import VerdictStore
 from vkgateway.sync.admission.virtual_nodes import virtual_nodes_for
-from vkgateway.sync.namespaces import NEW_NAMESPACE
 from vkgateway.sync.tenant_scope import TenantScope
 from vkgateway.sync.views.ownership import Key
 
@@ -75,6 +73,7 @@ class TenantAdmission:
         self.bindings = GangBindings(scope, gangs, observer, self.verdicts)
         self.reasons = AdmissionReasons(scope, gangs, store=store, terms=service)
         self.orphans = OrphanedPods(scope, gangs, service)
+        self.work_queue = scope.work_queue
         self.is_complete = False
         """Whether all of the tenant's lists were complete once."""
         self.was_known = False
@@ -190,14 +189,6 @@ class TenantAdmission:
             for verdict in self.verdict_store.verdicts.values()
         )
         return min((time for time in times if time > now), default=None)
-
-    def take_preempted(self) -> set[str]:
-        """Return the gangs of which a scheduler of a compute cluster evicted pods since the last call."""
-        return {gang_id(self.name, group) for group in self.observer.take_preempted()}
-
-    def request_namespace(self, gang: str, cluster: str) -> None:
-        """Create the namespace of a gang in a compute cluster soon, before its first pod."""
-        self._scope.work_queue.enqueue(NEW_NAMESPACE, (cluster, gang_namespace(gang)))
 
     # Queries of the pod reconcilers.
 

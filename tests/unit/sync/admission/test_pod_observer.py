@@ -215,9 +215,9 @@ def test_eviction_by_the_scheduler_of_the_pool_is_told_from_other_ends(
     meta = {"deletionTimestamp": LEAVING} if deleted else {}
     observed.compute_pod(phase=phase, disruption=reason, **meta)
     observed.observe_pod()
-    assert observed.sight.take_preempted() == ({observed.member.gang_group} if preempted else set())
+    assert observed.sight.scheduler_evictions.take_groups() == ({observed.member.gang_group} if preempted else set())
     observed.observe_pod()
-    assert not observed.sight.take_preempted(), "each eviction counts once"
+    assert not observed.sight.scheduler_evictions.take_groups(), "each eviction counts once"
 
 
 @pytest.mark.parametrize("meta", [None, {"uid": "another"}, {"phase": "Succeeded"}, {"deletionTimestamp": LEAVING}])
@@ -345,7 +345,7 @@ def is_eviction(
     pod = compute_view(annotations=annotations, phase=phase, node=node, disruption=disruption, **meta)
     observed.pods.put_compute(pod)
     observed.observe_pod()
-    return observed.sight.take_preempted() == {observed.member.gang_group}
+    return observed.sight.scheduler_evictions.take_groups() == {observed.member.gang_group}
 
 
 @pytest.mark.parametrize("annotations", [{}, EXTERNAL])

@@ -194,7 +194,7 @@ async def test_evicted_pod_breaks_the_attempt_at_that_time_and_no_later_one(kueu
             slots={pod_set: {"host-1": 1}},
         )
         kueue[0].known = {name: attempt}
-        harness.alpha.admission.observer._preempted.add(GANG.removeprefix("alpha/"))
+        harness.alpha.admission.observer.scheduler_evictions._groups.add(GANG.removeprefix("alpha/"))
         await harness.run_cycle()
         assert [each.uid for each in kueue[0].results[-1].releases] == ["w1"]
         kueue[0].known = {name: replace(attempt, uid="w2")}
@@ -229,6 +229,6 @@ async def test_cycle_is_due_when_a_broken_gang_may_start_again() -> None:
         await harness.run_cycle()
         assert harness.arbitration.modes.next_retry is None
         await wait_until(lambda: "u1" in harness.alpha.admission.verdict_store.verdicts)
-        harness.alpha.admission.observer._preempted.add(GANG.removeprefix("alpha/"))
+        harness.alpha.admission.observer.scheduler_evictions._groups.add(GANG.removeprefix("alpha/"))
         await harness.run_cycle()
         assert harness.arbitration.modes.next_retry == harness.clock.time() + ExternalMode.retry_seconds
