@@ -102,7 +102,7 @@ def gang_job(name: str, count: int, gpus: int, **spec: Any) -> Document:
 
 
 def gpus_by_node(platform: Platform) -> dict[str, int]:
-    """Return the GPUs that pods of all tenants request on each node."""
+    """Return the GPUs that pods of all tenants request on each node, without the nodes where they request none."""
     used: dict[str, int] = {}
     for pod in platform.compute.get("pods", "-A")["items"]:
         if pod["status"].get("phase") in ("Succeeded", "Failed") or not pod["spec"].get("nodeName"):
@@ -110,4 +110,4 @@ def gpus_by_node(platform: Platform) -> dict[str, int]:
         for container in pod["spec"]["containers"]:
             amount = int(container.get("resources", {}).get("requests", {}).get(GPU, 0))
             used[pod["spec"]["nodeName"]] = used.get(pod["spec"]["nodeName"], 0) + amount
-    return used
+    return {name: amount for name, amount in used.items() if amount}
