@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from bench.flows import POOL_LABEL, pod_namespace
+from bench.persistence import persist
 from bench.platform import Platform
 from bench.pods import PodKind, pod_manifest
 from bench.queueload import Work, WorkLog
 from bench.queuepods import PodsRun, complete_unless_evicted
 from bench.timeline import Key, Mark, Timeline
 from bench.watching import watch_pods
+from vkgateway.kube import errors
 from vkgateway.kube.resources import JOBS
 
 _QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
@@ -42,7 +45,12 @@ class JobRun(PodsRun):
         """Create the Job of a workload."""
         self.log.mark_created(work)
         manifest = job_manifest(work, cohort=self._cohorts[work.queue], run=self._run)
-        await self._client.create(JOBS, manifest, namespace=work.queue, timeout=_TIMEOUT)
+
+        async def create() -> None:
+            with contextlib.suppress(errors.AlreadyExists):
+                await self._client.create(JOBS, manifest, namespace=work.queue, timeout=_TIMEOUT)
+
+        await persist(create)
 
     async def watch(self, opened: asyncio.Event) -> None:
         """Watch the pods of all Jobs until cancelled."""

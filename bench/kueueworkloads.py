@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
 from bench.kueue import WORKLOADS
+from bench.persistence import persist
 from bench.pods import GPU
 from bench.queueload import Work, WorkLog
 from bench.settings import IN_FLIGHT
@@ -73,7 +74,12 @@ class WorkloadRun:
     async def create(self, work: Work) -> None:
         """Create the Workload."""
         self._log.mark_created(work)
-        await self._client.create(WORKLOADS, workload_manifest(work), namespace=work.queue, timeout=_TIMEOUT)
+
+        async def create() -> None:
+            with contextlib.suppress(errors.AlreadyExists):
+                await self._client.create(WORKLOADS, workload_manifest(work), namespace=work.queue, timeout=_TIMEOUT)
+
+        await persist(create)
 
     async def watch(self, opened: asyncio.Event) -> None:
         """Watch all Workloads until cancelled."""
@@ -124,9 +130,8 @@ class WorkloadRun:
         condition = _condition("Finished", "True", reason="Succeeded", message="the pod has ended")
         patch = [{"op": "add", "path": "/status/conditions/-", "value": condition}]
         async with self._writes:
-            await self._client.patch(
-                WORKLOADS, work.name, patch, kind="json", namespace=work.queue, subresource="status", timeout=_TIMEOUT
-            )
+            with contextlib.suppress(errors.Invalid):  # repeated, and done before
+                await persist(lambda: self._patch_status(work, patch, kind="json"))
         self._log.mark_ended(work, now())
 
     async def _release(self, work: Work, seen: _Workload) -> None:
@@ -142,9 +147,12 @@ class WorkloadRun:
         }
         async with self._writes:
             with contextlib.suppress(errors.Conflict):  # a newer version was already handled or will be
-                await self._client.patch(
-                    WORKLOADS, work.name, patch, namespace=work.queue, subresource="status", timeout=_TIMEOUT
-                )
+                await persist(lambda: self._patch_status(work, patch, kind="merge"))
+
+    async def _patch_status(self, work: Work, patch: object, *, kind: Literal["json", "merge"]) -> None:
+        await self._client.patch(
+            WORKLOADS, work.name, patch, kind=kind, namespace=work.queue, subresource="status", timeout=_TIMEOUT
+        )
 
 
 def _condition(kind: str, status: str, *, reason: str, message: str) -> dict[str, str]:

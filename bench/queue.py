@@ -24,7 +24,6 @@ from bench.queueload import (
     make_load,
 )
 from bench.session import Session
-from bench.timeline import now
 from vkgateway.model.errors import UnavailableError
 
 TITLE: Final = (
@@ -159,13 +158,20 @@ async def play_load(load: QueueLoad, start: StartRun) -> QueueSummary:
         opened = asyncio.Event()
         watching = group.create_task(run.watch(opened))
         await opened.wait()
-        origin = now()
-        for work in load.works:
-            await asyncio.sleep(max(0.0, origin + work.at - now()))
-            group.create_task(run.create(work))
+        for works in load.series:
+            group.create_task(_create_series(run, works))
         await log.wait_ended(limit=_LIMIT, stall=_STALL)
         watching.cancel()
     return log.summarize()
+
+
+async def _create_series(run: QueueRun, works: Sequence[Work]) -> None:
+    """Create the workloads one after the other, as Kueue's generator does: a slow server delays the next one."""
+    last = 0.0
+    for work in works:
+        await asyncio.sleep(work.at - last)
+        last = work.at
+        await run.create(work)
 
 
 def build_outcome(figures: Sequence[QueueFigures], *, notes: Sequence[str]) -> Outcome:

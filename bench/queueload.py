@@ -71,6 +71,14 @@ class QueueLoad:
     cohorts: Mapping[str, str]
 
     @property
+    def series(self) -> Sequence[Sequence[Work]]:
+        """Workloads of each queue and class, which are created one after the other."""
+        found: dict[tuple[str, str], list[Work]] = {}
+        for work in self.works:
+            found.setdefault((work.queue, work.kind), []).append(work)
+        return list(found.values())
+
+    @property
     def ideal(self) -> float:
         """Seconds in which the works would end if no unit was ever idle."""
         used = sum(work.units * work.run for work in self.works)

@@ -7,6 +7,7 @@ import contextlib
 from abc import ABC, abstractmethod
 
 from bench.jobruns import complete_pod
+from bench.persistence import persist
 from bench.queueload import Work, WorkLog
 from bench.settings import IN_FLIGHT
 from bench.timeline import Key, Mark, now
@@ -73,7 +74,7 @@ class PodsRun(ABC):
 
     async def _write_end(self, key: Key) -> None:
         async with self._writes:
-            await self.finish_pod(key)
+            await persist(lambda: self.finish_pod(key))
 
 
 async def complete_unless_evicted(compute: Client, namespace: str, pod: str) -> None:

@@ -13,6 +13,7 @@ import msgspec
 from bench.flows import constant_place
 from bench.light import pod_tenant
 from bench.load import Place, for_each
+from bench.persistence import persist
 from bench.platform import Platform
 from bench.pods import GPU, PodKind
 from bench.queueload import BORROWING, CLASSES, QUEUES, QUOTA, Work, WorkLog
@@ -173,7 +174,13 @@ class TenantRun(PodsRun):
     async def _create_pod(self, work: Work, attempt: int) -> None:
         name = f"{self._run}-{work.name}-{attempt}"
         self._works[work.queue, name] = work
-        await self._places[work.queue].create_pod(name, self._pod_kind(work))
+        place, kind = self._places[work.queue], self._pod_kind(work)
+
+        async def create() -> None:
+            with contextlib.suppress(errors.AlreadyExists):
+                await place.create_pod(name, kind)
+
+        await persist(create)
 
     @abstractmethod
     def _pod_kind(self, work: Work) -> PodKind:
