@@ -49,6 +49,15 @@ def test_small_load_has_all_classes(workloads: int, cohorts: int, number: int) -
     assert [work.at for work in load.works] == sorted(work.at for work in load.works)
 
 
+def test_series_are_the_workloads_of_a_queue_and_class() -> None:
+    load = make_load(LARGEST, cohorts=1)
+    assert len(load.series) == 6 * 3
+    for series in load.series:
+        assert len({(work.queue, work.kind) for work in series}) == 1
+        assert [work.at for work in series] == sorted(work.at for work in series)
+    assert sum(map(len, load.series)) == len(load.works)
+
+
 # Times of workloads
 
 
