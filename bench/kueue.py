@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,6 +38,7 @@ _FLAVOR: Final = "default"
 _WEBHOOKS, _HEALTH = 10443, 10444
 """Ports of the controller's webhooks and health checks."""
 _READY_WITHIN: Final = 60.0
+_REMOVED_WITHIN: Final = 300.0
 _TIMEOUT: Final = 120.0
 RATE: Final = 2000
 """Limit of the controller's requests per second, as for Volcano: no limit on this machine."""
@@ -80,6 +81,7 @@ async def run_kueue(
         for definition in definitions:
             with contextlib.suppress(errors.NotFound):
                 await client.delete(CRDS, definition["metadata"]["name"])
+        await _wait_definitions_removed(client, definitions)
         with contextlib.suppress(errors.NotFound):
             await client.delete(SECRETS, kueue.SECRET, namespace=kueue.NAMESPACE)
 
@@ -93,11 +95,35 @@ async def _remove_objects(client: Client, cohorts: Mapping[str, str], *, report:
             await client.request("DELETE", path, params=params, timeout=_TIMEOUT)
     for resource in (CLUSTER_QUEUES, FLAVORS):
         await client.request("DELETE", resource.path(), timeout=_TIMEOUT)
-    deadline = now() + _READY_WITHIN
-    while (await client.list_all(CLUSTER_QUEUES)).items or (await client.list_all(FLAVORS)).items:
+    for resource in (WORKLOADS, CLUSTER_QUEUES, FLAVORS):
+        await _wait_removed(client, resource)
+
+
+async def _wait_removed(client: Client, resource: Resource) -> None:
+    """Wait until no object of a kind is left, or the kind is not served."""
+    deadline = now() + _REMOVED_WITHIN
+    while await _has_objects(client, resource):
         if now() > deadline:
-            raise UnavailableError(f"Kueue has not released its queues after {_READY_WITHIN:.0f} s")
+            raise UnavailableError(f"{resource.plural} of Kueue still exist after {_REMOVED_WITHIN:.0f} s")
         await asyncio.sleep(0.2)
+
+
+async def _wait_definitions_removed(client: Client, definitions: Sequence[dict[str, Any]]) -> None:
+    """Wait until the definitions are removed: until then, the server refuses to create them again."""
+    deadline = now() + _REMOVED_WITHIN
+    for definition in definitions:
+        with contextlib.suppress(errors.NotFound):
+            while now() < deadline:
+                await client.get(CRDS, definition["metadata"]["name"])
+                await asyncio.sleep(0.2)
+            raise UnavailableError(f"definitions of Kueue still exist after {_REMOVED_WITHIN:.0f} s")
+
+
+async def _has_objects(client: Client, resource: Resource) -> bool:
+    with contextlib.suppress(errors.NotFound):
+        async for page in client.list_pages(resource, limit=1):
+            return bool(page.items)
+    return False
 
 
 def queue_objects(cohorts: Mapping[str, str]) -> list[dict[str, Any]]:
