@@ -36,6 +36,7 @@ SHARING = frozenset(
         "isolation",
         "kubelet_api",
         "lean_pods",
+        "monitoring",
         "names",
         "platform",
         "pod_admission",

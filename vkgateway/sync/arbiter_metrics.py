@@ -26,6 +26,8 @@ DECISIONS: Final = Counter(
     "Decisions about gangs, by kind: admit, evict, reprieve, promote. Pending reasons are not counted.",
     ["kind"],
 )
+for _kind in ("admit", "evict", "reprieve", "promote"):
+    DECISIONS.labels(_kind)  # exported from the start: `increase` of a series that starts with 1 is 0
 EVICTED: Final = Counter("vkgateway_arbiter_evicted_pods", "Pods that the arbiter evicted, by tenant.", ["tenant"])
 LOST: Final = Counter(
     "vkgateway_arbiter_lost_gpu_seconds",
