@@ -20,9 +20,11 @@ POOL = "a100"
 GPU = "nvidia.com/gpu"
 NOTICE, GRACE = 4, 3
 """Seconds."""
+WORKLOADS, POD_GROUPS = "workloads.kueue.x-k8s.io", "podgroups.scheduling.volcano.sh"
+"""With their groups: Kubernetes has kinds of the same names."""
 _SCHEDULERS = {
-    "kueue": (run_kueue, "workloads,clusterqueues,localqueues"),
-    "volcano": (run_volcano, "podgroups,queues.scheduling.volcano.sh,priorityclasses"),
+    "kueue": (run_kueue, f"{WORKLOADS},clusterqueues,localqueues"),
+    "volcano": (run_volcano, f"{POD_GROUPS},queues.scheduling.volcano.sh,priorityclasses"),
 }
 """By mode: what runs the scheduler, and the kinds of the gateway's objects there."""
 

@@ -47,7 +47,7 @@ def check_nothing_left(owner: Cluster, guest: Cluster, platform: Platform, *, ki
 
 
 def used_nodes(platform: Platform) -> list[str]:
-    return [name for name, used in gpus_by_node(platform).items() if used]
+    return list(gpus_by_node(platform))
 
 
 @dataclass

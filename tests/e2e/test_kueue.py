@@ -17,6 +17,7 @@ from tests.e2e.foreign_pool import (
     GRACE,
     NOTICE,
     POOL,
+    WORKLOADS,
     gang_job,
     gpus_by_node,
     list_objects,
@@ -87,7 +88,7 @@ def admitted(platform: Platform) -> list[str]:
     """Return the gangs of admitted Workloads."""
     return [
         workload["metadata"]["annotations"]["vkgateway.io/gang-id"]
-        for workload in list_objects(platform, "workloads")
+        for workload in list_objects(platform, WORKLOADS)
         if find_condition(workload, "Admitted").get("status") == "True"
     ]
 
@@ -103,7 +104,7 @@ def test_guaranteed_gang_starts_through_kueue(owner: Cluster, platform: Platform
         assert annotations["kueue.x-k8s.io/podset-unconstrained-topology"] == "true"
         assert pod["spec"]["priorityClassName"] == "vkgateway-guaranteed"
     delete_workloads(owner)
-    eventually(lambda: not list_objects(platform, "workloads"), what="the Workload is released")
+    eventually(lambda: not list_objects(platform, WORKLOADS), what="the Workload is released")
 
 
 def test_guarantee_is_reclaimed_with_notice_from_a_whole_gang(
@@ -207,11 +208,11 @@ def test_mode_change_is_refused_while_pods_run(guest: Cluster, platform: Platfor
 def test_gateway_restart_keeps_admitted_gangs(guest: Cluster, platform: Platform) -> None:
     guest.apply(gang_job("stays", 2, 8))
     eventually(lambda: count_pods(guest, "Running") == 2, what="the gang runs")
-    uids = {workload["metadata"]["uid"] for workload in list_objects(platform, "workloads")}
+    uids = {workload["metadata"]["uid"] for workload in list_objects(platform, WORKLOADS)}
     platform.kill_gateway()
     guest.apply(gang_job("later", 2, 8))
     eventually(lambda: count_pods(guest, "Running") == 4, what="the next gang runs after the restart")
-    found = {workload["metadata"]["uid"] for workload in list_objects(platform, "workloads")}
+    found = {workload["metadata"]["uid"] for workload in list_objects(platform, WORKLOADS)}
     assert uids < found
     assert len(found) == 2
     assert not any(find_condition(pod, "DisruptionTarget") for pod in list_pods(guest))
@@ -220,7 +221,7 @@ def test_gateway_restart_keeps_admitted_gangs(guest: Cluster, platform: Platform
 def test_gateway_that_is_killed_again_and_again_leaves_nothing(
     owner: Cluster, guest: Cluster, platform: Platform
 ) -> None:
-    kill_story(owner, guest, platform, kind="workloads")
+    kill_story(owner, guest, platform, kind=WORKLOADS)
 
 
 def test_singles_and_gangs_come_and_go(owner: Cluster, guest: Cluster, platform: Platform) -> None:
@@ -235,7 +236,7 @@ def test_singles_and_gangs_come_and_go(owner: Cluster, guest: Cluster, platform:
             cluster = random.choice((owner, guest))
             cluster.apply(gpu_job(f"soak{number}", gpus, parallelism=count, marks=marks, **spec))
             number += 1
-        for workload in list_objects(platform, "workloads"):
+        for workload in list_objects(platform, WORKLOADS):
             evicted, preempted = find_condition(workload, "Evicted"), find_condition(workload, "Preempted")
             if evicted.get("status") == "True":
                 gang = workload["metadata"]["annotations"]["vkgateway.io/gang-id"]
@@ -246,7 +247,7 @@ def test_singles_and_gangs_come_and_go(owner: Cluster, guest: Cluster, platform:
         time.sleep(random.uniform(0, 1.5))
     assert len(set(evictions.values())) == len(evictions)
     assert {reason for _, _, reason in evictions.values()} <= {"Preempted"}
-    eventually(lambda: not list_objects(platform, "workloads"), seconds=60, what="no Workload left")
+    eventually(lambda: not list_objects(platform, WORKLOADS), seconds=60, what="no Workload left")
 
 
 def has_completed_jobs(cluster: Cluster) -> bool:
@@ -283,16 +284,16 @@ def test_pod_of_a_lost_node_starts_again_elsewhere(guest: Cluster, platform: Pla
         )
         assert other in used_nodes(platform)
         assert all(find_condition(pod, "DisruptionTarget").get("reason") != PREEMPTED for pod in list_pods(guest))
-        assert len(list_objects(platform, "workloads")) == 1
+        assert len(list_objects(platform, WORKLOADS)) == 1
     finally:
         create_node(platform, manifest)
     delete_workloads(guest)
-    eventually(lambda: not list_objects(platform, "workloads"), what="the Workload is released")
+    eventually(lambda: not list_objects(platform, WORKLOADS), what="the Workload is released")
 
 
 def assigned_nodes(platform: Platform) -> str:
     """Return what Kueue assigned, as text."""
-    return json.dumps([workload["status"].get("admission") for workload in list_objects(platform, "workloads")])
+    return json.dumps([workload["status"].get("admission") for workload in list_objects(platform, WORKLOADS)])
 
 
 def create_node(platform: Platform, manifest: Document) -> None:
@@ -356,7 +357,7 @@ def admin_queues(owner: Cluster, guest: Cluster, platform: Platform) -> Iterator
     yield
     for tenant in (owner, guest):
         delete_workloads(tenant)
-    eventually(lambda: not list_objects(platform, "workloads"), what="no Workload left")
+    eventually(lambda: not list_objects(platform, WORKLOADS), what="no Workload left")
     set_mode(platform, "kueue")
     eventually(lambda: guarantee_condition(platform).get("status") == "True", what="the guarantee is kept again")
     for kind, name in (("clusterqueue", "gpus"), ("resourceflavor", "gpus")):

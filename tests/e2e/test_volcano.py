@@ -14,6 +14,7 @@ from tests.e2e.controllers import VOLCANO_CONFIGURATION
 from tests.e2e.foreign_pool import (
     GPU,
     GRACE,
+    POD_GROUPS,
     POOL,
     gang_job,
     gpus_by_node,
@@ -86,7 +87,7 @@ def bound_pods(platform: Platform, tenant: str, job: str) -> int:
 def test_guaranteed_gang_starts_through_volcano(owner: Cluster, platform: Platform) -> None:
     owner.apply(gang_job("train", 2, 8))
     eventually(lambda: count_pods(owner, "Running", "train") == 2, what="the gang runs")
-    (group,) = list_objects(platform, "podgroups")
+    (group,) = list_objects(platform, POD_GROUPS)
     assert group["spec"]["minMember"] == 2
     for pod in pods_below(platform, "vowner"):
         assert pod["spec"]["schedulerName"] == "volcano"
@@ -94,7 +95,7 @@ def test_guaranteed_gang_starts_through_volcano(owner: Cluster, platform: Platfo
         assert pod["metadata"]["annotations"]["vkgateway.io/borrowed"] == "false"
         assert pod["spec"]["terminationGracePeriodSeconds"] <= GRACE
     delete_workloads(owner)
-    eventually(lambda: not list_objects(platform, "podgroups"), what="the PodGroup is released")
+    eventually(lambda: not list_objects(platform, POD_GROUPS), what="the PodGroup is released")
 
 
 def test_guarantee_is_reclaimed_from_a_whole_gang(owner: Cluster, guest: Cluster, platform: Platform) -> None:
@@ -152,11 +153,11 @@ def test_waiting_gangs_have_no_compute_pods(guest: Cluster, platform: Platform) 
     guest.apply(gang_job("fills", 4, 8))
     eventually(lambda: count_pods(guest, "Running", "fills") == 4, what="the pool is full")
     guest.apply(*(gang_job(f"waits-{index}", 1, 8) for index in range(200)))
-    eventually(lambda: len(list_objects(platform, "podgroups")) == 201, seconds=180, what="a PodGroup for each gang")
+    eventually(lambda: len(list_objects(platform, POD_GROUPS)) == 201, seconds=180, what="a PodGroup for each gang")
     consistently(lambda: len(pods_below(platform, "vguest")) == 4)
     assert all(is_gated(pod) for pod in list_pods(guest) if pod["metadata"]["name"].startswith("waits-"))
     guest.kubectl("delete", "jobs", "--all", "--wait=false", timeout=120)
-    eventually(lambda: not list_objects(platform, "podgroups"), seconds=180, what="no PodGroup is left")
+    eventually(lambda: not list_objects(platform, POD_GROUPS), seconds=180, what="no PodGroup is left")
 
 
 def test_gang_that_waits_in_the_pool_is_told_why(owner: Cluster, guest: Cluster, platform: Platform) -> None:
@@ -191,11 +192,11 @@ def test_unsuitable_configuration_is_reported(owner: Cluster, platform: Platform
 def test_gateway_restart_keeps_gangs(guest: Cluster, platform: Platform) -> None:
     guest.apply(gang_job("stays", 2, 8))
     eventually(lambda: count_pods(guest, "Running") == 2, what="the gang runs")
-    (before,) = (group["metadata"]["uid"] for group in list_objects(platform, "podgroups"))
+    (before,) = (group["metadata"]["uid"] for group in list_objects(platform, POD_GROUPS))
     platform.kill_gateway()
     guest.apply(gang_job("later", 2, 8))
     eventually(lambda: count_pods(guest, "Running") == 4, what="the next gang runs after the restart")
-    found = {group["metadata"]["uid"] for group in list_objects(platform, "podgroups")}
+    found = {group["metadata"]["uid"] for group in list_objects(platform, POD_GROUPS)}
     assert before in found
     assert len(found) == 2
     assert not any(find_condition(pod, "DisruptionTarget") for pod in list_pods(guest))
@@ -204,9 +205,9 @@ def test_gateway_restart_keeps_gangs(guest: Cluster, platform: Platform) -> None
 def test_gateway_that_is_killed_again_and_again_leaves_nothing(
     owner: Cluster, guest: Cluster, platform: Platform
 ) -> None:
-    kill_story(owner, guest, platform, kind="podgroups")
+    kill_story(owner, guest, platform, kind=POD_GROUPS)
 
 
 def test_mixed_load_evicts_no_gang_twice_for_another(owner: Cluster, guest: Cluster, platform: Platform) -> None:
-    MixedLoad(owner, guest, platform, "podgroups").run(SECONDS)
-    check_nothing_left(owner, guest, platform, kind="podgroups")
+    MixedLoad(owner, guest, platform, POD_GROUPS).run(SECONDS)
+    check_nothing_left(owner, guest, platform, kind=POD_GROUPS)
