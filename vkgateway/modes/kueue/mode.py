@@ -9,9 +9,10 @@ from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.model.objects import Object
 from vkgateway.model.scheduling import SchedulerMarks
 from vkgateway.modes.attempt import Attempt
+from vkgateway.modes.attempt_objects import spec_digest
 from vkgateway.modes.kueue.names import TOPOLOGY_ANNOTATION
 from vkgateway.modes.kueue.queues import pool_objects, topology_levels
-from vkgateway.modes.kueue.workloads import MAX_POD_SETS, workload, workload_digest
+from vkgateway.modes.kueue.workloads import MAX_POD_SETS, workload, workload_spec
 from vkgateway.modes.mode import ModeInput, Request
 
 
@@ -35,7 +36,7 @@ class KueueMode:
 
     def digest(self, request: Request) -> str:
         """See `SchedulingMode`."""
-        return workload_digest(request)
+        return spec_digest(workload_spec(request))
 
     def levels(self, pool: Pool, spec: PoolSpec) -> tuple[str, ...]:
         """See `SchedulingMode`."""

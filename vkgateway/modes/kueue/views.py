@@ -9,12 +9,11 @@ from typing import Final
 import msgspec
 
 from vkgateway.arbiter.decisions import PendingReason
-from vkgateway.model.names import POOL_LABEL
 from vkgateway.model.objects import Condition, Meta
-from vkgateway.model.times import parse_seconds
 from vkgateway.modes.attempt import Attempt, AttemptState, Wait
+from vkgateway.modes.attempt_objects import read_object
 from vkgateway.modes.kueue.reasons import find_wait
-from vkgateway.modes.names import DIGEST_ANNOTATION, GANG_ANNOTATION, TENANT_ANNOTATION
+from vkgateway.modes.names import GANG_ANNOTATION
 
 PODS_READY: Final = "PodsReady"
 """Condition by which Kueue decides whether a gang started in time (`waitForPodsReady`)."""
@@ -94,19 +93,13 @@ decode_workload: Final = msgspec.json.Decoder(WorkloadView).decode
 
 def read_attempt(view: WorkloadView, cluster: str, node_of: Callable[[str], str]) -> Attempt:
     """Return the attempt that a Workload is. `node_of` returns the name of the node with a host name."""
-    metadata = view.metadata
     state = _state(view)
     preempted = view.condition("Preempted")
     found = _PREEMPTOR.search(preempted.message) if preempted is not None else None
-    return Attempt(
-        name=metadata.name,
-        uid=metadata.uid,
-        resource_version=metadata.resource_version,
-        tenant=metadata.annotations.get(TENANT_ANNOTATION, ""),
-        pool=(cluster, metadata.labels.get(POOL_LABEL, "")),
-        digest=metadata.annotations.get(DIGEST_ANNOTATION, ""),
+    return read_object(
+        view.metadata,
+        cluster,
         state=state,
-        created=parse_seconds(metadata.creation_timestamp),
         priority=view.spec.priority or 0,
         slots=_slots(view, node_of) if state is AttemptState.ADMITTED else {},
         wait=_wait(view) if state is AttemptState.PENDING else None,

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-import msgspec
-
 from vkgateway.arbiter.snapshot import GUARANTEED, Gang, Requirement, Shape, Toleration
 from vkgateway.model.api import KUEUE
-from vkgateway.model.names import POOL_LABEL, SYSTEM_NAMESPACE, TENANT_LABEL
+from vkgateway.model.names import SYSTEM_NAMESPACE
 from vkgateway.model.objects import Object
 from vkgateway.model.scheduling import queue_name
 from vkgateway.modes.amounts import render_amount
+from vkgateway.modes.attempt_objects import attempt_metadata
 from vkgateway.modes.kueue.names import API_VERSION, HOSTNAME
 from vkgateway.modes.mode import Request
-from vkgateway.modes.names import DIGEST_ANNOTATION, GANG_ANNOTATION, MODE_LABEL, TENANT_ANNOTATION
 from vkgateway.modes.pod_sets import count_pod_sets, pod_set_name
 
 MAX_POD_SETS: Final = 8
@@ -33,30 +30,13 @@ _SURPLUS_STEP: Final = 500_000_000
 
 def workload(request: Request) -> Object:
     """Return the Workload of an attempt."""
-    gang, key = request.gang, request.gang.pools[0]
-    return {
-        "apiVersion": API_VERSION,
-        "kind": "Workload",
-        "metadata": {
-            "name": request.name,
-            "namespace": SYSTEM_NAMESPACE,
-            "labels": {MODE_LABEL: KUEUE, TENANT_LABEL: gang.tenant, POOL_LABEL: key[1]},
-            "annotations": {
-                TENANT_ANNOTATION: gang.tenant,
-                GANG_ANNOTATION: gang.id,
-                DIGEST_ANNOTATION: workload_digest(request),
-            },
-        },
-        "spec": _spec(request),
-    }
+    spec = workload_spec(request)
+    metadata = attempt_metadata(request, spec, mode=KUEUE, namespace=SYSTEM_NAMESPACE)
+    return {"apiVersion": API_VERSION, "kind": "Workload", "metadata": metadata, "spec": spec}
 
 
-def workload_digest(request: Request) -> str:
-    """Return the digest of a Workload's spec."""
-    return hashlib.sha256(msgspec.json.encode(_spec(request), order="deterministic")).hexdigest()[:16]
-
-
-def _spec(request: Request) -> Object:
+def workload_spec(request: Request) -> Object:
+    """Return what a Workload asks for."""
     gang, spec = request.gang, request.spec
     return {
         "queueName": queue_name(spec.scheduling, tenant=gang.tenant, pool=spec.name),

@@ -10,9 +10,10 @@ from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.model.objects import Object
 from vkgateway.model.scheduling import SchedulerMarks
 from vkgateway.modes.attempt import Attempt
+from vkgateway.modes.attempt_objects import spec_digest
 from vkgateway.modes.mode import ModeInput, Request
 from vkgateway.modes.volcano.names import GROUP_ANNOTATION, priority_class_name
-from vkgateway.modes.volcano.pod_groups import pod_group, pod_group_digest
+from vkgateway.modes.volcano.pod_groups import pod_group, pod_group_spec
 from vkgateway.modes.volcano.priorities import volcano_priority
 from vkgateway.modes.volcano.queues import pool_objects
 
@@ -42,7 +43,7 @@ class VolcanoMode:
 
     def digest(self, request: Request) -> str:
         """See `SchedulingMode`."""
-        return pod_group_digest(request)
+        return spec_digest(pod_group_spec(request))
 
     def levels(self, _pool: Pool, _spec: PoolSpec) -> tuple[str, ...]:
         """See `SchedulingMode`. Volcano does not preempt for gangs with a network topology."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -10,14 +9,14 @@ import msgspec
 
 from vkgateway.arbiter.decisions import PendingReason
 from vkgateway.model.api import VOLCANO
-from vkgateway.model.names import POOL_LABEL, TENANT_LABEL, compute_namespace
+from vkgateway.model.names import compute_namespace
 from vkgateway.model.objects import Meta, Object
 from vkgateway.model.scheduling import queue_name
-from vkgateway.model.times import parse_seconds
 from vkgateway.modes.amounts import render_amount, sum_requests
 from vkgateway.modes.attempt import Attempt, AttemptState, Wait
+from vkgateway.modes.attempt_objects import attempt_metadata, read_object
 from vkgateway.modes.mode import Request
-from vkgateway.modes.names import DIGEST_ANNOTATION, GANG_ANNOTATION, MODE_LABEL, TENANT_ANNOTATION, gang_namespace
+from vkgateway.modes.names import gang_namespace
 from vkgateway.modes.pod_sets import count_pod_sets
 from vkgateway.modes.volcano.names import API_VERSION, PODS_ANNOTATION, priority_class_name
 from vkgateway.modes.volcano.priorities import volcano_priority
@@ -29,28 +28,15 @@ _ENQUEUED: Final = frozenset({"Inqueue", "Running", "Unknown", "Completed"})
 
 def pod_group(request: Request) -> Object:
     """Return the PodGroup of an attempt. All its pods start together or not at all."""
-    gang, pool = request.gang, request.gang.pools[0][1]
-    return {
-        "apiVersion": API_VERSION,
-        "kind": "PodGroup",
-        "metadata": {
-            "name": request.name,
-            "namespace": compute_namespace(gang.tenant, gang_namespace(gang.id)),
-            "labels": {MODE_LABEL: VOLCANO, TENANT_LABEL: gang.tenant, POOL_LABEL: pool},
-            "annotations": {
-                TENANT_ANNOTATION: gang.tenant,
-                GANG_ANNOTATION: gang.id,
-                DIGEST_ANNOTATION: pod_group_digest(request),
-                PODS_ANNOTATION: _encode_counts(request),
-            },
-        },
-        "spec": _spec(request),
-    }
-
-
-def pod_group_digest(request: Request) -> str:
-    """Return the digest of a PodGroup's spec."""
-    return hashlib.sha256(msgspec.json.encode(_spec(request), order="deterministic")).hexdigest()[:16]
+    spec, tenant = pod_group_spec(request), request.gang.tenant
+    metadata = attempt_metadata(
+        request,
+        spec,
+        mode=VOLCANO,
+        namespace=compute_namespace(tenant, gang_namespace(request.gang.id)),
+        annotations={PODS_ANNOTATION: _encode_counts(request)},
+    )
+    return {"apiVersion": API_VERSION, "kind": "PodGroup", "metadata": metadata, "spec": spec}
 
 
 def _encode_counts(request: Request) -> str:
@@ -66,7 +52,8 @@ def _decode_counts(view: PodGroupView) -> Mapping[str, int]:
         return {}
 
 
-def _spec(request: Request) -> Object:
+def pod_group_spec(request: Request) -> Object:
+    """Return what a PodGroup asks for."""
     gang, spec = request.gang, request.spec
     requests = sum_requests(request.pods, skip=spec.passed_through)
     return {
@@ -93,18 +80,11 @@ decode_pod_group: Final = msgspec.json.Decoder(PodGroupView).decode
 
 def read_attempt(view: PodGroupView, cluster: str, _node_of: Callable[[str], str]) -> Attempt:
     """Return the attempt that a PodGroup is. Volcano assigns nodes by binding the pods itself."""
-    metadata = view.metadata
     state = _state(view)
-    return Attempt(
-        name=metadata.name,
-        namespace=metadata.namespace,
-        uid=metadata.uid,
-        resource_version=metadata.resource_version,
-        tenant=metadata.annotations.get(TENANT_ANNOTATION, ""),
-        pool=(cluster, metadata.labels.get(POOL_LABEL, "")),
-        digest=metadata.annotations.get(DIGEST_ANNOTATION, ""),
+    return read_object(
+        view.metadata,
+        cluster,
         state=state,
-        created=parse_seconds(metadata.creation_timestamp),
         slots={name: {"": count} for name, count in _decode_counts(view).items()},
         wait=_QUEUED if state is AttemptState.PENDING and view.status.phase else None,
         is_ready=True,

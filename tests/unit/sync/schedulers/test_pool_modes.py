@@ -14,6 +14,7 @@ from vkgateway.arbiter.queueing.admission import AdmissionState
 from vkgateway.arbiter.snapshot import Quota
 from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.model.api import PoolScheduling
+from vkgateway.model.objects import Object
 from vkgateway.modes.attempt import Attempt, AttemptState
 from vkgateway.modes.external.mode import ExternalMode
 from vkgateway.modes.kueue.mode import KueueMode
@@ -46,6 +47,21 @@ class FakeReconciler:
 
 
 created: list[FakeReconciler] = []
+
+
+def admitted_attempt(document: Object) -> Attempt:
+    """Return the attempt that a Workload of one pod is, after Kueue admitted it."""
+    metadata = document["metadata"]
+    return Attempt(
+        name=metadata["name"],
+        uid="w1",
+        resource_version="1",
+        tenant="alpha",
+        pool=POOL,
+        digest=metadata["annotations"]["vkgateway.io/digest"],
+        state=AttemptState.ADMITTED,
+        slots={document["spec"]["podSets"][0]["name"]: {"host-1": 1}},
+    )
 
 
 @pytest.fixture
@@ -87,17 +103,7 @@ async def test_admitted_attempt_admits_the_pod_and_its_eviction_gives_notice(kue
         await wait_until(lambda: kueue[0].results)
         (document,) = kueue[0].results[-1].creates
         name = document["metadata"]["name"]
-        pod_set = document["spec"]["podSets"][0]["name"]
-        attempt = Attempt(
-            name=name,
-            uid="w1",
-            resource_version="1",
-            tenant="alpha",
-            pool=POOL,
-            digest=document["metadata"]["annotations"]["vkgateway.io/digest"],
-            state=AttemptState.ADMITTED,
-            slots={pod_set: {"host-1": 1}},
-        )
+        attempt = admitted_attempt(document)
         kueue[0].known = {name: attempt}
         await harness.run_cycle()
         verdict = harness.alpha.admission.verdict_store.verdicts["u1"]
@@ -181,18 +187,8 @@ async def test_evicted_pod_breaks_the_attempt_at_that_time_and_no_later_one(kueu
     async with harness.running():
         await harness.run_cycle()
         (document,) = kueue[0].results[-1].creates
-        name, digest = document["metadata"]["name"], document["metadata"]["annotations"]["vkgateway.io/digest"]
-        pod_set = document["spec"]["podSets"][0]["name"]
-        attempt = Attempt(
-            name=name,
-            uid="w1",
-            resource_version="1",
-            tenant="alpha",
-            pool=POOL,
-            digest=digest,
-            state=AttemptState.ADMITTED,
-            slots={pod_set: {"host-1": 1}},
-        )
+        name = document["metadata"]["name"]
+        attempt = admitted_attempt(document)
         kueue[0].known = {name: attempt}
         harness.alpha.admission.observer.scheduler_evictions._groups.add(GANG.removeprefix("alpha/"))
         await harness.run_cycle()
