@@ -64,7 +64,7 @@ class MixedLoad:
     sizes: dict[str, int] = field(default_factory=dict)
     """GPUs of each Job."""
     running: set[str] = field(default_factory=set)
-    """Gangs whose pods all ran when looked at last."""
+    """Gangs whose pods all ran at the last check."""
     victims_for: dict[tuple[str, str], int] = field(default_factory=dict)
     """How often a low gang was evicted while the same guaranteed gang waited."""
     started: int = 0
@@ -91,7 +91,7 @@ class MixedLoad:
         count, gpus = self.random.choice((1, 1, 2, 3)), self.random.choice((2, 4, 8))
         owned = sum(size for other, size in self.sizes.items() if other.startswith("own"))
         if not is_guest and owned + count * gpus > GUARANTEED:
-            return  # It would wait for the owner's other gangs, and evict nobody.
+            return  # It would wait for the owner's other gangs, and evict no pod.
         cluster, spec = (self.guest, LOW) if is_guest else (self.owner, {})
         cluster.apply(gang_job(name, count, gpus, **spec))
         self.sizes[name] = count * gpus

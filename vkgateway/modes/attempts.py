@@ -137,7 +137,7 @@ class _Planner:
         return False
 
     def _is_broken(self, part: AttemptPods, attempt: Attempt | None) -> bool:
-        """Return whether the scheduler evicted so many pods of a gang that it cannot work."""
+        """Return whether the scheduler evicted pods of a gang, and too few are left for it to work."""
         gang = part.request.gang
         breach = self._given.breaches.get(gang.id)
         if part.request.is_surplus or breach is None or (attempt is not None and attempt.uid != breach.attempt):

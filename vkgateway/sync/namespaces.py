@@ -111,7 +111,7 @@ class NamespaceReconciler:
         await apply_to_each(list(self._scope.links.values()), lambda link: self.reconcile_in(link, namespace))
 
     async def reconcile_new(self, key: tuple[str, str]) -> None:
-        """Create the compute namespace of a tenant namespace, unless one of them is gone."""
+        """Create the compute namespace of a tenant namespace, unless that or the cluster was removed."""
         cluster, namespace = key
         link, above = self._scope.links.get(cluster), self._scope.cache.find_namespace(namespace)
         if link is not None and above is not None and link.is_trusted and link.is_usable_by(self._scope.name):

@@ -76,7 +76,7 @@ def forward_pod(
     """Return the compute pod of a tenant pod, for the compute namespace `namespace`.
 
     `compute_node`, if set, is required by node affinity. `borrowed` work gets the low band, whatever class the tenant
-    set. None: nobody admitted the pod. The compute pod records both. `marks` are for the scheduler
+    set. None: no scheduler admitted the pod. The compute pod records both. `marks` are for the scheduler
     of the pool. `namespaces` returns the labels of the tenant's namespaces, for pod affinity with a namespace selector.
     `claims` holds the compute names of claims that are renamed.
 

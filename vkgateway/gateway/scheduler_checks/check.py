@@ -16,7 +16,7 @@ from vkgateway.model.times import parse_seconds
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.schedulers.kinds import ModeKinds, View
 
-_LOOKED_AT: Final = 500
+_CHECKED_MAX: Final = 500
 """Most attempts that one check reads."""
 _ANSWER_SECONDS: Final = 60.0
 TenantsIn = Callable[[str], Iterable[str]]
@@ -55,11 +55,11 @@ _decode: Final = msgspec.json.Decoder(_AttemptList).decode
 
 
 async def find_unanswered(link: ComputeLink, kinds: ModeKinds[View], *, clock: Clock = SYSTEM_CLOCK) -> str:
-    """Return an attempt that the scheduler has not looked at for a minute, as `NAMESPACE/NAME`; empty: none.
+    """Return an attempt that the scheduler has not handled for a minute, as `NAMESPACE/NAME`; empty: none.
 
     Raises ApiError.
     """
-    params = {"labelSelector": kinds.own_selector(link.gateway.value), "limit": str(_LOOKED_AT)}
+    params = {"labelSelector": kinds.own_selector(link.gateway.value), "limit": str(_CHECKED_MAX)}
     items = _decode(await link.client.request("GET", kinds.attempts.path(), params=params)).items
     latest = clock.time() - _ANSWER_SECONDS
     return next(
@@ -74,10 +74,10 @@ async def find_unanswered(link: ComputeLink, kinds: ModeKinds[View], *, clock: C
 
 
 def unanswered_verdict(title: str, kind: str, name: str) -> Verdict:
-    """Return the verdict on a scheduler that has not looked at an attempt."""
+    """Return the verdict on a scheduler that has not handled an attempt."""
     return false_verdict(
         "SchedulerSilent",
-        f"{title} has not looked at {kind} {name} for a minute; check that its controllers and scheduler run",
+        f"{title} has not handled {kind} {name} for a minute; check that its controllers and scheduler run",
     )
 
 

@@ -53,7 +53,7 @@ class KueueState:
     local_queues: frozenset[str] = frozenset()
     """Names of all LocalQueues in the gateway's namespace."""
     unanswered: str = ""
-    """A Workload that Kueue has not looked at."""
+    """A Workload that Kueue has not handled."""
 
     def verdict(self, pools: Sequence[Pool], tenants: TenantsIn) -> Verdict:
         """See `SchedulerState`."""

@@ -68,7 +68,7 @@ class VolcanoState:
     own_pools: Mapping[str, str] = field(default_factory=dict)
     """Pool of each queue that this gateway created, by name."""
     unanswered: str = ""
-    """A PodGroup that Volcano's scheduler has not looked at."""
+    """A PodGroup that Volcano's scheduler has not handled."""
     configuration: str | None = None
     """Text of the scheduler's configuration; None: not found."""
 

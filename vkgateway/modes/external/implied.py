@@ -22,7 +22,7 @@ from vkgateway.modes.names import attempt_name
 from vkgateway.modes.pod_sets import count_pod_sets
 
 _OVER_LIMIT: Final = "its start would exceed your limit of {amounts}"
-_OVER_CAPACITY: Final = "your pods already use so much of the pool that its start would exceed {amounts}"
+_OVER_CAPACITY: Final = "together with your other pods of the pool, it would exceed {amounts}"
 _INVALID: Final = Wait(
     PendingReason.ROOM, "the settings of the pool are invalid; an administrator sees why at the compute cluster"
 )
