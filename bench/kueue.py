@@ -33,6 +33,7 @@ _API_VERSION: Final = WORKLOADS.api_version
 CLUSTER_QUEUES: Final = Resource(WORKLOADS.prefix, "clusterqueues", "ClusterQueue", namespaced=False)
 LOCAL_QUEUES: Final = Resource(WORKLOADS.prefix, "localqueues", "LocalQueue")
 FLAVORS: Final = Resource(WORKLOADS.prefix, "resourceflavors", "ResourceFlavor", namespaced=False)
+TOPOLOGIES: Final = Resource(WORKLOADS.prefix, "topologies", "Topology", namespaced=False)
 PROCESS: Final = "kueue"
 _FLAVOR: Final = "default"
 _WEBHOOKS, _HEALTH = 10443, 10444
@@ -93,9 +94,9 @@ async def _remove_objects(client: Client, cohorts: Mapping[str, str], *, report:
         for resource in (JOBS, WORKLOADS, LOCAL_QUEUES):
             path, params = resource.path(namespace=queue), {"propagationPolicy": "Background"}
             await client.request("DELETE", path, params=params, timeout=_TIMEOUT)
-    for resource in (CLUSTER_QUEUES, FLAVORS):
+    for resource in (CLUSTER_QUEUES, FLAVORS, TOPOLOGIES):
         await client.request("DELETE", resource.path(), timeout=_TIMEOUT)
-    for resource in (WORKLOADS, CLUSTER_QUEUES, FLAVORS):
+    for resource in (WORKLOADS, CLUSTER_QUEUES, FLAVORS, TOPOLOGIES):
         await _wait_removed(client, resource)
 
 
