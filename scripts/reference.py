@@ -21,6 +21,7 @@ import vkgateway.gateway.metrics
 import vkgateway.sync.arbiter_metrics
 import vkgateway.sync.metrics
 from vkgateway.cli import main as cli
+from vkgateway.cli.plugin import main as plugin
 from vkgateway.gateway import settingsfile
 from vkgateway.model import errors
 
@@ -86,7 +87,8 @@ def render_settings() -> str:
 def render_commands() -> str:
     """Return the help text of every command, as `--help` prints it."""
     parts = []
-    for name, command in _commands("vkgateway", cli.cli):
+    groups = (("vkgateway", cli.cli), (plugin.PROGRAM, plugin.plugin))
+    for name, command in (found for group in groups for found in _commands(*group)):
         context = click.Context(
             command,
             info_name=name,

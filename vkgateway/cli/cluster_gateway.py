@@ -80,14 +80,24 @@ async def forward_gateway(kubeconfig: Path | None, data_dir: Path) -> AsyncItera
     """
     async with cluster.management_cluster(data_dir, kubeconfig) as client:
         try:
-            pod = await _leading_pod(client)
-            port = await _state_port(client, pod)
-            token = await _request_token(client)
+            async with forward_from(client) as forwarded:
+                yield forwarded
         except errors.Forbidden as error:
             raise UnavailableError(str(error), hint=_RBAC_HINT) from error
-        forward = PortForward(client, pod, namespace=SYSTEM_NAMESPACE, port=port)
-        async with forward.listen() as local_port:
-            yield ForwardedGateway(f"https://127.0.0.1:{local_port}", token, forward)
+
+
+@contextlib.asynccontextmanager
+async def forward_from(client: Client) -> AsyncIterator[ForwardedGateway]:
+    """Forward a loopback port to the gateway's pod in the cluster of a client.
+
+    Raises UnavailableError if no pod holds the gateway's Lease, Forbidden if the user may not reach it.
+    """
+    pod = await _leading_pod(client)
+    port = await _state_port(client, pod)
+    token = await _request_token(client)
+    forward = PortForward(client, pod, namespace=SYSTEM_NAMESPACE, port=port)
+    async with forward.listen() as local_port:
+        yield ForwardedGateway(f"https://127.0.0.1:{local_port}", token, forward)
 
 
 async def _leading_pod(client: Client) -> str:

@@ -46,22 +46,21 @@ async def explain(
 
     Reads only. With --tenant, the gateway adds facts that the tenant cannot read.
     """
-    import msgspec
-
-    from vkgateway.cli import explanation, tenant_pods
+    from vkgateway.cli import tenant_pods
 
     if (tenant is None) == (kubeconfig is None):
         raise click.UsageError("give either --tenant NAME or --kubeconfig FILE")
     management = gateway.cluster_kubeconfig(data_dir)
     async with tenant_pods.tenant_cluster(kubeconfig, tenant, data_dir, management=management) as client:
-        found_pod = await tenant_pods.get_pod(client, namespace, pod)
-        siblings = await tenant_pods.list_pods(client, namespace)
-        companions = await tenant_pods.companion_objects(client, [found_pod], among=siblings)
-        unserved = await tenant_pods.unserved_kinds(client, found_pod)
-    state = await _gateway_state(data_dir, gateway) if tenant is not None else None
-    pod_explanation = explanation.explain_pod(
-        found_pod, siblings, companions=companions, unserved=unserved, state=state, tenant=tenant or ""
-    )
+        state = await gateway_state_if_any(data_dir, gateway) if tenant is not None else None
+        found = await tenant_pods.read_explanation(client, namespace, pod, state=state, tenant=tenant or "")
+    print_explanation(found, output=output)
+
+
+def print_explanation(pod_explanation: PodExplanation, *, output: str) -> None:
+    """Print an explanation as lines for people, or as data."""
+    import msgspec
+
     if output == "table":
         for line in explanation_lines(pod_explanation):
             click.echo(line)
@@ -103,7 +102,7 @@ def _format_gang(explanation: PodExplanation) -> str:
     return f"{gang.name} ({gang.way}): {gang.pods} pods, {gang.waiting} waiting, {gang.running} running{minimum}"
 
 
-async def _gateway_state(data_dir: Path, gateway: GatewayEndpoint) -> ArbiterReport | None:
+async def gateway_state_if_any(data_dir: Path, gateway: GatewayEndpoint) -> ArbiterReport | None:
     """Return the gateway's state; None if the gateway is unavailable, because the pods suffice."""
     from vkgateway.cli import gateway_state
     from vkgateway.model.errors import UnavailableError

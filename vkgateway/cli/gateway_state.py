@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from vkgateway.arbiter.reasons.report_types import ArbiterReport
     from vkgateway.arbiter.whatif.answers import Answer
     from vkgateway.arbiter.whatif.questions import Question
+    from vkgateway.cli.cluster_gateway import ForwardedGateway
     from vkgateway.gateway.config import Config
+    from vkgateway.kube.client import Client
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -51,6 +53,8 @@ class GatewayEndpoint:
     ca: Path | None = None
     kubeconfig: Path | None = None
     """Kubeconfig of the management cluster in which the gateway runs as a pod."""
+    client: Client | None = None
+    """Client of this cluster, instead of its kubeconfig."""
 
     def cluster_kubeconfig(self, data_dir: Path) -> Path | None:
         """Return the kubeconfig through which to reach the gateway; None if a URL or the socket leads to it.
@@ -171,7 +175,7 @@ async def _get_answer(
     path: str, query: Mapping[str, str], data_dir: Path, gateway: GatewayEndpoint, *, timeout: float
 ) -> bytes:
     """Return the body of the gateway's answer. Raises InputError, NotFoundError, UnavailableError."""
-    url, status, body = await _request_answer(path, query, data_dir, gateway, timeout=timeout)
+    url, status, body = await request_answer(path, query, data_dir, gateway, timeout=timeout)
     if status in (401, 403):
         message = body.decode(errors="replace").strip()
         raise UnavailableError(
@@ -187,24 +191,32 @@ async def _get_answer(
     return body
 
 
-async def _request_answer(
-    path: str, query: Mapping[str, str], data_dir: Path, gateway: GatewayEndpoint, *, timeout: float
+async def request_answer(
+    path: str, query: Mapping[str, str], data_dir: Path, gateway: GatewayEndpoint, *, timeout: float = _STATE_TIMEOUT
 ) -> tuple[str, int, bytes]:
-    """Return the gateway's address, and the HTTP status and body of its answer."""
-    from vkgateway.cli.cluster_gateway import forward_gateway
-
+    """Return the gateway's address, and the HTTP status and body of its answer. Raises InputError, UnavailableError."""
     kubeconfig = gateway.cluster_kubeconfig(data_dir)
-    if kubeconfig is None:
+    if gateway.client is None and kubeconfig is None:
         url = gateway.url if gateway.url is not None else f"{_UNIX_SCHEME}{_socket_path(data_dir)}"
         return url, *await _send_request(url, gateway, path, query, timeout=timeout)
-    async with forward_gateway(kubeconfig, data_dir) as forwarded:
+    async with _forward(kubeconfig, data_dir, gateway) as forwarded:
         try:
             answer = await _send_request(forwarded.url, gateway, path, query, token=forwarded.token, timeout=timeout)
         except UnavailableError as error:
             raise UnavailableError(
                 f"the gateway's pod is unreachable: {forwarded.forward.problem or error}", hint=_FORWARD_HINT
             ) from error
-        return f"the cluster of {kubeconfig}", *answer
+        return f"the cluster of {kubeconfig or (gateway.client and gateway.client.server)}", *answer
+
+
+def _forward(
+    kubeconfig: Path | None, data_dir: Path, gateway: GatewayEndpoint
+) -> AbstractAsyncContextManager[ForwardedGateway]:
+    from vkgateway.cli import cluster_gateway
+
+    if gateway.client is not None:
+        return cluster_gateway.forward_from(gateway.client)
+    return cluster_gateway.forward_gateway(kubeconfig, data_dir)
 
 
 def _decode_refusal(body: bytes) -> VkgatewayError:

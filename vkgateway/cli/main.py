@@ -79,14 +79,14 @@ def cli() -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the console script and exit with its exit code."""
-    _open_closed_streams()
+    open_closed_streams()
     sys.exit(run_command(argv))
 
 
-def run_command(argv: Sequence[str] | None = None) -> int:
-    """Run one command line and return its exit code; raises only because of bugs."""
+def run_command(argv: Sequence[str] | None = None, *, group: click.Group = cli, program: str = "vkgateway") -> int:
+    """Run one command line of a group of commands and return its exit code; raises only because of bugs."""
     try:
-        result = cli.main(args=argv, prog_name="vkgateway", standalone_mode=False)
+        result = group.main(args=argv, prog_name=program, standalone_mode=False)
     except (click.Abort, KeyboardInterrupt):
         click.echo("Interrupted.", err=True)
         return INTERRUPTED
@@ -104,7 +104,7 @@ def run_command(argv: Sequence[str] | None = None) -> int:
     return result if isinstance(result, int) else 0
 
 
-def _open_closed_streams() -> None:
+def open_closed_streams() -> None:
     """Open /dev/null for closed standard streams (`2>&-`), before another file gets their descriptor."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,20 +76,19 @@ async def queue(
         if tenant is not None:
             raise click.UsageError("give either --tenant or --kubeconfig: a kubeconfig belongs to one tenant")
         async with tenant_pods.tenant_cluster(kubeconfig, None, data_dir) as client:
-            pods = await tenant_pods.list_pods(client, namespace, phase="Pending")
-            for gang_namespace in sorted(pending_gangs.namespaces_with_gangs(pods)):
-                pods += await tenant_pods.list_pods(client, gang_namespace, phase="Running")
-            waiting = (pod for pod in pods if pending_gangs.pending_condition(pod) is not None)
-            companions = await tenant_pods.companion_objects(client, waiting, among=pods)
-        found = pending_gangs.pending_from_pods(pods, companions=companions, pool=pool or "")
+            found = await tenant_pods.read_pending_gangs(client, namespace, pool=pool or "")
     else:
         state = await gateway_state.get_state(data_dir, gateway)
         found = pending_gangs.pending_in_state(state, tenant=tenant or "", pool=pool or "", namespace=namespace or "")
-    columns = [column for column in COLUMNS if kubeconfig is None or column.title != "tenant"]
+    print_queue(found, output=output, of_tenant=kubeconfig is not None)
+
+
+def print_queue(gangs: Sequence[PendingGang], *, output: str, of_tenant: bool) -> None:
+    """Print pending gangs. A list from a tenant's pods has no column for the tenant."""
     print_objects(
-        found,
+        gangs,
         output=output,
-        columns=columns,
+        columns=[column for column in COLUMNS if not of_tenant or column.title != "tenant"],
         name=lambda gang: f"{gang.namespace}/{gang.name}",
         empty="No gangs are pending.",
     )

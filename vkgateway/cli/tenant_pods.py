@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vkgateway.model.errors import InputError, NotFoundError, UnavailableError
 
 if TYPE_CHECKING:
+    from vkgateway.arbiter.reasons.report_types import ArbiterReport
+    from vkgateway.cli.explanation import PodExplanation
+    from vkgateway.cli.pending_gangs import PendingGang
     from vkgateway.kube.client import Client
     from vkgateway.kube.kubeconfig import Document
     from vkgateway.model.objects import Object
@@ -29,20 +32,27 @@ async def tenant_cluster(
         NotFoundError: the tenant does not exist.
         UnavailableError: the tenant's API server is unreachable or refuses the user.
     """
+    async with await _connect_tenant(kubeconfig, tenant, data_dir, management) as client:
+        with tenant_errors(client, user=str(kubeconfig or tenant)):
+            yield client
+
+
+@contextlib.contextmanager
+def tenant_errors(client: Client, *, user: str) -> Iterator[None]:
+    """Convert errors of the tenant's API server to UnavailableError. `user` names whose credentials the client has."""
     from vkgateway.kube import errors
 
-    async with await _connect_tenant(kubeconfig, tenant, data_dir, management) as client:
-        try:
-            yield client
-        except errors.Unreachable as error:
-            why = str(error.__cause__ or error)
-            raise UnavailableError(f"the tenant's API server at {client.server} is unreachable: {why}") from error
-        except errors.Unauthorized as error:
-            message = f"the tenant's API server at {client.server} rejects the credentials of {kubeconfig or tenant}"
-            raise UnavailableError(message) from error
-        except errors.Forbidden as error:
-            message = f"the user of {kubeconfig or tenant} may not read pods: {error.message}"
-            raise UnavailableError(message, hint="Select a readable namespace with -n NAMESPACE.") from error
+    try:
+        yield
+    except errors.Unreachable as error:
+        why = str(error.__cause__ or error)
+        raise UnavailableError(f"the tenant's API server at {client.server} is unreachable: {why}") from error
+    except errors.Unauthorized as error:
+        message = f"the tenant's API server at {client.server} rejects the credentials of {user}"
+        raise UnavailableError(message) from error
+    except errors.Forbidden as error:
+        message = f"the user of {user} may not read pods: {error.message}"
+        raise UnavailableError(message, hint="Select a readable namespace with -n NAMESPACE.") from error
 
 
 async def _connect_tenant(
@@ -150,3 +160,28 @@ async def unserved_kinds(client: Client, pod: Object) -> frozenset[Kind]:
             if await served_kind(kind, client) is None:
                 found.add(kind)
     return frozenset(found)
+
+
+async def read_pending_gangs(client: Client, namespace: str | None, *, pool: str = "") -> list[PendingGang]:
+    """Return the pending gangs of a tenant, in one namespace or in all."""
+    from vkgateway.cli import pending_gangs
+
+    pods = await list_pods(client, namespace, phase="Pending")
+    for gang_namespace in sorted(pending_gangs.namespaces_with_gangs(pods)):
+        pods += await list_pods(client, gang_namespace, phase="Running")
+    waiting = (pod for pod in pods if pending_gangs.pending_condition(pod) is not None)
+    companions = await companion_objects(client, waiting, among=pods)
+    return pending_gangs.pending_from_pods(pods, companions=companions, pool=pool)
+
+
+async def read_explanation(
+    client: Client, namespace: str, name: str, *, state: ArbiterReport | None = None, tenant: str = ""
+) -> PodExplanation:
+    """Return the explanation of a pod; `state` and `tenant` add facts for admins. Raises NotFoundError."""
+    from vkgateway.cli import explanation
+
+    pod = await get_pod(client, namespace, name)
+    siblings = await list_pods(client, namespace)
+    companions = await companion_objects(client, [pod], among=siblings)
+    unserved = await unserved_kinds(client, pod)
+    return explanation.explain_pod(pod, siblings, companions=companions, unserved=unserved, state=state, tenant=tenant)

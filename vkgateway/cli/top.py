@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,13 +77,23 @@ async def top(*, watch: bool, interval: float, output: str, gateway: GatewayEndp
     """
     from vkgateway.cli import gateway_state
 
+    async def read() -> ArbiterReport:
+        return await gateway_state.get_state(data_dir, gateway)
+
+    await show_state(read, watch=watch, interval=interval, output=output)
+
+
+async def show_state(
+    read: Callable[[], Awaitable[ArbiterReport]], *, watch: bool, interval: float, output: str
+) -> None:
+    """Print the state that `read` returns, once or until interrupted."""
     if not watch:
-        print_state(await gateway_state.get_state(data_dir, gateway), output=output)
+        print_state(await read(), output=output)
     elif output == "table" and sys.stdout.isatty():
-        await _watch_state(data_dir, gateway, interval)
+        await _watch_state(read, interval)
     else:
         while True:
-            print_state(await gateway_state.get_state(data_dir, gateway), output=output)
+            print_state(await read(), output=output)
             await asyncio.sleep(interval)
 
 
@@ -121,20 +131,19 @@ def _state_tables(state: ArbiterReport) -> Iterator[tuple[tuple[Column[Any], ...
         yield TENANTS, [[str(column.value(tenant)) for column in TENANTS] for tenant in state.tenants]
 
 
-async def _watch_state(data_dir: Path, gateway: GatewayEndpoint, interval: float) -> None:
+async def _watch_state(read: Callable[[], Awaitable[ArbiterReport]], interval: float) -> None:
     """Refresh the state in place; show errors while the gateway is unavailable."""
     from rich.live import Live
     from rich.text import Text
 
-    from vkgateway.cli import gateway_state
     from vkgateway.model.errors import UnavailableError
 
-    state: ArbiterReport = await gateway_state.get_state(data_dir, gateway)
+    state = await read()
     with Live(_render_live(state), auto_refresh=False, screen=True) as live:
         while True:
             await asyncio.sleep(interval)
             try:
-                state = await gateway_state.get_state(data_dir, gateway)
+                state = await read()
             except UnavailableError as error:
                 live.update(_render_live(state, Text(str(error), style="red")), refresh=True)
                 continue

@@ -1,0 +1,135 @@
+"""`kubectl vkgateway usage`: GPU-hours of a tenant's pods, or of all tenants."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from vkgateway.cli.output import Column, output_option_of, print_table, serialize
+from vkgateway.cli.plugin import completion
+from vkgateway.cli.plugin.options import Target, run_async, target_options
+from vkgateway.model.errors import InputError, UnavailableError
+
+if TYPE_CHECKING:
+    from vkgateway.cli.plugin.connection import Connection
+    from vkgateway.cli.plugin.pod_usage import PodHours, PodKey
+
+EPILOG = """\b
+Examples:
+  kubectl vkgateway usage --since 7d
+  kubectl vkgateway usage -n research --by pod -o csv
+  kubectl vkgateway usage --context management --by tenant,pool
+"""
+_DEFAULT_KEYS = "namespace,pool,band"
+_NOTE = (
+    "Only pods that still exist are counted, from their start to their end. Platform ops have the hours of deleted "
+    "pods, and which hours were borrowed."
+)
+
+
+@click.command(short_help="Sum the GPU-hours of pods.", epilog=EPILOG)
+@click.option(
+    "--since", default="24h", show_default=True, help="Start: an age such as 90m, 24h or 7d, or an RFC 3339 time."
+)
+@click.option("--until", default="0s", show_default=True, help="End, in the same format.")
+@click.option(
+    "--by", help="Comma-separated keys of the groups. [default: namespace,pool,band; for ops tenant,band,pool]"
+)
+@click.option(
+    "--tenant",
+    metavar="NAME",
+    shell_complete=completion.tenants,
+    help="In the management cluster: only the usage of this tenant.",
+)
+@output_option_of("table", "csv", "json", "yaml")
+@target_options
+@run_async
+async def usage(*, since: str, until: str, by: str | None, tenant: str | None, output: str, target: Target) -> None:
+    """Sum the GPU-hours of pods.
+
+    In a tenant's cluster: of the pods that still exist, in all namespaces or that of -n. Keys: namespace, gang, pod,
+    band, pool, computeCluster, resource.
+
+    In the management cluster: of all tenants, with borrowed and lost hours, as `vkgateway usage`. It reads the usage
+    log of the gateway, so the gateway must run on this machine.
+    """
+    from datetime import UTC, datetime
+
+    from vkgateway.cli.plugin.connection import connect
+    from vkgateway.cli.plugin.gateway import require_management
+    from vkgateway.cli.usage import parse_moment
+
+    now = datetime.now(UTC).timestamp()
+    start, end = parse_moment(since, what="--since", now=now), parse_moment(until, what="--until", now=now)
+    if end <= start:
+        raise InputError(f"--until {until} is not after --since {since}", hint="Set --since to an earlier time.")
+    async with connect(target) as connection:
+        require_management(connection, tenant)
+        if connection.kind == "management":
+            _print_log(connection, start, end, by=by or "tenant,band,pool", tenant=tenant, output=output)
+            return
+        await _print_pods(connection, start, end, keys=parse_pod_keys(by or _DEFAULT_KEYS), output=output)
+
+
+def parse_pod_keys(by: str) -> list[PodKey]:
+    """Return the keys of the groups, which always include the resource. Raises InputError."""
+    from vkgateway.cli.plugin.pod_usage import KEYS
+
+    names = [part.strip() for part in by.split(",") if part.strip()]
+    for name in names:
+        if name not in KEYS:
+            raise InputError(f"--by {name!r} is not a key", hint=f"Available keys: {', '.join(KEYS)}.")
+    return [key for key in dict.fromkeys((*names, "resource")) if key in KEYS]  # type: ignore[misc] # checked above
+
+
+def _print_log(connection: Connection, start: float, end: float, *, by: str, tenant: str | None, output: str) -> None:
+    from vkgateway.cli.plugin.connection import local_data_dir
+    from vkgateway.cli.usage import parse_keys, print_totals, usage_log_path
+    from vkgateway.gateway.usagelog import read_usage, sum_usage
+
+    folder = local_data_dir(connection.config)
+    if folder is None:
+        raise UnavailableError(
+            f"the usage log of the gateway that serves {connection.client.server} is not on this machine",
+            hint="Run the command where the gateway runs, or copy the log and use `vkgateway usage --log FILE`.",
+        )
+    keys = parse_keys(by)
+    records = read_usage(usage_log_path(folder))
+    chosen = (record for record in records if tenant in (None, record.tenant))
+    print_totals(sum_usage(chosen, since=start, until=end, by=keys), keys=keys, output=output)
+
+
+async def _print_pods(connection: Connection, start: float, end: float, *, keys: list[PodKey], output: str) -> None:
+    from vkgateway.cli.plugin.pod_usage import sum_hours
+    from vkgateway.cli.plugin.tenant_reads import list_nodes, list_widest, refusal_note
+
+    pods = await list_widest(connection)
+    nodes, _ = await list_nodes(connection)
+    print_hours(sum_hours(pods.pods, nodes or (), since=start, until=end, by=keys), keys=keys, output=output)
+    click.echo(_NOTE, err=True)
+    if pods.refused is not None:
+        what = f"Only pods of namespace {pods.namespace} are counted"
+        click.echo(await refusal_note(connection, what, [pods.refused]), err=True)
+
+
+def print_hours(totals: Sequence[PodHours], *, keys: Sequence[str], output: str) -> None:
+    """Print the hours, with one decimal in tables and in full otherwise."""
+    import msgspec
+
+    if output in ("json", "yaml"):
+        click.echo(serialize([msgspec.to_builtins(total) for total in totals], output=output), nl=False)
+    elif output == "csv":
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow([*keys, "hours", "pods"])
+        writer.writerows([*(total.by[key] for key in keys), total.hours, total.pods] for total in totals)
+    elif not totals:
+        click.echo("No usage in this period.", err=True)
+    else:
+        columns: list[Column[Any]] = [*(Column(key, str) for key in keys)]
+        columns += [Column("hours", str, "right"), Column("pods", str, "right")]
+        rows = [[*(total.by[key] or "-" for key in keys), f"{total.hours:.1f}", str(total.pods)] for total in totals]
+        print_table(rows, columns=columns)
