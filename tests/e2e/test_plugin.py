@@ -114,19 +114,19 @@ def reader(platform: Platform, plugged: Cluster, programs: Path, tmp_path_factor
     return Plugin(platform, programs, cluster.kubeconfig)
 
 
-def is_told(plugin: Plugin, *options: str) -> bool:
+def has_reason(plugin: Plugin, *options: str) -> bool:
     return [gang["code"] for gang in plugin.data("queue", *options)] == ["WaitingForQuota"]
 
 
 def test_admin_sees_queue_by_namespace(admin: Plugin) -> None:
-    eventually(lambda: is_told(admin, "-n", RESEARCH), what="the waiting pod has its reason")
+    eventually(lambda: has_reason(admin, "-n", RESEARCH), what="the waiting pod has its reason")
     assert admin.data("queue") == [], "the namespace of the context is default"
     assert admin("queue", "-A", "-o", "name") == f"{RESEARCH}/train-0\n"
     assert "TENANT" not in admin("queue", "-A")
 
 
 def test_admin_sees_explanation_usage_and_status(admin: Plugin) -> None:
-    eventually(lambda: is_told(admin, "-A"), what="the waiting pod has its reason")
+    eventually(lambda: has_reason(admin, "-A"), what="the waiting pod has its reason")
     assert "WaitingForQuota" in admin("explain", "pod/train-0", "-n", RESEARCH)
     (row,) = [row for row in admin.data("top") if row["node"].startswith("v100")]
     assert (row["capacity"], row["used"], row["waiting"], row["ready"]) == (8, 8, 8, True)
@@ -137,7 +137,7 @@ def test_admin_sees_explanation_usage_and_status(admin: Plugin) -> None:
 
 
 def test_ops_see_all_tenants(platform: Platform, ops: Plugin, admin: Plugin) -> None:
-    eventually(lambda: is_told(admin, "-A"), what="the waiting pod has its reason")
+    eventually(lambda: has_reason(admin, "-A"), what="the waiting pod has its reason")
     (gang,) = ops.data("queue", "--tenant", "plugged")
     assert (gang["name"], gang["namespace"], gang["tenant"]) == ("train-0", RESEARCH, "plugged")
     explained = ops("explain", "train-0", "-n", RESEARCH, "--tenant", "plugged")
@@ -162,7 +162,7 @@ def test_several_kubeconfigs_and_contexts(platform: Platform, admin: Plugin, plu
 
 
 def test_few_rights_suffice_for_own_namespace(reader: Plugin) -> None:
-    eventually(lambda: is_told(reader), what="the waiting pod has its reason")
+    eventually(lambda: has_reason(reader), what="the waiting pod has its reason")
     assert "WaitingForQuota" in reader("explain", "train-0")
     top = reader.run("vkgateway", "top", "-o", "json")
     (row,) = json.loads(top.out)
@@ -185,7 +185,7 @@ def test_missing_right_names_the_way_out(reader: Plugin, plugged: Cluster) -> No
         plugged.kubectl("delete", "clusterrolebinding", "reader-view")
 
 
-def test_silent_server_is_told(platform: Platform, programs: Path, tmp_path: Path) -> None:
+def test_silent_server_is_reported(platform: Platform, programs: Path, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         config = {
@@ -240,7 +240,7 @@ def test_bundles_contain_no_secret(
 
 
 def secret_objects() -> list[Document]:
-    """Return a ConfigMap, a Secret, an event, and a webhook that calls nobody, with canaries."""
+    """Return a ConfigMap, a Secret, an event, and a webhook without calls, with canaries."""
     place = {"name": "hidden", "namespace": RESEARCH}
     url = f"https://127.0.0.1:1/{CANARY}"
     rule = {"apiGroups": ["none.example"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["nones"]}

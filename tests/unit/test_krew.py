@@ -11,10 +11,10 @@ import tarfile
 import tomllib
 from pathlib import Path
 
+import krew
 import pytest
 import yaml
 
-from scripts import krew
 from vkgateway.version import __version__
 
 ROOT = Path(__file__).parents[2]

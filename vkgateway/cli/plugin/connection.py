@@ -36,7 +36,7 @@ Kind = Literal["tenant", "management"]
 
 
 class CommandClient(Client):
-    """Client of a command for people: a server that does not answer, and a missing right, are told at once.
+    """Client of a command for people: it reports a silent server and a missing right at once.
 
     A request may take `limit` seconds. Without a limit, only the first answer must arrive within
     `FIRST_ANSWER_SECONDS`. A refused request raises RefusedRequestError.

@@ -45,7 +45,7 @@ class Target:
         return " ".join(f"{option}={shlex.quote(value)}" for option, value in given.items() if value)
 
 
-class _Duration(click.ParamType):
+class _Duration(click.ParamType):  # type: ignore[type-arg] # generic since click 8.5
     """Duration as in kubectl: `500ms`, `10s`, `1m30s`, or seconds without a unit."""
 
     name = "duration"

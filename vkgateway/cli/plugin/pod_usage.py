@@ -31,8 +31,8 @@ def sum_hours(
 ) -> list[PodHours]:
     """Return the usage between two times (seconds since the epoch), grouped and sorted by the keys `by`.
 
-    A pod counts from its start time to the end of its last container, or until `until` while it runs. Nodes tell pool
-    and compute cluster.
+    A pod counts from its start time to the end of its last container, or until `until` while it runs. Pool and
+    compute cluster are those of the labels of its node.
     """
     labels = {node["metadata"]["name"]: node["metadata"].get("labels") or {} for node in nodes}
     hours: dict[tuple[str, ...], float] = {}

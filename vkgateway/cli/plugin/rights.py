@@ -1,4 +1,4 @@
-"""Rights that a user lacks: read from the refused request, and told with the way to get them."""
+"""Rights that a user lacks: derived from the refused request, and reported with the way to get them."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ _CLUSTER_SCOPED: Final = frozenset(
 
 
 async def read_user(client: Client) -> str:
-    """Return the name of the client's user; `UNKNOWN_USER` if the server does not tell (before Kubernetes 1.28)."""
+    """Return the name of the client's user; `UNKNOWN_USER` if the server has no review of it (before 1.28)."""
     import msgspec
 
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}

@@ -65,7 +65,7 @@ class ClusterStatus(_Data, frozen=True):
     """Number of governed pods by state."""
     evictions: tuple[EvictionNotice, ...] = ()
     gateway: str = ""
-    """Who leads, and since when its Lease is renewed."""
+    """The leading gateway, and the age of its last renewal."""
     checks: tuple[str, ...] = ()
     """Lines of the gateway's /readyz."""
     tenants: tuple[ObjectState, ...] | None = None

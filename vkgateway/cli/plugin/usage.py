@@ -83,7 +83,7 @@ def parse_pod_keys(by: str) -> list[PodKey]:
     for name in names:
         if name not in KEYS:
             raise InputError(f"--by {name!r} is not a key", hint=f"Available keys: {', '.join(KEYS)}.")
-    return [key for key in dict.fromkeys((*names, "resource")) if key in KEYS]  # type: ignore[misc] # checked above
+    return [key for key in dict.fromkeys((*names, "resource")) if key in KEYS]
 
 
 def _print_log(connection: Connection, start: float, end: float, *, by: str, tenant: str | None, output: str) -> None:

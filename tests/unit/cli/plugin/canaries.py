@@ -38,7 +38,7 @@ class Canaries:
                 "vkgateway.io/log-tails": self.plant(f"log tails of {what}"),
                 "vkgateway.io/field-x": self.plant(f"downward field of {what}"),
             },
-            "managedFields": [{"manager": self.plant(f"managed fields of {what}")}],
+            "managedFields": [{"manager": self.plant(f"managed fields of {what}"), "fieldsV1": {}}],
         }
 
     def container(self, what: str) -> Document:

@@ -35,7 +35,7 @@ async def test_namespace_options_exclude_each_other(tool: Tool, server: Reviewin
     assert "exclude each other" in tool.err
 
 
-async def test_silent_server_is_told_within_two_seconds(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silent_server_is_reported_within_two_seconds(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
     async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while await reader.read(1000):
             pass

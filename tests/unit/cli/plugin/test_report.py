@@ -218,7 +218,7 @@ async def test_management_bundle_contains_no_canary(
         problems = [entry for entry in json.loads(files["index.json"])["files"] if "problem" in entry]
         assert problems == []
         assert {found["name"] for found in spec_pools(files)} == {"a100"}
-        assert "vkgateway_tenants" in files["gateway-metrics.txt"]
+        assert "python_info" in files["gateway-metrics.txt"]
         assert '"stream refused"' in files["gateway.log"]
         assert len(json.loads(files["gateway-state.json"])["gangs"]) == 2
         assert [found["metadata"]["name"] for found in json.loads(files["control-plane-pods.json"])] == ["plane"]

@@ -11,7 +11,7 @@ import pytest
 
 import vkgateway
 from vkgateway.arbiter.decisions import PendingReason
-from vkgateway.cli.plugin.bundle.shapes import Shape, apply_shape, host_of_url, image, labels, plain
+from vkgateway.cli.plugin.bundle.shapes import Shape, apply_shape, host_of_url, image, plain, safe_labels
 from vkgateway.cli.plugin.bundle.texts import allowed_message, redact_log, scrub
 
 PACKAGE = Path(vkgateway.__file__).parent
@@ -23,7 +23,7 @@ CANARY = "c4n4ry"
     [
         ("WaitingForRoom", "needs 2 pods; place 2 in a100.local", "needs 2 pods; place 2 in a100.local"),
         (PendingReason.INVALID, f"gang-min '{CANARY}' is no number", "(removed: 30 characters)"),
-        ("Failed", f"exec: sh -c {CANARY}", "(removed: 17 characters)"),
+        ("Failed", f"exec: sh -c {CANARY}", "(removed: 18 characters)"),
         (
             "FailedScheduling",
             f"0/3 nodes are available: 2 Insufficient nvidia.com/gpu, {CANARY}.",
@@ -127,5 +127,8 @@ def test_values_that_may_hide_secrets_are_removed() -> None:
     assert image(f"user:{CANARY}@registry/x") == "(removed)"
     assert image("registry:5000/team/app:1@sha256:" + "a" * 64).startswith("registry")
     assert host_of_url(f"https://u:{CANARY}@host:8443/p/{CANARY}?t={CANARY}") == "https://host:8443/(removed)"
-    assert labels({"vkgateway.io/pool": "a100", "key": CANARY}) == {"vkgateway.io/pool": "a100", "key": "(removed)"}
+    assert safe_labels({"vkgateway.io/pool": "a100", "key": CANARY}) == {
+        "vkgateway.io/pool": "a100",
+        "key": "(removed)",
+    }
     assert plain(f"{CANARY}\n") == "(removed)"

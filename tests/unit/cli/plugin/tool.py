@@ -22,7 +22,7 @@ USER = "jane"
 
 
 class ReviewingApiServer(FakeApiServer):
-    """API server that tells its user who it is, and what it may do."""
+    """API server that answers reviews of the user and its rights."""
 
     async def _dispatch(self, request: web.Request) -> web.StreamResponse:
         kind = request.path.rpartition("/")[2]

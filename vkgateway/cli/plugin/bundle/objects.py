@@ -11,15 +11,15 @@ from typing import Any, Final
 
 from vkgateway.cli.plugin.bundle.shapes import (
     Shape,
-    annotations,
     apply_shape,
     host_of_url,
     image,
     keys_only,
-    labels,
     plain,
     plain_list,
     plain_map,
+    safe_annotations,
+    safe_labels,
 )
 
 MessageFilter = Callable[[str, Any], Any]
@@ -32,8 +32,8 @@ _METADATA: Final[Shape] = {
     "creationTimestamp": plain,
     "deletionTimestamp": plain,
     "deletionGracePeriodSeconds": plain,
-    "labels": labels,
-    "annotations": annotations,
+    "labels": safe_labels,
+    "annotations": safe_annotations,
     "finalizers": plain_list,
     "ownerReferences": [{"apiVersion": plain, "kind": plain, "name": plain, "controller": plain}],
 }
@@ -154,7 +154,7 @@ def redact_event(event: Mapping[str, Any], message: MessageFilter) -> Any:
 
 
 def redact_webhooks(configuration: Mapping[str, Any], _: MessageFilter) -> Any:
-    """Return the allowed part of a webhook configuration: whom it concerns, and the host that it calls."""
+    """Return the allowed part of a webhook configuration: its rules, and the host that it calls."""
     rule: Shape = {
         "apiGroups": plain_list,
         "apiVersions": plain_list,

@@ -75,12 +75,12 @@ def plain_map(value: Any) -> Any:
     return {str(key): plain(item) for key, item in value.items()}
 
 
-def labels(value: Any) -> Any:
+def safe_labels(value: Any) -> Any:
     """Return labels; the values of unknown labels are removed."""
     return _chosen(value, lambda key: key in _LABELS or key.startswith(_LABEL_PREFIXES))
 
 
-def annotations(value: Any) -> Any:
+def safe_annotations(value: Any) -> Any:
     """Return annotations; only those that say how a pod is scheduled have their values."""
     return _chosen(value, lambda key: key.startswith(_ANNOTATION_PREFIXES) and not key.startswith(_UNSAFE_ANNOTATIONS))
 

@@ -68,7 +68,7 @@ _LOG_FIELDS: Final = frozenset(
     }
 )
 """Fields of the gateway's log whose values are names, numbers or states."""
-_CONSOLE_LINE: Final = re.compile(r"(?P<timestamp>\d{4}-\S+) \[(?P<level>\w+)\s*\] (?P<rest>.*)")
+_CONSOLE_LINE: Final = re.compile(r"(?P<timestamp>\d{4}-[\d-]+[T ][\d:.]+Z?) \[(?P<level>\w+)\s*\] (?P<rest>.*)")
 _CONSOLE_FIELD: Final = re.compile(r"(?:^|\s)([a-z_]+)=('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|\S+)")
 _FRAME: Final = re.compile(r'\s*File "[^"]*?(vkgateway/[\w/]+\.py)", line (\d+), in (\w+)')
 _EVENT: Final = re.compile(r"[\w ,;:.'()/-]{1,160}")
