@@ -55,7 +55,7 @@ def test_programs_of_the_package_have_the_names_that_kubectl_looks_for() -> None
 
 @pytest.fixture
 def unpacked(tmp_path: Path) -> Path:
-    """Return an unpacked archive, whose virtual environment exists and has programs that print their arguments."""
+    """Return an unpacked archive, whose virtual environment has a Python that prints its arguments."""
     folder = tmp_path / "unpacked"
     folder.mkdir()
     (folder / LAUNCHER.name).write_bytes(LAUNCHER.read_bytes())
@@ -64,9 +64,8 @@ def unpacked(tmp_path: Path) -> Path:
     tag = f"{sys.version_info[0]}.{sys.version_info[1]}"
     programs = tmp_path / "cache/vkgateway/kubectl-plugin" / f"{__version__}-{tag}" / "bin"
     programs.mkdir(parents=True)
-    for name in ("kubectl-vkgateway", "kubectl_complete-vkgateway"):
-        (programs / name).write_text(f'#!/bin/sh\necho {name} "$@"\n')
-        (programs / name).chmod(0o755)
+    (programs / "python").write_text('#!/bin/sh\necho "$@"\n')
+    (programs / "python").chmod(0o755)
     return folder
 
 
@@ -75,14 +74,18 @@ def launch(program: Path, *arguments: str, **environment: str) -> subprocess.Com
     return subprocess.run([program, *arguments], env=given, capture_output=True, text=True, check=False)
 
 
+def code(module: str) -> str:
+    return f"-c from vkgateway.cli.plugin.{module} import main; main()"
+
+
 def test_launcher_runs_the_program_of_its_name(tmp_path: Path, unpacked: Path) -> None:
     cache = str(tmp_path / "cache")
     link = tmp_path / "kubectl-vkgateway"
     link.symlink_to(unpacked / LAUNCHER.name)
-    assert launch(link, "queue", "-A", XDG_CACHE_HOME=cache).stdout == "kubectl-vkgateway queue -A\n"
+    assert launch(link, "queue", "-A", XDG_CACHE_HOME=cache).stdout == f"{code('main')} queue -A\n"
     completer = tmp_path / "kubectl_complete-vkgateway"
     completer.symlink_to(unpacked / LAUNCHER.name)
-    assert launch(completer, "qu", XDG_CACHE_HOME=cache).stdout == "kubectl_complete-vkgateway qu\n"
+    assert launch(completer, "qu", XDG_CACHE_HOME=cache).stdout == f"{code('completion')} qu\n"
 
 
 def test_launcher_says_what_it_needs(tmp_path: Path, unpacked: Path) -> None:
