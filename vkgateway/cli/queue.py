@@ -83,12 +83,12 @@ async def queue(
     print_queue(found, output=output, of_tenant=kubeconfig is not None)
 
 
-def print_queue(gangs: Sequence[PendingGang], *, output: str, of_tenant: bool) -> None:
-    """Print pending gangs. A list from a tenant's pods has no column for the tenant."""
+def print_queue(gangs: Sequence[PendingGang], *, output: str, of_tenant: bool, namespace: str = "") -> None:
+    """Print pending gangs, of one namespace if given. A list from a tenant's pods has no column for the tenant."""
     print_objects(
         gangs,
         output=output,
         columns=[column for column in COLUMNS if not of_tenant or column.title != "tenant"],
         name=lambda gang: f"{gang.namespace}/{gang.name}",
-        empty="No gangs are pending.",
+        empty=f"No gangs are pending in namespace {namespace}." if namespace else "No gangs are pending.",
     )

@@ -30,6 +30,7 @@ from vkgateway.model.names import POOL_LABEL
 FIRST_ANSWER_SECONDS: Final = 2.0
 """How long the first request may take, unless the user sets --request-timeout."""
 _NO_LIMIT: Final = 86_400.0
+_SERVER_HINT: Final = "Check the server and the certificate authority of the context: kubectl config view --minify."
 _TIMEOUT_HINT: Final = "If the server is slow, set a longer --request-timeout, such as 30s."
 
 Kind = Literal["tenant", "management"]
@@ -131,9 +132,9 @@ def cluster_errors(client: Client, config: ClientConfig) -> Iterator[None]:
     try:
         yield
     except errors.Unreachable as error:
-        why = _reason(error)
+        hint = error.hint or (_TIMEOUT_HINT if isinstance(error.__cause__, TimeoutError) else _SERVER_HINT)
         where = f"the cluster at {client.server} (context {config.context!r})"
-        raise UnavailableError(f"{where} does not answer: {why}", hint=error.hint or _TIMEOUT_HINT) from error
+        raise UnavailableError(f"{where} does not answer: {_reason(error)}", hint=hint) from error
     except errors.Unauthorized as error:
         raise UnavailableError(
             f"the cluster at {client.server} rejects the credentials of context {config.context!r}",

@@ -41,9 +41,10 @@ async def queue(*, tenant: str | None, pool: str | None, output: str, target: Ta
     async with connect(target) as connection:
         require_management(connection, tenant)
         if connection.kind == "tenant":
-            found = await tenant_pods.read_pending_gangs(connection.client, connection.namespace, pool=pool or "")
+            namespace = connection.namespace or ""
+            found = await tenant_pods.read_pending_gangs(connection.client, namespace or None, pool=pool or "")
         else:
-            state = await read_state(connection)
             namespace = connection.given_namespace or ""
+            state = await read_state(connection)
             found = pending_gangs.pending_in_state(state, tenant=tenant or "", pool=pool or "", namespace=namespace)
-    print_queue(found, output=output, of_tenant=connection.kind == "tenant")
+    print_queue(found, output=output, of_tenant=connection.kind == "tenant", namespace=namespace)

@@ -21,7 +21,9 @@ async def test_cluster_with_other_nodes_only_is_refused(tool: Tool, server: Revi
 
 async def test_cluster_without_nodes_is_that_of_a_tenant(tool: Tool, server: ReviewingApiServer) -> None:
     assert await tool("queue") == 0
-    assert "No gangs are pending" in tool.err
+    assert tool.err == "No gangs are pending in namespace ns.\n"
+    assert await tool("queue", "-A") == 0
+    assert tool.err == "No gangs are pending.\n"
 
 
 async def test_tenant_option_is_refused_in_tenant_cluster(tool: Tool, server: ReviewingApiServer) -> None:
@@ -76,6 +78,7 @@ async def test_refused_connection_names_context(tool: Tool, monkeypatch: pytest.
     tool.use(monkeypatch, "http://127.0.0.1:1")
     assert await tool("queue") == 5
     assert "the cluster at http://127.0.0.1:1 (context 'here') does not answer" in tool.err
+    assert "kubectl config view" in tool.err, "a longer timeout would not help"
 
 
 async def test_rejected_credentials_name_context(tool: Tool, server: ReviewingApiServer) -> None:

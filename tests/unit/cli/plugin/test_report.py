@@ -139,7 +139,8 @@ async def test_bundle_with_few_rights_lists_what_is_missing(tool: Tool, server: 
     files = await report(tool)
     problems = {entry["file"]: entry.get("problem", "") for entry in json.loads(files["index.json"])["files"]}
     assert "user 'jane' cannot list nodes" in problems["nodes.json"]
-    assert "kubectl auth can-i list nodes" in problems["nodes.json"]
+    steps = {entry["file"]: entry.get("steps", []) for entry in json.loads(files["index.json"])["files"]}
+    assert steps["nodes.json"][0] == "Check: kubectl auth can-i list nodes"
     assert "cannot list events in namespace 'ns'" in problems["events.json"]
     assert "cannot list validatingwebhookconfigurations" in problems["webhooks.json"]
     assert problems["pods.json"] == ""

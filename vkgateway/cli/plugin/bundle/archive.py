@@ -27,6 +27,8 @@ class IndexEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     """Number of objects or lines; None: the file has no list."""
     problem: str = ""
     """Why it could not be read; then the bundle does not contain it."""
+    steps: tuple[str, ...] = ()
+    """What helps."""
 
 
 class BundleFile(msgspec.Struct, frozen=True, kw_only=True):

@@ -78,7 +78,7 @@ class Gathering:
         except RefusedRequestError as error:
             message = refusal_message(self.user, [error.right], server=self.connection.client.server)
             hint = refusal_hint(self.user, [error.right], options=self.connection.target.kubectl_options)
-            return _unread(part, f"{message}. {' '.join(hint.split())}")
+            return _unread(part, message, hint=hint)
         except (VkgatewayError, OSError) as error:
             return _unread(part, problem_text(error))
         entry = IndexEntry(file=part.file, content=part.content, items=content.items)
@@ -192,5 +192,6 @@ def newest_events(events: list[Any]) -> list[Any]:
     return sorted(events, key=moment)[-MAX_EVENTS:]
 
 
-def _unread(part: Part, problem: str) -> BundleFile:
-    return BundleFile(entry=IndexEntry(file=part.file, content=part.content, problem=problem))
+def _unread(part: Part, problem: str, *, hint: str = "") -> BundleFile:
+    steps = tuple(line.strip() for line in hint.splitlines())
+    return BundleFile(entry=IndexEntry(file=part.file, content=part.content, problem=problem, steps=steps))
