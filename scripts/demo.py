@@ -289,7 +289,9 @@ def print_next_steps(tenants: Sequence[Shell], *, kubectl: Path, proxy_exception
     for tenant in tenants:
         print(f"\nexport KUBECONFIG={shlex.quote(tenant.env['KUBECONFIG'])}    # as admin of {tenant.who}")
         print("kubectl get pods -o wide")
-    print("\nvkgateway status")
+    print("\nvkgateway ui              # the page of the platform: pools, queue, timeline")
+    print(f"vkgateway ui --tenant {tenants[0].who}    # the page of a tenant")
+    print("vkgateway status")
     print("vkgateway tenant create gamma --pool a100")
     print("\nTo stop the platform:\n")
     print("vkgateway down            # keeps the data for the next `vkgateway up`")

@@ -278,7 +278,7 @@ class Platform:
     def gateway_servers(self) -> dict[int, str]:
         """Return the ports of all servers of the platform, with the address of each."""
         status = self.status()
-        local = {"etcd", "etcd-peer", "hollow-kubelet", "gateway-health"}
+        local = {"etcd", "etcd-peer", "hollow-kubelet", "gateway-health", "gateway-page"}
         return {port: "127.0.0.1" if name in local else status["address"] for name, port in status["ports"].items()}
 
     @property

@@ -38,6 +38,7 @@ SHARING = frozenset(
         "lean_pods",
         "monitoring",
         "names",
+        "page",
         "platform",
         "pod_admission",
         "pods",

@@ -204,6 +204,7 @@ def _settings(folder: Path, election: config.LeaderElection, url: str) -> config
         kubelet=config.Kubelet(port=0),
         datastore=datastore,
         observability=config.Observability(port=0, secure_port=0),
+        page=config.Page(port=0),
     )
 
 

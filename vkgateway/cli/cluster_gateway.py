@@ -15,10 +15,11 @@ from typing import Final
 import msgspec
 
 from vkgateway.cli import cluster
+from vkgateway.cli.service_account_tokens import request_token
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.port_forward import PortForward
-from vkgateway.kube.resources import LEASES, PODS, SERVICE_ACCOUNTS
+from vkgateway.kube.resources import LEASES, PODS
 from vkgateway.model.errors import UnavailableError
 from vkgateway.model.names import SYSTEM_NAMESPACE
 
@@ -26,7 +27,10 @@ LEASE_NAME: Final = "gateway"
 READER_ACCOUNT: Final = "vkgateway-state-reader"
 _TOKEN_SECONDS: Final = 600
 """The shortest lifetime that API servers allow."""
-_PORT_NAME: Final = "metrics"
+STATE_PORT: Final = "metrics"
+"""Name of the container port of metrics and state."""
+PAGE_PORT: Final = "page"
+_SETTINGS: Final = {STATE_PORT: "observability.securePort", PAGE_PORT: "page.port"}
 _RBAC_HINT: Final = "The user needs the Role vkgateway-state-reader; see deploy/rbac/state-reader.yaml."
 
 
@@ -55,14 +59,6 @@ class _Pod(msgspec.Struct):
     spec: _PodSpec
 
 
-class _TokenStatus(msgspec.Struct):
-    token: str
-
-
-class _TokenRequest(msgspec.Struct):
-    status: _TokenStatus
-
-
 @dataclass(frozen=True, slots=True)
 class ForwardedGateway:
     """Loopback URL of the gateway's HTTPS port, and a token for it."""
@@ -73,29 +69,33 @@ class ForwardedGateway:
 
 
 @contextlib.asynccontextmanager
-async def forward_gateway(kubeconfig: Path | None, data_dir: Path) -> AsyncIterator[ForwardedGateway]:
-    """Forward a loopback port to the gateway's pod in the management cluster.
+async def forward_gateway(
+    kubeconfig: Path | None, data_dir: Path, *, port: str = STATE_PORT, token_seconds: int = _TOKEN_SECONDS
+) -> AsyncIterator[ForwardedGateway]:
+    """Forward a loopback port to a named port of the gateway's pod in the management cluster.
 
     Raises UnavailableError if no pod holds the gateway's Lease, or the user may not reach it.
     """
     async with cluster.management_cluster(data_dir, kubeconfig) as client:
         try:
-            async with forward_from(client) as forwarded:
+            async with forward_from(client, port=port, token_seconds=token_seconds) as forwarded:
                 yield forwarded
         except errors.Forbidden as error:
             raise UnavailableError(str(error), hint=_RBAC_HINT) from error
 
 
 @contextlib.asynccontextmanager
-async def forward_from(client: Client) -> AsyncIterator[ForwardedGateway]:
-    """Forward a loopback port to the gateway's pod in the cluster of a client.
+async def forward_from(
+    client: Client, *, port: str = STATE_PORT, token_seconds: int = _TOKEN_SECONDS
+) -> AsyncIterator[ForwardedGateway]:
+    """Forward a loopback port to a named port of the gateway's pod in the cluster of a client.
 
     Raises UnavailableError if no pod holds the gateway's Lease, Forbidden if the user may not reach it.
     """
     pod = await _leading_pod(client)
-    port = await _state_port(client, pod)
-    token = await _request_token(client)
-    forward = PortForward(client, pod, namespace=SYSTEM_NAMESPACE, port=port)
+    found = await _container_port(client, pod, port)
+    token = await reader_token(client, seconds=token_seconds)
+    forward = PortForward(client, pod, namespace=SYSTEM_NAMESPACE, port=found)
     async with forward.listen() as local_port:
         yield ForwardedGateway(f"https://127.0.0.1:{local_port}", token, forward)
 
@@ -118,8 +118,8 @@ async def _leading_pod(client: Client) -> str:
     return holder.partition("/")[0]
 
 
-async def _state_port(client: Client, pod: str) -> int:
-    """Return the container port of metrics and state."""
+async def _container_port(client: Client, pod: str, name: str) -> int:
+    """Return a named container port of the gateway's pod."""
     try:
         answer = await client.get(PODS, pod, namespace=SYSTEM_NAMESPACE)
     except errors.NotFound as error:
@@ -128,29 +128,16 @@ async def _state_port(client: Client, pod: str) -> int:
             hint="Run the command on that machine, or set --gateway URL.",
         ) from error
     containers = msgspec.json.decode(answer, type=_Pod).spec.containers
-    ports = [port.container_port for container in containers for port in container.ports if port.name == _PORT_NAME]
+    ports = [port.container_port for container in containers for port in container.ports if port.name == name]
     if not ports:
         raise UnavailableError(
-            f"pod {pod} has no container port named {_PORT_NAME!r}",
-            hint="Name the gateway's observability.securePort so in the pod.",
+            f"pod {pod} has no container port named {name!r}",
+            hint=f"Name the gateway's {_SETTINGS[name]} so in the pod.",
         )
     return ports[0]
 
 
-async def _request_token(client: Client) -> str:
-    """Return a token of the service account that may read the gateway's state."""
-    request = {
-        "apiVersion": "authentication.k8s.io/v1",
-        "kind": "TokenRequest",
-        "spec": {"expirationSeconds": _TOKEN_SECONDS},
-    }
-    try:
-        answer = await client.create(
-            SERVICE_ACCOUNTS, request, namespace=SYSTEM_NAMESPACE, name=READER_ACCOUNT, subresource="token"
-        )
-    except errors.NotFound as error:
-        raise UnavailableError(
-            f"service account {SYSTEM_NAMESPACE}/{READER_ACCOUNT} does not exist",
-            hint="Apply deploy/rbac/state-reader.yaml, or upgrade the chart.",
-        ) from error
-    return msgspec.json.decode(answer, type=_TokenRequest).status.token
+async def reader_token(client: Client, *, seconds: int) -> str:
+    """Return a token of the service account that may read the gateway's state. Raises UnavailableError, Forbidden."""
+    hint = "Apply deploy/rbac/state-reader.yaml, or upgrade the chart."
+    return await request_token(client, READER_ACCOUNT, namespace=SYSTEM_NAMESPACE, seconds=seconds, hint=hint)

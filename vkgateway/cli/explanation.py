@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
-from vkgateway.arbiter.decisions import PendingReason
+from vkgateway.arbiter.reasons.advice import ADVICE
 from vkgateway.arbiter.reasons.report_types import ArbiterReport, PoolReport
 from vkgateway.cli.pending_gangs import SINGLE_POD, gang_of, parse_pending, pending_condition, requested_resources
 from vkgateway.model.names import EVICTION_DEADLINE_ANNOTATION
@@ -22,26 +22,6 @@ from vkgateway.translate.gangs import FoundObjects, Kind, MarkError, read_marks
 from vkgateway.translate.gangs.mark_detection import has_mark
 from vkgateway.translate.governed import has_gate, is_governed, other_gates
 from vkgateway.translate.to_compute import pod_band
-
-HELP_BY_REASON: Final[Mapping[str, str]] = {
-    PendingReason.QUOTA: "The tenant's limit is reached. The gang starts when other pods of the tenant end. A gang "
-    "that requests more than the whole limit never starts; an admin can raise the limit.",
-    PendingReason.ROOM: "Nodes must become free. Smaller pods start sooner. With a run limit (annotation "
-    "vkgateway.io/gang-run-limit), the gang can be backfilled.",
-    PendingReason.MEMBERS: "The gang is incomplete: pods are missing, or the object with the number of pods, or a "
-    "scheduler that binds the pods. Check their controller (a Job, an operator, a quota) and their events.",
-    PendingReason.EVICTION: "The arbiter evicts borrowing pods for this gang. No action is needed.",
-    PendingReason.RESERVATION: "The capacity is reserved for a larger gang ahead in the queue. With a run limit "
-    "(annotation vkgateway.io/gang-run-limit) that ends before the reservation, the gang can start now.",
-    PendingReason.MAXIMUM: "The gang has reached its maximum size. Raise the annotation "
-    "vkgateway.io/gang-elastic-max on its pods, or create fewer pods.",
-    PendingReason.INFEASIBLE: (
-        "The gang can never start in this form. Request less in each pod, fewer pods, or another pool."
-    ),
-    PendingReason.INVALID: "The marks of the gang are not valid. Correct them on its pods (kubectl annotate "
-    "--overwrite) and in the pod template.",
-}
-"""What a tenant can do, by pending reason."""
 
 
 class GangFacts(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -122,7 +102,7 @@ def explain_pod(
         pool=pending.pool,
         expected=pending.expected_start,
         deadline=(metadata.get("annotations") or {}).get(EVICTION_DEADLINE_ANNOTATION) or "",
-        help=HELP_BY_REASON.get(code, "") if condition == "waiting" else "",
+        help=ADVICE.get(code, "") if condition == "waiting" else "",
         behind=behind,
         room=room,
         holds=holds,

@@ -32,6 +32,7 @@ COMMANDS: Mapping[str, str] = {
     "explain": "vkgateway.cli.explain:explain",
     "whatif": "vkgateway.cli.whatif:whatif",
     "top": "vkgateway.cli.top:top",
+    "ui": "vkgateway.cli.ui:ui",
     "usage": "vkgateway.cli.usage:usage",
     "replay": "vkgateway.cli.replay:replay",
     "simulate": "vkgateway.cli.simulate:simulate",

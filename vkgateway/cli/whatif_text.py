@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from vkgateway.arbiter.decisions import PendingReason
+from vkgateway.arbiter.reasons.advice import ADVICE
 from vkgateway.arbiter.reasons.report_types import PoolReport
 from vkgateway.arbiter.whatif.answers import (
     Answer,
@@ -29,7 +30,7 @@ from vkgateway.arbiter.whatif.questions import (
     Question,
     amounts_text,
 )
-from vkgateway.cli.explanation import HELP_BY_REASON, pool_capacity_text
+from vkgateway.cli.explanation import pool_capacity_text
 from vkgateway.cli.output import Column, print_table, serialize
 
 T = TypeVar("T")
@@ -127,7 +128,7 @@ def guarantee_use_text(outcome: Outcome | Cell) -> str:
 
 def help_for(outcome: Outcome) -> str:
     """Return the same help as `explain`; empty if the gang waits for evictions."""
-    return HELP_BY_REASON.get(outcome.code, "") if outcome.code != PendingReason.EVICTION else ""
+    return ADVICE.get(outcome.code, "") if outcome.code != PendingReason.EVICTION else ""
 
 
 def first_names(names: Sequence[str]) -> str:

@@ -21,6 +21,7 @@ from vkgateway.kube.write_gate import Permit
 from vkgateway.model.errors import InputError, UnavailableError, VkgatewayError
 from vkgateway.model.requests import is_extended
 from vkgateway.modes.split import native_decisions, split_snapshot
+from vkgateway.page.timeline import PodName, Timeline
 from vkgateway.sync.admission.accounting import PodRun
 from vkgateway.sync.views.ownership import Key
 from vkgateway.translate.conditions import PREEMPTED
@@ -63,7 +64,10 @@ class ArbiterObserver:
         self._decision_log = DecisionLog(settings.decision_log, permit=permit) if settings.decision_log else None
         self._usage_log = UsageLog(settings.usage_log, permit=permit) if settings.usage_log else None
         self.guarantees = GuaranteeMonitor()
-        self._last_cycle: tuple[Snapshot, Decisions, float] | None = None
+        self.last_cycle: tuple[Snapshot, Decisions, float] | None = None
+        """Input and output of the last cycle, and its time in seconds since the epoch."""
+        self.timeline = Timeline()
+        self.pod_name: PodName = lambda _tenant, _uid: ""
 
     def log_cycle(self, snapshot: Snapshot | None, decisions: Decisions, now: float) -> None:
         """Write a cycle to the decision log; called in a separate thread."""
@@ -72,7 +76,8 @@ class ArbiterObserver:
 
     def cycle_decided(self, snapshot: Snapshot, decisions: Decisions, *, now: float, seconds: float) -> None:
         """Update the metrics and store the cycle as the last one."""
-        self._last_cycle = snapshot, decisions, now
+        self.last_cycle = snapshot, decisions, now
+        self.timeline.add_cycle(snapshot, decisions, now, pod_name=self.pod_name)
         self.guarantees.cycle_decided(snapshot, decisions)
         if self._usage_log is not None and decisions.promotes:
             promoted = {uid for promote in decisions.promotes for uid in promote.pods}
@@ -118,22 +123,22 @@ class ArbiterObserver:
 
     def record_running(self, now: float) -> int:
         """Write interim usage of the running pods and return the number of records."""
-        if self._usage_log is None or self._last_cycle is None:
+        if self._usage_log is None or self.last_cycle is None:
             return 0
-        snapshot, decisions, _ = self._last_cycle
+        snapshot, decisions, _ = self.last_cycle
         used = list(running_usage(snapshot, decisions, self.pod_names(), now))
         self._usage_log.write_records(*used)
         return len(used)
 
     def update_metrics(self) -> None:
         """Set the pool metrics to the state after the last cycle."""
-        if self._last_cycle is not None:
-            metrics.observe_state(build_summary(*self._last_cycle))
+        if self.last_cycle is not None:
+            metrics.observe_state(build_summary(*self.last_cycle))
 
     def encode_state(self) -> bytes:
         """Return the state of pools, tenants and gangs after the last cycle as JSON."""
         empty = Snapshot(pools=(), quotas=(), gangs=()), Decisions(), 0.0
-        return msgspec.json.encode(build_report(*(self._last_cycle or empty), names=self.pod_names()))
+        return msgspec.json.encode(build_report(*(self.last_cycle or empty), names=self.pod_names()))
 
     def answer_what_if(self, question: bytes) -> tuple[int, bytes]:
         """Return the HTTP status and the JSON answer to a question of `vkgateway whatif`; nothing is changed.
@@ -146,9 +151,9 @@ class ArbiterObserver:
 
         try:
             decoded = msgspec.json.decode(question, type=Question)
-            if self._last_cycle is None:
+            if self.last_cycle is None:
                 raise UnavailableError("the arbiter has not completed a cycle yet", hint="Retry in a few seconds.")
-            snapshot, decisions, decided_at = self._last_cycle
+            snapshot, decisions, decided_at = self.last_cycle
             foreign = self.foreign_pools()
             cycle = ObservedCycle(
                 snapshot=split_snapshot(snapshot, foreign).native if foreign else snapshot,

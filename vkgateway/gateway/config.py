@@ -290,6 +290,24 @@ class Observability(_Section, frozen=True):
     key: Annotated[str, Meta(description="Private key file of the HTTPS certificate.")] = ""
 
 
+class Page(_Section, frozen=True):
+    """The page `/ui/` for browsers. Readers sign in with a token of their cluster."""
+
+    enabled: Annotated[bool, Meta(description="Whether the gateway serves the page.")] = True
+    address: Annotated[
+        str,
+        Meta(
+            description="Address of the page. On a loopback address it is HTTP, unless a certificate is set; on any "
+            "other it is HTTPS."
+        ),
+    ] = "127.0.0.1"
+    port: Annotated[Port, Meta(description="Port of the page; 0: any free port.")] = 9633
+    cert: Annotated[
+        str, Meta(description="Certificate file of the page; empty: a certificate from the gateway's CA.")
+    ] = ""
+    key: Annotated[str, Meta(description="Private key file of the page's certificate.")] = ""
+
+
 class Logging(_Section, frozen=True):
     """The daemon's log, on standard error."""
 
@@ -325,6 +343,7 @@ class Config(_Section, frozen=True):
     services: Services = Services()
     arbiter: Arbiter = Arbiter()
     observability: Observability = Observability()
+    page: Page = Page()
     logging: Logging = Logging()
 
 

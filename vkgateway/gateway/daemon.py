@@ -27,6 +27,7 @@ from vkgateway.gateway.leadership import Leadership
 from vkgateway.gateway.management_connection import connect_management
 from vkgateway.gateway.metrics import record_certificate
 from vkgateway.gateway.name_servers import retire_periodically
+from vkgateway.gateway.page_server import serve_page
 from vkgateway.gateway.provisioning import build_control_planes
 from vkgateway.gateway.serving import kubelet_tls, serve_metrics
 from vkgateway.gateway.startup import StartupRetry, free_datastore_space, prepare_management_cluster
@@ -175,6 +176,8 @@ async def _serve_tenants(
             cluster_names = gateway.compute_controller.clusters.cluster_names
             retire = retire_periodically(planes.name_servers, cluster_names, leading=lead.leading)
             await stack.enter_async_context(retire)
+        if settings.page.enabled:
+            await stack.enter_async_context(serve_page(settings.page, shared, gateway))
         await gateway.run(shared.health, leading=lead.leading, prepare=prepare)
 
 

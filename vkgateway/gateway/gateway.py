@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from typing import Protocol
 
+from vkgateway.arbiter.reasons.gang_names import Names
 from vkgateway.arbiter.snapshot import Policy
 from vkgateway.gateway import metrics
 from vkgateway.gateway.addresses import GatewayAddress
@@ -28,13 +29,14 @@ from vkgateway.gateway.standby_tenants import StandbyTenants
 from vkgateway.gateway.tenant_controller import TenantController
 from vkgateway.gateway.tenant_runtimes import TenantRuntimes
 from vkgateway.kube.client import Client
-from vkgateway.kube.clock import SteadyClock
+from vkgateway.kube.clock import SYSTEM_CLOCK, SteadyClock
 from vkgateway.kube.kubeconfig import ClientConfig
 from vkgateway.kube.write_gate import WriteGate
 from vkgateway.kubelet.server import KubeletServer
 from vkgateway.kubelet.stats import StatsProvider
 from vkgateway.kubelet.token_reviewer import TokenReviewer
 from vkgateway.model.api import Tenant
+from vkgateway.page.facts import Observation
 from vkgateway.sync.admission.arbitration import Arbitration, ArbitrationSettings
 from vkgateway.sync.compute.tenant_owners import GatewayIdentity
 from vkgateway.sync.network.platform_service import NameServers
@@ -71,6 +73,7 @@ class Gateway:
         self._settings = settings
         self._planes = planes
         self._gate = gate
+        self._is_leading = False
         self._enqueue_timer: asyncio.TimerHandle | None = None
         recorder = EventRecorder(management)
         self.engine = WorkerPool(workers=settings.sync.workers)
@@ -82,7 +85,7 @@ class Gateway:
             gateway=identity,
         )
         platform = self._create_arbiter(settings.arbiter)
-        running = RunningTenants()
+        self.running_tenants = running = RunningTenants()
         self.kubelet = _build_kubelet(settings.kubelet, running, address=address.listen, tls=tls, files=files)
         self.tenant_runtimes = TenantRuntimes(
             running=running,
@@ -121,6 +124,7 @@ class Gateway:
         self._observer = ArbiterObserver(section, clock=clock, permit=permit)
         self.arbiter = Arbitration(_arbiter_settings(section), platform, observer=self._observer, clock=clock)
         self._observer.pod_names, self._observer.divided_pools = self.arbiter.tenants.pod_names, platform.divided_pools
+        self._observer.pod_name = self.arbiter.tenants.pod_name
         self._observer.foreign_pools = self.arbiter.modes.foreign_pools
         self._observer.guarantees.unmanaged_pools = self.arbiter.modes.unmanaged_pools
         return platform
@@ -166,12 +170,33 @@ class Gateway:
 
     def _start_leader(self, group: asyncio.TaskGroup, health: HealthServer) -> None:
         """Start what only the leader runs."""
+        self._is_leading = True
         health.set_arbiter(state=self._observer.encode_state, what_if=self._observer.answer_what_if)
         group.create_task(self.engine.run(), name="engine")
         group.create_task(self._planes.run(self._control_plane_changes), name="control-planes")
         group.create_task(self.arbiter.run(), name="arbiter")
         group.create_task(self._observer.run(), name="usage")
         group.create_task(self._datastore_monitor.run(), name="datastore")
+
+    def observe(self) -> Observation:
+        """Return what the page shows of the gateway; see `PageSource`."""
+        clusters = self.compute_controller.clusters.reflector.store
+        return Observation(
+            time=SYSTEM_CLOCK.time(),
+            leading=self._is_leading,
+            cycle=self._observer.last_cycle,
+            tenants={name: tenant for (_, name), tenant in self.tenant_controller.tenants.store.items()},
+            compute_clusters={name: cluster for (_, name), cluster in clusters.items()},
+            timeline=self._observer.timeline,
+        )
+
+    def pod_names(self) -> Names:
+        """Return namespaces and names of governed pods by UID; see `PageSource`."""
+        return self.arbiter.tenants.pod_names()
+
+    def answer_what_if(self, question: bytes) -> tuple[int, bytes]:
+        """Return the answer to a question; see `PageSource`."""
+        return self._observer.answer_what_if(question)
 
     def _connect_compute(self, name: str, connection: ClientConfig | None) -> Client:
         """Return a client of a compute cluster; without a connection, it is the management cluster itself."""

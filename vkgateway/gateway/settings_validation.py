@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         Names,
         Nodes,
         Observability,
+        Page,
         Services,
     )
 
@@ -52,6 +53,7 @@ def invalid_settings(config: Config) -> Iterator[InvalidSetting]:
     yield from _check_names(config.names)
     yield from _check_services(config.services)
     yield from _check_observability(config.observability)
+    yield from _check_page(config.page)
 
 
 def address_and_port(text: str) -> tuple[str, int]:
@@ -198,7 +200,19 @@ def _check_services(services: Services) -> Iterator[InvalidSetting]:
 
 
 def _check_observability(observability: Observability) -> Iterator[InvalidSetting]:
+    yield from _check_certificate("observability", observability)
+
+
+def _check_page(page: Page) -> Iterator[InvalidSetting]:
+    yield from _check_certificate("page", page)
+    try:
+        ipaddress.ip_address(page.address)
+    except ValueError:
+        yield InvalidSetting("page.address", f"{page.address!r} is not an IP address", "Use 127.0.0.1, or 0.0.0.0.")
+
+
+def _check_certificate(section: str, settings: Observability | Page) -> Iterator[InvalidSetting]:
     for given, missing in (("cert", "key"), ("key", "cert")):
-        if getattr(observability, given) and not getattr(observability, missing):
-            why = f"empty, but observability.{given} is {getattr(observability, given)!r}"
-            yield InvalidSetting(f"observability.{missing}", why, "Set both files or neither.")
+        if getattr(settings, given) and not getattr(settings, missing):
+            why = f"empty, but {section}.{given} is {getattr(settings, given)!r}"
+            yield InvalidSetting(f"{section}.{missing}", why, "Set both files or neither.")

@@ -51,6 +51,8 @@ class Reply:
     status: int
     body: bytes
     content_type: str = "text/plain; charset=utf-8"
+    headers: Headers = ()
+    """More headers, with names in lower case."""
 
     @classmethod
     def from_text(cls, status: int, text: str) -> Reply:
@@ -107,6 +109,7 @@ class Session:
             ("content-type", reply.content_type),
             ("content-length", str(len(reply.body))),
             ("x-content-type-options", "nosniff"),
+            *reply.headers,
         ]
         if last:
             headers.append(("connection", "close"))

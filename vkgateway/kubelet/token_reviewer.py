@@ -134,6 +134,11 @@ class TokenReviewer:
         """Return whether a user may `get` a non-resource URL path, like `/metrics`."""
         return await self._review_access(tenant, user, {"nonResourceAttributes": {"verb": "get", "path": path}})
 
+    async def can_get_object(self, tenant: str, user: User, *, group: str, resource: str, name: str) -> bool:
+        """Return whether a user may `get` a cluster-scoped object with this name, which need not exist."""
+        attributes = {"verb": "get", "group": group, "resource": resource, "name": name}
+        return await self._review_access(tenant, user, {"resourceAttributes": attributes})
+
     async def _can_get_subresource(self, tenant: str, user: User, *, node: str, subresource: str) -> bool:
         attributes = {"verb": "get", "version": "v1", "resource": "nodes", "subresource": subresource, "name": node}
         return await self._review_access(tenant, user, {"resourceAttributes": attributes})

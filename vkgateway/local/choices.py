@@ -14,7 +14,7 @@ from vkgateway.local.options import HOLLOW_NODES_MAX, PORTS, UpOptions
 from vkgateway.local.record import PlatformRecord
 from vkgateway.model.errors import ConflictError, InputError
 
-_LOCAL_PORTS: Final = frozenset({"etcd", "etcd-peer", "hollow-kubelet", "gateway-health"})
+_LOCAL_PORTS: Final = frozenset({"etcd", "etcd-peer", "hollow-kubelet", "gateway-health", "gateway-page"})
 """Ports that only processes of this machine call; they listen on loopback."""
 
 ListenSocket = tuple[str, int]

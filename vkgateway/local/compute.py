@@ -95,6 +95,7 @@ def initial_objects(record: PlatformRecord, *, pools: Iterable[str]) -> list[dic
         *api_definitions(),
         *rbac.compute_roles(),
         *rbac.management_roles(),
+        *rbac.state_reader_roles(),
         *lean_pods(record),
         compute_cluster(pools, hollow=record.hollow_nodes),
         *own_endpoints(record),

@@ -56,6 +56,7 @@ def gateway_settings(paths: PlatformPaths, *, record: PlatformRecord, cache_dir:
         observability=config.Observability(
             address=_LOOPBACK, port=record.ports["gateway-health"], secure_port=record.ports["gateway-metrics"]
         ),
+        page=config.Page(port=record.ports["gateway-page"]),
     )
 
 

@@ -21,6 +21,7 @@ PORTS: Final[Mapping[str, int]] = MappingProxyType(
         "gateway-kubelet": 10352,
         "gateway-health": 9631,
         "gateway-metrics": 9632,
+        "gateway-page": 9633,
     }
 )
 """Preferred number of each port of the platform."""

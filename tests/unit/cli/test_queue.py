@@ -14,8 +14,8 @@ import pytest
 from tests.fakes.apiserver import FakeApiServer
 from tests.unit.cli.gateway import GPU, NOON, Cli, gang, pool
 from vkgateway.arbiter.decisions import PendingReason
+from vkgateway.arbiter.reasons.advice import ADVICE
 from vkgateway.arbiter.reasons.report_types import ArbiterReport, GangReport
-from vkgateway.cli.explanation import HELP_BY_REASON
 from vkgateway.kube.resources import PODS, SECRETS, TENANTS, Resource
 from vkgateway.model.names import tenant_secret_name
 
@@ -253,7 +253,7 @@ async def test_waiting_pod_is_explained(cli: Cli, server: FakeApiServer) -> None
     assert facts["Queue position"].strip() == "2 in a100.local"
     assert facts["Expected start"].strip() == "between 13:00 and 13:40 UTC"
     assert "3 pods, 2 waiting, 1 running, at least 2 start together" in facts["Gang"]
-    assert facts["What helps"].strip() == HELP_BY_REASON[PendingReason.ROOM]
+    assert facts["What helps"].strip() == ADVICE[PendingReason.ROOM]
     assert "Pool" not in facts
 
 
@@ -365,7 +365,7 @@ async def test_invalid_marks_do_not_fail_explain(cli: Cli, server: FakeApiServer
     put(server, pod("p", metadata=bad, status=waits("Invalid", "gang-min is 'many'")))
     file = str(cli.kubeconfig(server.url))
     assert await cli("explain", "p", "-n", "ns", "--kubeconfig", file) == 0, cli.err
-    assert HELP_BY_REASON[PendingReason.INVALID] in cli.out
+    assert ADVICE[PendingReason.INVALID] in cli.out
 
 
 async def test_gateway_adds_facts_for_admins(cli: Cli, server: FakeApiServer) -> None:
@@ -390,7 +390,7 @@ async def test_gateway_adds_facts_for_admins(cli: Cli, server: FakeApiServer) ->
 
 
 def test_every_reason_has_help() -> None:
-    assert HELP_BY_REASON.keys() == set(PendingReason)
+    assert ADVICE.keys() == set(PendingReason)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from vkgateway.arbiter.decisions import Decisions, GuaranteeLoss, PendingReport
+from vkgateway.arbiter.reasons.advice import ADVICE
 from vkgateway.arbiter.reasons.gang_names import Names, name_gang_ahead, split_gang_id
+from vkgateway.arbiter.reasons.pod_outcomes import PodOutcomes
 from vkgateway.arbiter.reasons.pool_sums import PoolSums, in_units, pool_reports, tenant_reports
 from vkgateway.arbiter.reasons.report_types import LEAVING, RUNNING, STARTING, WAITING, ArbiterReport, GangReport
 from vkgateway.arbiter.snapshot import Gang, Pod, PodState, PoolKey, PreemptionPlan, Quota, Snapshot, node_name
@@ -17,7 +19,7 @@ def build_report(snapshot: Snapshot, decisions: Decisions, now: float, *, names:
 
     `names` are the names of pods without a gang.
     """
-    outcomes, sums = _PodOutcomes(decisions), {pool.key: PoolSums(pool) for pool in snapshot.pools}
+    outcomes, sums = PodOutcomes(decisions), {pool.key: PoolSums(pool) for pool in snapshot.pools}
     gangs = [_gang_report(gang, _count_gang(gang, outcomes, sums), outcomes, names or {}) for gang in snapshot.gangs]
     known = {gang.id for gang in snapshot.gangs}
     gangs += [_undecided_report(report, names or {}) for report in decisions.holds if report.gang not in known]
@@ -26,7 +28,7 @@ def build_report(snapshot: Snapshot, decisions: Decisions, now: float, *, names:
 
 def build_summary(snapshot: Snapshot, decisions: Decisions, now: float) -> ArbiterReport:
     """Return the report without gangs, in half the time."""
-    outcomes, sums = _PodOutcomes(decisions), {pool.key: PoolSums(pool) for pool in snapshot.pools}
+    outcomes, sums = PodOutcomes(decisions), {pool.key: PoolSums(pool) for pool in snapshot.pools}
     for gang in snapshot.gangs:
         _count_gang(gang, outcomes, sums)
     return _assemble_report(snapshot, decisions, sums, now)
@@ -62,38 +64,6 @@ def _assemble_report(
     )
 
 
-class _PodOutcomes:
-    """Changes of pods through the decisions."""
-
-    def __init__(self, decisions: Decisions) -> None:
-        self.placed = {
-            uid: (admit.pool, node, admit.borrowed) for admit in decisions.admits for uid, node in admit.nodes.items()
-        }
-        self.evict_deadlines = {uid: evict.deadline for evict in decisions.evicts for uid in evict.pods}
-        self.reprieved = {uid for reprieve in decisions.reprieves for uid in reprieve.pods}
-        self.promoted = {uid for promote in decisions.promotes for uid in promote.pods}
-        self.pending_reports: Mapping[str, PendingReport] = {report.gang: report for report in decisions.holds}
-        self.plans: Mapping[str, PreemptionPlan] = decisions.plans
-
-    def placement_of(self, pod: Pod) -> tuple[PoolKey, str, bool] | None:
-        """Return pool, node and whether the pod borrows; None: it waits."""
-        if pod.state is PodState.WAITING:
-            return self.placed.get(pod.uid)
-        return (pod.pool, pod.node, pod.borrowed and pod.uid not in self.promoted) if pod.pool is not None else None
-
-    def plans_of(self, gang: Gang) -> Sequence[PreemptionPlan]:
-        """Return the gang's plans, one for each of its pools."""
-        plan = self.plans.get(gang.id)
-        return (plan, *plan.also) if plan is not None else ()
-
-    def deadline_of(self, pod: Pod) -> float | None:
-        """Return the deadline of a terminating pod; None: it stays."""
-        if pod.uid in self.evict_deadlines:
-            return self.evict_deadlines[pod.uid]
-        is_terminating = pod.state in (PodState.NOTIFIED, PodState.ENDING) and pod.uid not in self.reprieved
-        return pod.deadline if is_terminating else None
-
-
 @dataclass(slots=True)
 class _GangFigures:
     """State of a gang, for the gang itself and for the sums."""
@@ -113,7 +83,7 @@ class _GangFigures:
     """Pools of a gang in several pools."""
 
 
-def _count_gang(gang: Gang, outcomes: _PodOutcomes, sums: Mapping[PoolKey, PoolSums]) -> _GangFigures:
+def _count_gang(gang: Gang, outcomes: PodOutcomes, sums: Mapping[PoolKey, PoolSums]) -> _GangFigures:
     """Add a gang's pods to the sums."""
     places = [(pod, outcomes.placement_of(pod)) for pod in gang.pods]
     gang_pool, borrowed, placed = _pool_of_gang(gang, places, outcomes, sums), False, 0
@@ -162,7 +132,7 @@ def _pool_of_pod(
     return planned or (gang_pool if gang_pool in pod.pools else next((key for key in pod.pools if key in sums), None))
 
 
-def _gang_report(gang: Gang, figures: _GangFigures, outcomes: _PodOutcomes, names: Names) -> GangReport:
+def _gang_report(gang: Gang, figures: _GangFigures, outcomes: PodOutcomes, names: Names) -> GangReport:
     namespace, kind, name = split_gang_id(gang.id, names)
     report = outcomes.pending_reports.get(gang.id)
     return GangReport(
@@ -191,6 +161,7 @@ def _gang_report(gang: Gang, figures: _GangFigures, outcomes: _PodOutcomes, name
         earliest=report.earliest if report is not None else None,
         likely=report.likely if report is not None else None,
         behind=report.behind if report is not None else "",
+        help=ADVICE[report.code] if report is not None else "",
     )
 
 
@@ -198,7 +169,7 @@ _PodPlacements = list[tuple[Pod, tuple[PoolKey, str, bool] | None]]
 
 
 def _pool_of_gang(
-    gang: Gang, places: _PodPlacements, outcomes: _PodOutcomes, sums: Mapping[PoolKey, PoolSums]
+    gang: Gang, places: _PodPlacements, outcomes: PodOutcomes, sums: Mapping[PoolKey, PoolSums]
 ) -> PoolKey | None:
     """Return the pool in which a gang counts: where it runs, where it will start, or its preferred existing pool."""
     running = next((place[0] for _, place in places if place is not None), None)
@@ -212,7 +183,7 @@ def _pool_of_gang(
     return next((key for key in gang.pools if key in sums), None)
 
 
-def _lifecycle_state(gang: Gang, places: _PodPlacements, outcomes: _PodOutcomes) -> tuple[str, float, float | None]:
+def _lifecycle_state(gang: Gang, places: _PodPlacements, outcomes: PodOutcomes) -> tuple[str, float, float | None]:
     """Return its state, the time since when, and its deadline."""
     placed = [pod for pod, place in places if place is not None]
     if not placed:
@@ -248,4 +219,5 @@ def _undecided_report(report: PendingReport, names: Names) -> GangReport:
         since=None,
         code=report.code.value,
         message=report.message,
+        help=ADVICE[report.code],
     )

@@ -111,6 +111,8 @@ class GangReport(_ReportStruct, frozen=True, gc=False):
     likely: float | None = None
     behind: str = ""
     """Gang ahead that has a reservation."""
+    help: str = ""
+    """What its owner can do; empty: it does not wait."""
     spread: tuple[str, ...] = ()
     """Virtual nodes of a gang in several pools: where it runs, will start, or may run."""
 

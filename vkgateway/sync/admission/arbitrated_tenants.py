@@ -56,6 +56,12 @@ class ArbitratedTenants:
         """Return namespaces and names of all members by UID. May be called from another thread."""
         return {member.uid: member.key for tenant in list(self.by_name.values()) for member in tenant.gangs}
 
+    def pod_name(self, tenant: str, uid: str) -> str:
+        """Return the name of a tenant's member; an empty string if it is unknown."""
+        known = self.by_name.get(tenant)
+        member = known.gangs.find_member(uid) if known is not None else None
+        return member.key[1] if member is not None else ""
+
     def is_member(self, tenant: str, uid: str) -> bool:
         """Return whether the arbiter itself places the tenant pod with this UID."""
         known = self.by_name.get(tenant)

@@ -66,6 +66,7 @@ capabilities:
   "kubelet" (dict "port" 10250 "advertiseAddress" (printf "vkgateway-kubelet.%s.svc" .Release.Namespace) "advertisePort" 10250)
   "controlPlanes" (dict "driver" "kubernetes" "parameters" (dict "registry" .Values.registry))
   "observability" (dict "address" "0.0.0.0" "port" 9631 "secureAddress" "0.0.0.0" "securePort" 9632)
+  "page" (dict "enabled" true "address" "0.0.0.0" "port" 9633)
 -}}
 {{- $_ := set $computed "datastore" (fromYaml (include "vkgateway.datastoreSettings" .)) -}}
 {{- if .Values.templates -}}

@@ -1,0 +1,120 @@
+"""The page over HTTP, as a browser uses it: sign-in with real tokens, documents of each reader, and a restart."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.e2e.cluster import Cluster, Document, Platform, eventually, pod_manifest
+from tests.e2e.page import Browser, open_page
+
+WAITING, OTHERS = "waits-for-ever", "secret-of-beta"
+"""Names of pods of alpha and beta, some of which wait."""
+
+
+def big_pod(name: str) -> Document:
+    """Return a pod that uses most of a node: a few of them fill the pool."""
+    resources = {"limits": {"nvidia.com/gpu": "7"}}
+    return pod_manifest(
+        name,
+        container={"resources": resources},
+        nodeSelector={"vkgateway.io/pool": "a100"},
+        tolerations=[{"operator": "Exists"}],
+    )
+
+
+Opened = Callable[..., Browser]
+"""Opens the page of a tenant, or that of the platform."""
+
+
+@pytest.fixture
+def opened(platform: Platform) -> Iterator[Opened]:
+    with contextlib.ExitStack() as stack:
+
+        def open_in_browser(tenant: str = "") -> Browser:
+            options = ("--tenant", tenant) if tenant else ()
+            return stack.enter_context(open_page(platform, *options))
+
+        yield open_in_browser
+
+
+@pytest.fixture(scope="module")
+def pods(alpha: Cluster, beta: Cluster) -> Iterator[None]:
+    for cluster, prefix in ((alpha, WAITING), (beta, OTHERS)):
+        cluster.apply(*(big_pod(f"{prefix}-{number}") for number in range(5)))
+    yield
+    for cluster in (alpha, beta):
+        cluster.kubectl("delete", "pods", "--all", "--wait=false")
+
+
+def test_operators_see_all_tenants(opened: Opened, pods: None) -> None:
+    browser = opened()
+    assert browser.read("")[0] == 200, "files need no session"
+    assert browser.read("api/state")[0] == 401
+    assert browser.sign_in() == 200
+    found = eventually(lambda: waiting_tenants(browser) >= {"alpha", "beta"}, what="gangs of both tenants")
+    assert found
+    state = browser.state()
+    assert {name.partition("/")[0] for name in state["nodes"]} == {"local"}
+    assert any(row["parts"] for row in state["nodes"].values())
+    assert {"alpha", "beta"} <= state["controlPlanes"].keys()
+    assert state["clusters"]["local"]["conditions"]
+
+
+def waiting_tenants(browser: Browser) -> set[str]:
+    return {gang["tenant"] for gang in browser.state()["gangs"].values() if gang["state"] == "waiting"}
+
+
+def test_a_tenant_sees_its_gangs_and_nothing_of_others(platform: Platform, opened: Opened, pods: None) -> None:
+    browser = opened("alpha")
+    assert browser.sign_in() == 200
+    eventually(lambda: waiting_tenants(browser) == {"alpha"}, what="a gang of alpha waits")
+    state = browser.state()
+    waiting = next(gang for gang in state["gangs"].values() if gang["state"] == "waiting")
+    assert WAITING in waiting["name"]
+    assert waiting["message"]
+    assert waiting["help"]
+    assert {row["name"] for row in state["nodes"].values()} == nodes_of(platform.tenant("alpha"))
+    text = json.dumps([state, browser.read("api/history")[1], browser.read("api/usage")[1]])
+    assert OTHERS not in text
+    assert "beta" not in text
+    compute_nodes = {node["metadata"]["name"] for node in platform.compute.get("nodes")["items"]}
+    assert not [name for name in compute_nodes if f'"{name}"' in text]
+
+
+def nodes_of(cluster: Cluster) -> set[str]:
+    """Return the names of a tenant's virtual nodes with devices."""
+    nodes = cluster.get("nodes")["items"]
+    return {node["metadata"]["name"] for node in nodes if any("/" in name for name in node["status"]["capacity"])}
+
+
+def test_tokens_open_the_page_of_their_own_cluster_only(opened: Opened, alpha: Cluster, beta: Cluster) -> None:
+    own = opened("alpha")
+    for tenant in ("beta", "", "no-such-tenant"):
+        assert own.sign_in(tenant=tenant) == 401
+    operator = opened()
+    assert operator.sign_in(tenant="alpha") == 401
+    assert operator.sign_in(token="") == 401
+
+
+def test_the_right_to_view_opens_the_page(opened: Opened, alpha: Cluster) -> None:
+    alpha.kubectl("create", "serviceaccount", "reader")
+    token = alpha.kubectl("create", "token", "reader").strip()
+    browser = opened("alpha")
+    assert browser.sign_in(token=token) == 403
+    alpha.kubectl("create", "clusterrolebinding", "reader", "--clusterrole=view", "--serviceaccount=default:reader")
+    eventually(lambda: browser.sign_in(token=token) == 200, seconds=60, what="the right is known")
+    assert browser.state()["scope"] == "tenant"
+    alpha.kubectl("delete", "serviceaccount", "reader")
+    eventually(lambda: browser.read("api/state")[0] == 401, seconds=120, what="the session ends with the account")
+
+
+def test_a_session_outlives_the_gateway(platform: Platform, opened: Opened, pods: None) -> None:
+    browser = opened("alpha")
+    assert browser.sign_in() == 200
+    platform.kill_gateway()
+    eventually(lambda: browser.read("api/state")[0] == 200, seconds=120, what="the page answers again")
+    eventually(lambda: "alpha" in waiting_tenants(browser), what="with the gangs")

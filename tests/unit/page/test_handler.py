@@ -1,0 +1,315 @@
+"""Tests of the page's requests over HTTP, with the real arbiter and reviews of tokens by a simulated API server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+from yarl import URL
+
+from tests.fakes.page_gateway import FakeGateway, small_gateway
+from vkgateway.kube import errors
+from vkgateway.kubelet.listener import HttpListener
+from vkgateway.kubelet.token_reviewer import TokenReviewer
+from vkgateway.model.errors import NotFoundError
+from vkgateway.page import hub as hubs
+from vkgateway.page import streams
+from vkgateway.page.access import PageAccess
+from vkgateway.page.cookies import CookieSealer
+from vkgateway.page.handler import PageHandler
+from vkgateway.page.hub import PageHub
+from vkgateway.page.static_files import StaticFile
+
+RIGHTS = {"operator": "platform", "alice": "tenant", "bob": "tenant", "nobody": ""}
+"""Users by token, and the name of the page that they may get."""
+TENANTS = {"": {"operator", "nobody"}, "alpha": {"alice", "nobody"}, "beta": {"bob"}}
+"""Tokens that each API server knows."""
+
+
+@dataclass
+class ApiServer:
+    """API server of a tenant, or the management cluster, which knows some tokens."""
+
+    tokens: set[str]
+    rights: dict[str, str]
+    name: str = "server"
+    away: bool = False
+    asked: list[dict[str, Any]] = field(default_factory=list)
+
+    async def request(self, method: str, path: str, **given: Any) -> bytes:
+        if self.away:
+            raise errors.Unreachable("connection refused")
+        spec = msgspec.json.decode(given["body"])["spec"]
+        if path.endswith("tokenreviews"):
+            known = spec["token"] in self.tokens
+            user = {"username": spec["token"]} if known else {}
+            return msgspec.json.encode({"status": {"authenticated": known, "user": user}})
+        asked = spec["resourceAttributes"]
+        self.asked.append(asked)
+        allowed = (asked["group"], asked["resource"], asked["verb"]) == ("vkgateway.io", "pages", "get")
+        return msgspec.json.encode({"status": {"allowed": allowed and asked["name"] == self.rights[spec["user"]]}})
+
+
+@dataclass
+class ServedPage:
+    """A page that is served on a loopback port."""
+
+    url: str
+    gateway: FakeGateway
+    servers: dict[str, ApiServer]
+    reviewer: TokenReviewer
+    sessions: contextlib.AsyncExitStack
+
+    async def browser(self) -> aiohttp.ClientSession:
+        """Return a browser, which keeps cookies."""
+        jar = aiohttp.CookieJar(unsafe=True)
+        return await self.sessions.enter_async_context(aiohttp.ClientSession(self.url, cookie_jar=jar))
+
+    async def signed_in(self, token: str, tenant: str = "") -> aiohttp.ClientSession:
+        """Return a browser that is signed in."""
+        browser = await self.browser()
+        async with browser.post("/ui/api/session", json={"token": token, "tenant": tenant}) as answer:
+            assert answer.status == 200, await answer.text()
+        return browser
+
+
+@pytest.fixture
+async def page() -> AsyncIterator[ServedPage]:
+    async with contextlib.AsyncExitStack() as stack:
+        gateway, sealer = small_gateway(), CookieSealer(b"secret")
+        servers = {name: ApiServer(tokens, dict(RIGHTS)) for name, tokens in TENANTS.items()}
+
+        def server_of(tenant: str) -> Any:
+            if tenant not in servers:
+                raise NotFoundError(f"tenant {tenant} is not running now")
+            return servers[tenant]
+
+        reviewer = TokenReviewer(server_of)
+        handler = PageHandler(
+            access=PageAccess(reviewer, sealer),
+            sealer=sealer,
+            hub=PageHub(gateway),
+            source=gateway,
+            files={
+                name: StaticFile("text/html; charset=utf-8", b"<p>", b"zipped", '"tag"') for name in ("", "index.html")
+            },
+            usage=lambda tenant, days: msgspec.json.encode({"days": [], "asked": [tenant, days]}),
+            secure=False,
+        )
+        refresh = asyncio.create_task(handler._hub.run())
+        stack.callback(refresh.cancel)
+        listener = await stack.enter_async_context(HttpListener(handler, name="page"))
+        port = await listener.listen_tcp("127.0.0.1", 0)
+        sessions = await stack.enter_async_context(contextlib.AsyncExitStack())
+        yield ServedPage(f"http://127.0.0.1:{port}", gateway, servers, reviewer, sessions)
+
+
+async def read(session: aiohttp.ClientSession, path: str, **given: Any) -> tuple[int, Any]:
+    async with session.get(f"/ui/api/{path}", **given) as answer:
+        return answer.status, await answer.json()
+
+
+async def next_event(lines: aiohttp.StreamReader) -> tuple[str, Any]:
+    """Return the next event's name and data; comments are skipped."""
+    name = ""
+    async with asyncio.timeout(30):
+        while line := await lines.readline():
+            text = line.decode().rstrip("\n")
+            if text.startswith("event: "):
+                name = text.removeprefix("event: ")
+            elif text.startswith("data: "):
+                return name, msgspec.json.decode(text.removeprefix("data: "))
+    return "", None
+
+
+async def test_files_have_a_strict_policy_and_no_session(page: ServedPage) -> None:
+    browser = await page.browser()
+    async with browser.get("/ui/") as answer:
+        assert answer.status == 200
+        assert "default-src 'self'" in answer.headers["content-security-policy"]
+        tag = answer.headers["etag"]
+    async with browser.get("/ui/", headers={"If-None-Match": tag}) as answer:
+        assert (answer.status, await answer.read()) == (304, b"")
+    async with browser.get("/", allow_redirects=False) as answer:
+        assert (answer.status, answer.headers["location"]) == (308, "/ui/")
+
+
+@pytest.mark.parametrize(
+    "path", ["/ui/../pyproject.toml", "/ui/%2e%2e/page/handler.py", "/ui/api/else", "/metrics", "/ui/no.js"]
+)
+async def test_other_paths_do_not_exist(page: ServedPage, path: str) -> None:
+    async with (await page.browser()).get(URL(page.url + path, encoded=True)) as answer:
+        assert answer.status == 404
+
+
+@pytest.mark.parametrize("path", ["session", "state", "stream", "history", "usage", "what-if?question={}"])
+@pytest.mark.parametrize("token", ["", "stranger", "nobody"])
+async def test_every_request_needs_the_right(page: ServedPage, path: str, token: str) -> None:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    status, problem = await read(await page.browser(), path, headers=headers)
+    assert status == (403 if token == "nobody" else 401)
+    assert problem["message"]
+
+
+async def test_sign_in_sets_a_cookie_that_scripts_cannot_read(page: ServedPage) -> None:
+    browser = await page.browser()
+    async with browser.post("/ui/api/session", json={"token": "alice", "tenant": "alpha"}) as answer:
+        assert answer.status == 200
+        assert "HttpOnly" in answer.headers["set-cookie"]
+        assert "alice" not in answer.headers["set-cookie"]
+    status, session = await read(browser, "session")
+    assert (status, session["user"], session["scope"], session["tenant"]) == (200, "alice", "tenant", "alpha")
+    async with browser.delete("/ui/api/session") as answer:
+        assert answer.status == 204
+    assert (await read(browser, "session"))[0] == 401
+
+
+@pytest.mark.parametrize(
+    ("token", "tenant", "status"),
+    [
+        ("stranger", "", 401),
+        ("alice", "", 401),  # a tenant's token does not open the platform's page
+        ("alice", "beta", 401),  # nor that of another tenant
+        ("operator", "alpha", 401),
+        ("alice", "gamma", 401),  # no tenant of this name
+        ("nobody", "", 403),
+        ("nobody", "alpha", 403),
+        ("x" * 5000, "", 400),
+    ],
+)
+async def test_sign_in_is_refused(page: ServedPage, token: str, tenant: str, status: int) -> None:
+    browser = await page.browser()
+    async with browser.post("/ui/api/session", json={"token": token, "tenant": tenant}) as answer:
+        assert answer.status == status
+        assert "set-cookie" not in answer.headers
+        assert (await answer.json())["message"]
+
+
+async def test_an_unknown_tenant_is_answered_like_an_invalid_token(page: ServedPage) -> None:
+    answers = []
+    for tenant in ("beta", "gamma"):
+        async with (await page.browser()).post("/ui/api/session", json={"token": "alice", "tenant": tenant}) as answer:
+            answers.append((answer.status, await answer.json()))
+    assert answers[0] == answers[1]
+
+
+async def test_sign_in_from_another_site_is_refused(page: ServedPage) -> None:
+    browser = await page.browser()
+    body = {"token": "alice", "tenant": "alpha"}
+    async with browser.post("/ui/api/session", json=body, headers={"Sec-Fetch-Site": "cross-site"}) as answer:
+        assert answer.status == 403
+    async with browser.post("/ui/api/session", data=msgspec.json.encode(body)) as answer:
+        assert answer.status == 415, "a form of another site cannot send JSON"
+    async with browser.post("/ui/api/session", json={"token": 1}) as answer:
+        assert answer.status == 400
+
+
+async def test_each_reader_gets_its_own_document(page: ServedPage) -> None:
+    operator = await page.signed_in("operator")
+    alice, bob = await page.signed_in("alice", "alpha"), await page.signed_in("bob", "beta")
+    assert {row["tenant"] for row in (await read(operator, "state"))[1]["gangs"].values()} == {"alpha", "beta"}
+    for session, own, other in ((alice, "alpha", "beta"), (bob, "beta", "alpha")):
+        status, state = await read(session, "state")
+        assert (status, state["scope"]) == (200, "tenant")
+        assert {row["tenant"] for row in state["gangs"].values()} == {own}
+        assert other not in msgspec.json.encode(state).decode()
+        assert (await read(session, "what-if", params={"question": "{}"}))[0] == 403
+        assert (await read(session, "usage"))[1]["asked"] == [own, 31]
+        # A query cannot choose another tenant: only the credentials do.
+        assert (await read(session, "state", params={"tenant": other}))[1]["gangs"] == state["gangs"]
+
+
+async def test_a_bearer_token_reads_without_a_cookie(page: ServedPage) -> None:
+    browser = await page.browser()
+    headers = {"Authorization": "Bearer alice"}
+    assert (await read(browser, "state", params={"tenant": "alpha"}, headers=headers))[0] == 200
+    assert (await read(browser, "state", params={"tenant": "beta"}, headers=headers))[0] == 401
+
+
+async def test_what_if_and_usage_check_their_input(page: ServedPage) -> None:
+    operator = await page.signed_in("operator")
+    assert (await read(operator, "what-if", params={"question": '{"kind": "gang"}'}))[0] == 200
+    assert page.gateway.asked == [b'{"kind": "gang"}']
+    for days in ("0", "-1", "x", "367", "²"):
+        assert (await read(operator, "usage", params={"days": days}))[0] == 400
+    assert (await read(operator, "usage", params={"days": "7"}))[1]["asked"] == ["", 7]
+
+
+async def test_a_standby_sends_readers_to_the_leader(page: ServedPage) -> None:
+    operator = await page.signed_in("operator")
+    page.gateway.leading = False
+    for path in ("state", "stream", "history", "usage", "what-if"):
+        status, problem = await read(operator, path)
+        assert status == 503
+        assert "lead" in problem["message"]
+    assert (await read(operator, "session"))[0] == 200
+
+
+async def test_changes_arrive_as_deltas(page: ServedPage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hubs, "REFRESH_SECONDS", 0.02)
+    alice = await page.signed_in("alice", "alpha")
+    async with alice.get("/ui/api/stream", headers={"Accept-Encoding": "gzip"}) as answer:
+        assert answer.headers["content-type"] == "text/event-stream"
+        name, state = await next_event(answer.content)
+        assert name == "state"
+        assert "alpha/team/job/eval" in state["gangs"]
+        page.gateway.remove_gang("alpha/team/job/eval")
+        page.gateway.run_cycle()
+        name, delta = await next_event(answer.content)
+        assert name == "delta"
+        assert delta["remove"]["gangs"] == ["alpha/team/job/eval"]
+        assert b"beta" not in msgspec.json.encode(delta)
+
+
+async def test_a_stream_ends_when_the_right_is_lost(page: ServedPage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hubs, "PING_SECONDS", 0.02)
+    monkeypatch.setattr(streams, "CHECK_SECONDS", 0.05)
+    alice = await page.signed_in("alice", "alpha")
+    async with alice.get("/ui/api/stream") as answer:
+        assert (await next_event(answer.content))[0] == "state"
+        page.servers["alpha"].rights["alice"] = ""
+        page.reviewer.forget_tenant("alpha")
+        name, problem = await next_event(answer.content)
+        assert name == "end"
+        assert problem["message"]
+        assert await answer.content.read() == b"\n"
+
+
+async def test_a_stream_survives_an_api_server_that_is_away(page: ServedPage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hubs, "PING_SECONDS", 0.02)
+    monkeypatch.setattr(hubs, "REFRESH_SECONDS", 0.02)
+    monkeypatch.setattr(streams, "CHECK_SECONDS", 0.0)
+    alice = await page.signed_in("alice", "alpha")
+    async with alice.get("/ui/api/stream") as answer:
+        assert (await next_event(answer.content))[0] == "state"
+        page.servers["alpha"].away = True
+        page.reviewer.forget_tenant("alpha")
+        page.gateway.remove_gang("alpha/team/job/eval")
+        page.gateway.run_cycle()
+        assert (await next_event(answer.content))[0] == "delta"
+
+
+async def test_nothing_is_computed_without_readers(page: ServedPage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hubs, "REFRESH_SECONDS", 0.01)
+    monkeypatch.setattr(hubs, "PING_SECONDS", 0.01)
+    operator = await page.signed_in("operator")
+    async with operator.get("/ui/api/stream") as answer:
+        await next_event(answer.content)
+    observed = 0
+    observe = page.gateway.observe
+
+    def count() -> Any:
+        nonlocal observed
+        observed += 1
+        return observe()
+
+    await asyncio.sleep(0.3)
+    monkeypatch.setattr(page.gateway, "observe", count)
+    await asyncio.sleep(0.3)
+    assert not observed

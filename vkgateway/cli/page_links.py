@@ -1,0 +1,60 @@
+"""Links that sign a browser in to the page: where the page is, and a short-lived token."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlencode
+
+from vkgateway.cli.service_account_tokens import request_token
+from vkgateway.model.errors import InputError, UnavailableError
+
+if TYPE_CHECKING:
+    from vkgateway.gateway.config import Config
+    from vkgateway.kube.client import Client
+
+TOKEN_SECONDS: Final = 8 * 3600
+"""Lifetime of the token, and so of the session."""
+_TENANT_ACCOUNT: Final = "vkgateway-page-reader"
+_TENANT_NAMESPACE: Final = "kube-system"
+_SCHEMES: Final = ("http://", "https://")
+
+
+def local_page(settings: Config) -> str:
+    """Return the URL of the page of a gateway on this machine. Raises UnavailableError if it is off."""
+    page = settings.page
+    if not page.enabled:
+        raise UnavailableError("the gateway's page is off", hint="Set page.enabled in gateway.yaml.")
+    address = ipaddress.ip_address(page.address)
+    scheme = "http" if address.is_loopback and not page.cert else "https"
+    host = settings.address or "127.0.0.1" if address.is_unspecified else page.address
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{page.port}"
+
+
+def checked_url(url: str) -> str:
+    """Return a given URL of the page without its path. Raises InputError."""
+    if not url.startswith(_SCHEMES):
+        raise InputError(f"--url {url!r} is not a valid address", hint="Use https://HOST, or http://127.0.0.1:9633.")
+    return url.rstrip("/").removesuffix("/ui")
+
+
+def page_link(url: str, *, token: str = "", tenant: str = "") -> str:
+    """Return the link that opens the page at `url`. The token is behind `#`, which browsers send to no server."""
+    given = {key: value for key, value in (("tenant", tenant), ("token", token)) if value}
+    return f"{url}/ui/#{urlencode(given)}" if given else f"{url}/ui/"
+
+
+async def tenant_token(client: Client, tenant: str) -> str:
+    """Return a token that may read the tenant's page. Raises UnavailableError."""
+    from vkgateway.kube import errors
+
+    hint = "Recreate it with the objects of the tenant's template, or sign in with another token."
+    try:
+        return await request_token(
+            client, _TENANT_ACCOUNT, namespace=_TENANT_NAMESPACE, seconds=TOKEN_SECONDS, hint=hint
+        )
+    except errors.Forbidden as error:
+        raise UnavailableError(
+            f"the user may not create a token for the page of {tenant}: {error.message}",
+            hint="Sign in with a token of your own, if you have the ClusterRole view: vkgateway ui --no-token.",
+        ) from error

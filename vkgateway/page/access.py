@@ -1,0 +1,114 @@
+"""Access to the page: a TokenReview says who the reader is, and a SubjectAccessReview whether it may read.
+
+Operators sign in with a token of the management cluster, tenants with one of their own API server. In both, the right
+is `get` on the virtual resource `pages.vkgateway.io` with the name `platform` or `tenant`. No object of it exists.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+import structlog
+
+from vkgateway.kube.errors import ApiError
+from vkgateway.kubelet.http import Request
+from vkgateway.kubelet.stream_limiter import TooManyStreamsError
+from vkgateway.kubelet.token_reviewer import TokenReviewer, User
+from vkgateway.model.errors import NotFoundError
+from vkgateway.page.cookies import CookieSealer, Credentials, read_cookie
+from vkgateway.page.documents import Problem, Scope
+
+API_GROUP: Final = "vkgateway.io"
+RESOURCE: Final = "pages"
+_SIGN_IN: Final = Problem(message="You are not signed in.", hint="Sign in with a token, or run `vkgateway ui`.")
+_log = structlog.get_logger(__name__)
+
+
+class RefusedError(Exception):
+    """A reader is refused. `status` is the HTTP status."""
+
+    def __init__(self, status: int, problem: Problem) -> None:
+        super().__init__(problem.message)
+        self.status = status
+        self.problem = problem
+
+
+class Reader(msgspec.Struct, frozen=True, kw_only=True):
+    """Reader of the page. `tenant` is empty for operators of the platform."""
+
+    user: str
+    tenant: str
+    credentials: Credentials
+
+    @property
+    def scope(self) -> Scope:
+        """Kind of document that the reader sees."""
+        return "tenant" if self.tenant else "platform"
+
+
+class PageAccess:
+    """Access of readers. `reviewer` reviews tokens of tenants, and of the management cluster for an empty name."""
+
+    def __init__(self, reviewer: TokenReviewer, sealer: CookieSealer) -> None:
+        self._reviewer = reviewer
+        self._sealer = sealer
+
+    async def identify(self, request: Request) -> Reader:
+        """Return the reader of a request, by its Authorization header or its cookie. Raises RefusedError."""
+        credentials = self._credentials(request)
+        if credentials is None:
+            raise RefusedError(401, _SIGN_IN)
+        return await self.check(credentials)
+
+    async def check(self, credentials: Credentials) -> Reader:
+        """Return the reader with these credentials. Raises RefusedError."""
+        tenant = credentials.tenant
+        try:
+            user = await self._reviewer.review_token(tenant, credentials.token)
+            if user is None:
+                raise RefusedError(401, _invalid_token(tenant))
+            if not await self._may_read(tenant, user):
+                raise RefusedError(403, _forbidden(tenant, user))
+        except NotFoundError:
+            # The same answer as for an invalid token: it must not reveal which tenants exist.
+            raise RefusedError(401, _invalid_token(tenant)) from None
+        except TooManyStreamsError as error:
+            raise RefusedError(429, Problem(message=str(error), hint="Retry in a few seconds.")) from error
+        except (ApiError, msgspec.DecodeError) as error:
+            _log.warning("token review failed", tenant=tenant, error=str(error))
+            where = "the tenant's API server" if tenant else "the management cluster"
+            problem = Problem(message=f"{where} cannot review the token now", hint="Retry in a few seconds.")
+            raise RefusedError(503, problem) from error
+        return Reader(user=user.username, tenant=tenant, credentials=credentials)
+
+    def _credentials(self, request: Request) -> Credentials | None:
+        scheme, _, token = request.header("authorization").partition(" ")
+        if scheme.lower() == "bearer":
+            tenant = next((value for key, value in request.query if key == "tenant"), "")
+            return Credentials(token=token.strip(), tenant=tenant)
+        return self._sealer.open(read_cookie(request.header("cookie")))
+
+    async def _may_read(self, tenant: str, user: User) -> bool:
+        name: Scope = "tenant" if tenant else "platform"
+        return await self._reviewer.can_get_object(tenant, user, group=API_GROUP, resource=RESOURCE, name=name)
+
+
+def _invalid_token(tenant: str) -> Problem:
+    if tenant:
+        hint = (
+            "Check the tenant's name. A token of a service account: "
+            "`kubectl --kubeconfig TENANT.kubeconfig create token NAME`."
+        )
+        return Problem(message="The tenant does not know this token, or it has expired.", hint=hint)
+    return Problem(
+        message="The management cluster does not know this token, or it has expired.",
+        hint="For the page of a tenant, give the tenant's name. Operators of the platform: `vkgateway ui`.",
+    )
+
+
+def _forbidden(tenant: str, user: User) -> Problem:
+    name = "tenant" if tenant else "platform"
+    right = f"get {RESOURCE}.{API_GROUP}/{name}"
+    way = "the ClusterRole view" if tenant else "the ClusterRole vkgateway-state-reader"
+    return Problem(message=f"{user.username} may not {right}.", hint=f"Grant it with a ClusterRoleBinding to {way}.")

@@ -1,0 +1,162 @@
+"""Live documents: one for each kind of reader, refreshed while it has readers, and its changes for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import AsyncGenerator
+from typing import Final
+
+import structlog
+
+from vkgateway.arbiter.reasons.report import build_summary
+from vkgateway.page.deltas import encode_delta
+from vkgateway.page.documents import Document
+from vkgateway.page.facts import Observation, PageSource, build_facts
+from vkgateway.page.history import STEP_SECONDS, History
+from vkgateway.page.views import Facts, platform_document, tenant_document
+
+REFRESH_SECONDS: Final = 1.0
+"""Shortest time between two refreshes."""
+SHARE: Final = 0.1
+"""Largest share of the time that refreshes take."""
+PING_SECONDS: Final = 15.0
+"""Time without changes after which a reader gets a comment, so that proxies keep the connection."""
+_MOST_DELTAS: Final = 60
+"""Changes that a slow reader may miss before it gets the whole document again."""
+PING: Final = b": no change\n\n"
+_log = structlog.get_logger(__name__)
+
+
+class _LiveDocument:
+    """Document of one kind of reader with its last changes."""
+
+    def __init__(self) -> None:
+        self.document: Document | None = None
+        self.readers = 0
+        self.number = 0
+        """Number of changes so far."""
+        self._deltas: deque[bytes] = deque(maxlen=_MOST_DELTAS)
+        self._changed = asyncio.Event()
+
+    def update(self, document: Document, delta: bytes | None) -> None:
+        """Replace the document, and wake the readers if it changed."""
+        self.document = document
+        if delta is None:
+            return
+        self.number += 1
+        self._deltas.append(delta)
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def deltas_since(self, number: int) -> list[bytes] | None:
+        """Return the changes after this number; None: they are not all kept."""
+        missed = self.number - number
+        return list(self._deltas)[len(self._deltas) - missed :] if missed <= len(self._deltas) else None
+
+    async def wait_changed(self, seconds: float) -> None:
+        """Wait for a change, at most this long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+
+
+class PageHub:
+    """Documents of all kinds of readers, by tenant; the platform's has an empty name."""
+
+    def __init__(self, source: PageSource) -> None:
+        self._source = source
+        self._live: dict[str, _LiveDocument] = {}
+        self._observed: Observation | None = None
+        self._facts: Facts | None = None
+        self._refreshing = asyncio.Lock()
+        self._wanted = asyncio.Event()
+        self.history = History()
+
+    async def run(self) -> None:
+        """Refresh the documents that are read, and sample the history, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._refresh_live(), name="page-refresh")
+            group.create_task(self._sample_history(), name="page-history")
+
+    async def read(self, tenant: str) -> Document:
+        """Return the current document of a tenant, or of the platform for an empty name."""
+        async with self._refreshing:
+            facts = await self._collect()
+        return await asyncio.to_thread(_build_document, facts, tenant)
+
+    async def follow(self, tenant: str) -> AsyncGenerator[bytes, None]:
+        """Yield the document and then its changes as server-sent events, with comments in between, without end."""
+        live = self._live.setdefault(tenant, _LiveDocument())
+        live.readers += 1
+        try:
+            if live.document is None or live.readers == 1:
+                await self._refresh(tenant, live)
+            self._wanted.set()
+            number = -1
+            while True:
+                missed = live.deltas_since(number) if number >= 0 else None
+                if missed is None and live.document is not None:
+                    number = live.number
+                    yield _event("state", await asyncio.to_thread(live.document.encode))
+                else:
+                    number = live.number
+                    yield b"".join(_event("delta", delta) for delta in missed or ()) or PING
+                if live.number == number:
+                    await live.wait_changed(PING_SECONDS)
+        finally:
+            live.readers -= 1
+            if not live.readers:
+                self._live.pop(tenant, None)
+
+    async def _refresh_live(self) -> None:
+        while True:
+            if not self._live:
+                self._wanted.clear()
+                self._observed = self._facts = None  # they hold a whole cycle
+                await self._wanted.wait()
+            started = time.perf_counter()
+            for tenant, live in list(self._live.items()):
+                await self._refresh(tenant, live)
+            await asyncio.sleep(max(REFRESH_SECONDS, (time.perf_counter() - started) / SHARE))
+
+    async def _refresh(self, tenant: str, live: _LiveDocument) -> None:
+        async with self._refreshing:
+            facts = await self._collect()
+            if live.document is not None and live.document.time == facts.time:
+                return
+            old = live.document
+
+            def build() -> tuple[Document, bytes | None]:
+                new = _build_document(facts, tenant)
+                return new, encode_delta(old, new) if old is not None else None
+
+            live.update(*await asyncio.to_thread(build))
+
+    async def _collect(self) -> Facts:
+        """Return the facts; the last ones if nothing has changed."""
+        observed = self._source.observe()
+        if self._facts is None or self._observed is None or not observed.same_as(self._observed):
+            names = self._source.pod_names
+            self._facts = await asyncio.to_thread(lambda: build_facts(observed, names()))
+            self._observed = observed
+        return self._facts
+
+    async def _sample_history(self) -> None:
+        while True:
+            observed = self._source.observe()
+            cycle = observed.cycle
+            if cycle is not None:
+                self.history.add_sample(await asyncio.to_thread(build_summary, *cycle), observed.time)
+            await asyncio.sleep(STEP_SECONDS)
+
+
+def _build_document(facts: Facts, tenant: str) -> Document:
+    return tenant_document(facts, tenant) if tenant else platform_document(facts)
+
+
+def _event(name: str, data: bytes) -> bytes:
+    """Return a server-sent event; JSON has no line breaks."""
+    return b"event: " + name.encode() + b"\ndata: " + data + b"\n\n"
