@@ -87,10 +87,24 @@ def test_deltas_turn_the_old_document_into_the_new_one(tenant: str) -> None:
     state["time"], state["leading"] = change["time"], change["leading"]
     for section, rows in change["set"].items():
         state.setdefault(section, {}).update(rows)
+    for section, rows in change["change"].items():
+        for key, fields in rows.items():
+            state[section][key].update(fields)
     for section, keys in change["remove"].items():
         for key in keys:
             del state[section][key]
     assert state == msgspec.json.decode(new.encode())
+
+
+def test_a_delta_has_only_the_changed_fields_of_known_rows() -> None:
+    gateway = small_gateway()
+    old = document_of(gateway)
+    gateway.tenants["alpha"] = msgspec.structs.replace(
+        gateway.tenants["alpha"], status=msgspec.structs.replace(gateway.tenants["alpha"].status, phase="Degraded")
+    )
+    delta = msgspec.json.decode(encode_delta(old, document_of(gateway)) or b"")
+    assert delta["change"] == {"controlPlanes": {"alpha": {"phase": "Degraded"}}}
+    assert delta["set"] == delta["remove"] == {}
 
 
 def test_no_delta_if_only_the_time_changed() -> None:
