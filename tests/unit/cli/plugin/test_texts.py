@@ -11,7 +11,7 @@ import pytest
 
 import vkgateway
 from vkgateway.arbiter.decisions import PendingReason
-from vkgateway.cli.plugin.bundle.shapes import Shape, apply_shape, host_of_url, image, plain, safe_labels
+from vkgateway.cli.plugin.bundle.shapes import Shape, apply_shape, host_of_url, image, phrase, plain, safe_labels
 from vkgateway.cli.plugin.bundle.texts import allowed_message, redact_log, scrub
 
 PACKAGE = Path(vkgateway.__file__).parent
@@ -131,4 +131,5 @@ def test_values_that_may_hide_secrets_are_removed() -> None:
         "vkgateway.io/pool": "a100",
         "key": "(removed)",
     }
-    assert plain(f"{CANARY}\n") == "(removed)"
+    assert plain(f"{CANARY}\n") == plain(f"a {CANARY}") == phrase(f"key={CANARY}") == "(removed)"
+    assert phrase("Debian GNU/Linux 12 (bookworm)") == "Debian GNU/Linux 12 (bookworm)"

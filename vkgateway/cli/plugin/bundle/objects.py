@@ -15,6 +15,7 @@ from vkgateway.cli.plugin.bundle.shapes import (
     host_of_url,
     image,
     keys_only,
+    phrase,
     plain,
     plain_list,
     plain_map,
@@ -126,7 +127,7 @@ def redact_node(node: Mapping[str, Any], message: MessageFilter) -> Any:
                 "capacity": plain_map,
                 "allocatable": plain_map,
                 "conditions": _conditions(message),
-                "nodeInfo": dict.fromkeys(info, plain),
+                "nodeInfo": dict.fromkeys(info, phrase),
             },
         },
         node,
@@ -232,7 +233,7 @@ def redact_compute_cluster(compute: Mapping[str, Any], message: MessageFilter) -
     """Return the allowed part of a ComputeCluster."""
     scheduling: Shape = {
         "mode": plain,
-        "queue": plain,
+        "queue": phrase,
         "manageQueues": plain,
         "schedulerName": plain,
         "priorityClassName": plain,

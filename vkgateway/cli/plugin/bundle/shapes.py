@@ -15,7 +15,8 @@ from vkgateway.model.names import GROUP
 Shape = Mapping[str, "Shape"] | list["Shape"] | Callable[[Any], Any]
 
 REMOVED: Final = "(removed)"
-_PLAIN_TEXT: Final = re.compile(r"[A-Za-z0-9 ._:/@+*%,()-]{0,253}")
+_NAME: Final = re.compile(r"[A-Za-z0-9._:/@+*%,-]{0,253}")
+_PHRASE: Final = re.compile(r"[A-Za-z0-9 ._:/@+#~(){}-]{0,253}")
 _LABEL_PREFIXES: Final = (
     "app.kubernetes.io/",
     "batch.kubernetes.io/",
@@ -55,12 +56,19 @@ def apply_shape(shape: Shape, value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Return a name, number, time or state; other values are removed."""
+    """Return a name, number, quantity, time or state; other values are removed."""
+    return _matching(value, _NAME)
+
+
+def phrase(value: Any) -> Any:
+    """Return a version or another short text with spaces; other values are removed."""
+    return _matching(value, _PHRASE)
+
+
+def _matching(value: Any, form: re.Pattern[str]) -> Any:
     if value is None or isinstance(value, bool | int | float):
         return value
-    if isinstance(value, str) and _PLAIN_TEXT.fullmatch(value):
-        return value
-    return REMOVED
+    return value if isinstance(value, str) and form.fullmatch(value) else REMOVED
 
 
 def plain_list(value: Any) -> Any:
