@@ -20,6 +20,7 @@ from prometheus_client import REGISTRY
 import vkgateway.gateway.metrics
 import vkgateway.sync.arbiter_metrics
 import vkgateway.sync.metrics
+import vkgateway.sync.startup_metrics
 from vkgateway.cli import main as cli
 from vkgateway.cli.plugin import main as plugin
 from vkgateway.gateway import settingsfile
@@ -28,7 +29,12 @@ from vkgateway.model import errors
 FOLDER: Final = Path(__file__).parent.parent / "docs" / "reference"
 HELP_WIDTH: Final = 100
 """Columns of the help texts on the page."""
-_MODULES = (vkgateway.gateway.metrics, vkgateway.sync.metrics, vkgateway.sync.arbiter_metrics)
+_MODULES = (
+    vkgateway.gateway.metrics,
+    vkgateway.sync.metrics,
+    vkgateway.sync.arbiter_metrics,
+    vkgateway.sync.startup_metrics,
+)
 """Importing these modules registers all metrics."""
 
 

@@ -42,7 +42,8 @@ async def explain(
     gateway: GatewayEndpoint,
     data_dir: Path,
 ) -> None:
-    """Explain why POD (a pod of a tenant) waits, its position in the queue, and what helps.
+    """Explain why POD (a pod of a tenant) waits, its position in the queue, and what helps; and how long each phase of
+    its start took.
 
     Reads only. With --tenant, the gateway adds facts that the tenant cannot read.
     """
@@ -79,6 +80,7 @@ def explanation_lines(explanation: PodExplanation) -> Iterator[str]:
         "Band": explanation.band,
         "Node": explanation.node,
         "Gang": _format_gang(explanation),
+        "Start": explanation.start,
         "Reason": explanation.code,
         "Message": explanation.message,
         "Queue position": position,

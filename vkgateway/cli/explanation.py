@@ -51,6 +51,8 @@ class PodExplanation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     band: str
     node: str
     gang: GangFacts | None
+    start: str = ""
+    """Duration of each phase of the start, and the current one."""
     code: str = ""
     message: str = ""
     place: int = 0
@@ -74,11 +76,12 @@ def explain_pod(
     unserved: frozenset[Kind] = frozenset(),
     state: ArbiterReport | None = None,
     tenant: str = "",
+    start: str = "",
 ) -> PodExplanation:
     """Return the explanation of a pod from the pods of its namespace, and for admins from the gateway's state.
 
     `companions` are the companion objects of its gang. `unserved` are the kinds that its marks need and that the
-    tenant's API server does not serve.
+    tenant's API server does not serve. `start` describes the phases of the start.
     """
     metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     pending = parse_pending(pod)
@@ -96,6 +99,7 @@ def explain_pod(
         band=pod_band(spec) if governed else "",
         node=spec.get("nodeName") or "",
         gang=_gang_facts(pod, siblings, companions or {}) if governed or not has_mark(pod) else None,
+        start=start,
         code=code if condition == "waiting" else "",
         message=pending.reason if condition == "waiting" else message,
         place=pending.queue_position,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -115,6 +116,24 @@ async def get_pod(client: Client, namespace: str, name: str) -> Object:
     return found
 
 
+async def list_events(client: Client, pod: Object) -> list[Object]:
+    """Return the events about a pod; none if the user may not list events."""
+    import msgspec
+
+    from vkgateway.kube import errors
+    from vkgateway.kube.resources import EVENTS
+
+    metadata = pod["metadata"]
+    found: list[Object] = []
+    with contextlib.suppress(errors.Forbidden):
+        pages = client.list_pages(
+            EVENTS, namespace=metadata["namespace"], field_selector=f"involvedObject.uid={metadata['uid']}"
+        )
+        async for page in pages:
+            found += [msgspec.json.decode(item) for item in page.items]
+    return found
+
+
 async def companion_objects(
     client: Client, pods: Iterable[Object], *, among: Iterable[Object] = ()
 ) -> dict[Reference, Object]:
@@ -178,10 +197,13 @@ async def read_explanation(
     client: Client, namespace: str, name: str, *, state: ArbiterReport | None = None, tenant: str = ""
 ) -> PodExplanation:
     """Return the explanation of a pod; `state` and `tenant` add facts for admins. Raises NotFoundError."""
-    from vkgateway.cli import explanation
+    from vkgateway.cli import explanation, start_times
 
     pod = await get_pod(client, namespace, name)
     siblings = await list_pods(client, namespace)
     companions = await companion_objects(client, [pod], among=siblings)
     unserved = await unserved_kinds(client, pod)
-    return explanation.explain_pod(pod, siblings, companions=companions, unserved=unserved, state=state, tenant=tenant)
+    start = start_times.describe_start(pod, await list_events(client, pod), now=time.time())
+    return explanation.explain_pod(
+        pod, siblings, companions=companions, unserved=unserved, state=state, tenant=tenant, start=start
+    )

@@ -36,11 +36,13 @@ from vkgateway.kubelet.server import KubeletServer
 from vkgateway.kubelet.stats import StatsProvider
 from vkgateway.kubelet.token_reviewer import TokenReviewer
 from vkgateway.model.api import Tenant
+from vkgateway.model.names import virtual_node_name
 from vkgateway.page.facts import Observation
 from vkgateway.sync.admission.arbitration import Arbitration, ArbitrationSettings
 from vkgateway.sync.compute.tenant_owners import GatewayIdentity
 from vkgateway.sync.network.platform_service import NameServers
 from vkgateway.sync.runtime.workers import WorkerPool
+from vkgateway.sync.startup_metrics import STATISTICS
 
 EXTRA_CONNECTIONS = 4096
 """Connections of all tenants to the kubelet endpoint in addition to their streams."""
@@ -245,6 +247,8 @@ class Gateway:
         metrics.OVERDUE_SECONDS.set(self.arbiter.start_meter.overdue_seconds(self.arbiter.clock.time()))
         metrics.count_compute_clusters(link.is_reachable for link in self.compute_controller.clusters.links.values())
         await asyncio.to_thread(self._observer.update_metrics)
+        pools = self.compute_controller.clusters.pool_specs()
+        STATISTICS.update_metrics({virtual_node_name(pool.name, name) for name in pools for pool in pools[name]})
         metrics.count_traffic()
         metrics.measure_queue(self.engine.queue, tenants=self.tenant_controller.tenant_names())
 

@@ -20,6 +20,7 @@ from vkgateway.sync.pods.mirror import PodMirror, ReplacedPods
 from vkgateway.sync.pods.pod_context import PodPreparer
 from vkgateway.sync.pods.reconciler import Executor, PodReconciler
 from vkgateway.sync.runtime.registry import Reconciler
+from vkgateway.sync.startups import PodStartups
 from vkgateway.sync.storage.claim_users import ClaimUsers
 from vkgateway.sync.storage.storage_classes import StorageClassReconciler
 from vkgateway.sync.storage.tenant_volumes import TenantVolumes
@@ -62,6 +63,7 @@ class TenantReconcilers:
         self.copies = CopyReconciler(scope)
         self.tokens = ServiceAccountTokens(scope)
         self.event_mirror = EventMirror(scope)
+        self.startups = PodStartups(scope)
         mirror = PodMirror(scope)
         forwarder = PodForwarder(
             scope,
@@ -101,6 +103,7 @@ class TenantReconcilers:
             self.pods,
             self.copies,
             self.event_mirror,
+            self.startups,
             self.sweeper,
             self.namespaces,
             self.tenant_services,
