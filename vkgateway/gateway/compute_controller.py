@@ -34,7 +34,7 @@ from vkgateway.kube.client import Client
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.kube.reflector import Reflector
 from vkgateway.kube.resources import COMPUTE_CLUSTERS
-from vkgateway.model.api import POOLS_APART, SCHEDULERS_READY, ComputeCluster
+from vkgateway.model.api import IMAGES_PULLED, POOLS_APART, SCHEDULERS_READY, ComputeCluster
 from vkgateway.model.errors import VkgatewayError
 from vkgateway.model.names import GROUP
 from vkgateway.model.reserve import pool_problems
@@ -143,10 +143,12 @@ class ComputeController:
         await connected.ensure_prepared(self._clock.monotonic())
         pools = (*compute.spec.pools, *self.clusters.effective_pools(compute))
         await connected.check_schedulers(pools, self._clock.monotonic())
+        if connected.prepared and connected.link.nodes.is_complete:
+            await connected.images.keep(compute.spec.pools, now=self._clock.monotonic(), time=self._clock.time())
         if _is_starting(compute, connected, now=self._clock.monotonic()):
             return STARTUP_REQUEUE_SECONDS
         await self._write_status(compute, self._compute_facts(compute, connected))
-        return RESYNC_SECONDS
+        return min(RESYNC_SECONDS, connected.images.check_seconds)
 
     async def _handle_error(self, name: str, error: Exception) -> None:
         compute = self.clusters.find_cluster(name)
@@ -163,6 +165,7 @@ class ComputeController:
             pools=previous.pools,
             shared_nodes=verdict_from_condition(previous.conditions, POOLS_APART),
             schedulers=verdict_from_condition(previous.conditions, SCHEDULERS_READY),
+            images=verdict_from_condition(previous.conditions, IMAGES_PULLED),
         )
         await self._write_status(compute, facts)
 
@@ -180,6 +183,8 @@ class ComputeController:
             message = f"is deleted when the last tenant pods have terminated; pods left of: {', '.join(remaining)}"
             await self._report_in_use(compute, connected, message)
             return TERMINATION_REQUEUE_SECONDS
+        if connected is not None:
+            await connected.images.delete_all()
         await self._disconnect(metadata.name)
         if FINALIZER in metadata.finalizers:
             await finalizers.remove_finalizer(self._management, COMPUTE_CLUSTERS, metadata, FINALIZER)
@@ -263,6 +268,7 @@ class ComputeController:
                 self.clusters.current_status(compute).pools,
                 verdict_from_condition(self.clusters.current_status(compute).conditions, POOLS_APART),
                 verdict_from_condition(self.clusters.current_status(compute).conditions, SCHEDULERS_READY),
+                verdict_from_condition(self.clusters.current_status(compute).conditions, IMAGES_PULLED),
             )
         nodes = {pool.name: link.nodes.pool_nodes(pool.node_selector) for pool in compute.spec.pools}
         modes = self._scheduling_modes(compute, link)
@@ -272,6 +278,7 @@ class ComputeController:
                 nodes[pool.name],
                 guaranteed=self.total_guarantee(link.name, pool.name),
                 scheduling_mode=modes[pool.name],
+                pre_pull=connected.images.status_of(pool.name),
             )
             for pool in compute.spec.pools
         )
@@ -294,6 +301,7 @@ class ComputeController:
             scheduler_verdict(
                 compute.spec.pools, modes, connected.schedulers, tenants=partial(self.tenants_in, link.name)
             ),
+            connected.images.verdict(),
         )
 
     def _scheduling_modes(self, compute: ComputeCluster, link: ComputeLink) -> dict[str, str]:

@@ -10,6 +10,7 @@ import msgspec
 import structlog
 
 from vkgateway.gateway import prerequisites
+from vkgateway.gateway.pre_pull.keeper import ImageKeeper
 from vkgateway.gateway.scheduler_checks.verdict import SchedulerStates, read_schedulers
 from vkgateway.gateway.status import Verdict, false_verdict, true_verdict, unknown_verdict
 from vkgateway.kube import errors
@@ -51,9 +52,13 @@ class ConnectedCluster:
     schedulers: SchedulerStates = field(default_factory=dict)
     """Last known states of the schedulers that pools request."""
     version: str = ""
+    images: ImageKeeper = field(init=False)
     _prepare_due: float = 0.0
     _cleanup_due: dict[str, float] = field(default_factory=dict)
     """By scheduling mode: when to look again for objects that were left."""
+
+    def __post_init__(self) -> None:
+        self.images = ImageKeeper(self.link)
 
     def is_recent(self, now: float) -> bool:
         """Return whether the connection is younger than STARTUP_GRACE_SECONDS."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from vkgateway.arbiter.snapshot import Node, PoolKey, Quota
 from vkgateway.arbiter.snapshot import Pool as PoolFacts
-from vkgateway.model.api import Pool, PoolStatus, TenantPool, WithinTenant
+from vkgateway.model.api import Pool, PoolStatus, PrePullStatus, TenantPool, WithinTenant
 from vkgateway.model.names import POOL_LABEL
 from vkgateway.model.objects import NodeView
 from vkgateway.model.requests import MilliResources, is_extended, to_milli
@@ -21,7 +21,12 @@ _MAX_NAMED = 3
 
 
 def pool_status(
-    pool: Pool, nodes: PoolNodes, *, guaranteed: Mapping[str, str], scheduling_mode: str = ""
+    pool: Pool,
+    nodes: PoolNodes,
+    *,
+    guaranteed: Mapping[str, str],
+    scheduling_mode: str = "",
+    pre_pull: PrePullStatus | None = None,
 ) -> PoolStatus:
     """Return a pool's status: node counts, the sum of the usable nodes' allocatable resources, and guarantees."""
     return PoolStatus(
@@ -31,6 +36,7 @@ def pool_status(
         allocatable=dict(nodes.total_allocatable),
         guaranteed=dict(guaranteed),
         scheduling_mode=scheduling_mode,
+        pre_pull=pre_pull,
     )
 
 

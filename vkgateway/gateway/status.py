@@ -15,6 +15,7 @@ from vkgateway.model.api import (
     CONTROL_PLANE_READY,
     DATASTORE_WRITABLE,
     GUARANTEE_KEPT,
+    IMAGES_PULLED,
     POOLS_APART,
     PUBLISHED,
     READY,
@@ -151,6 +152,8 @@ class ComputeFacts:
     """Verdict that pools share nodes; None if they do not."""
     schedulers: Verdict | None = None
     """Verdict on the schedulers of pools; None if the arbiter schedules all pools."""
+    images: Verdict | None = None
+    """Verdict on the images that pools keep; None if no pool keeps images."""
 
 
 def compute_status(
@@ -163,6 +166,8 @@ def compute_status(
         verdicts[POOLS_APART] = facts.shared_nodes
     if facts.schedulers is not None:
         verdicts[SCHEDULERS_READY] = facts.schedulers
+    if facts.images is not None:
+        verdicts[IMAGES_PULLED] = facts.images
     return ComputeClusterStatus(
         observed_generation=generation,
         version=facts.version or old.version,

@@ -27,6 +27,8 @@ POOLS_APART: Final = "PoolsApart"
 """Condition of a ComputeCluster, alongside Ready. The gateway reports the condition only while it is False."""
 SCHEDULERS_READY: Final = "SchedulersReady"
 """Condition of a ComputeCluster with a pool in another scheduling mode than native. It is not part of Ready."""
+IMAGES_PULLED: Final = "ImagesPulled"
+"""Condition of a ComputeCluster with a pool whose nodes keep a list of images. It is not part of Ready."""
 
 DEFAULT_KUBERNETES_VERSION: Final = "1.36.3"
 DEFAULT_TEMPLATE: Final = "default"
@@ -219,6 +221,20 @@ class PoolScheduling(msgspec.Struct, kw_only=True, rename="camel", omit_defaults
     pod_annotations: dict[str, str] = {}
 
 
+class PrePull(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, frozen=True):
+    """Images that every node of a pool keeps, before a pod needs them.
+
+    A DaemonSet mounts them as image volumes, so that kubelets pull them and never remove them as unused.
+    `image_pull_secrets` are Secrets in the system namespace of the compute cluster. At most `parallelism` nodes pull at
+    the same time. `pause_image` is the image of the only container.
+    """
+
+    images: tuple[str, ...] = ()
+    image_pull_secrets: tuple[str, ...] = ()
+    parallelism: int = 5
+    pause_image: str = "registry.k8s.io/pause:3.10.1"
+
+
 class Pool(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, frozen=True):
     """A set of compute nodes, and the tolerations that pods need to run there.
 
@@ -246,6 +262,7 @@ class Pool(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, fro
     brief_notice_seconds: int | None = None
     reserve: int | str = 0
     scheduling: PoolScheduling = PoolScheduling()
+    pre_pull: PrePull | None = None
 
 
 class ComputeClusterSpec(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, frozen=True):
@@ -255,10 +272,19 @@ class ComputeClusterSpec(msgspec.Struct, kw_only=True, rename="camel", omit_defa
     pools: tuple[Pool, ...] = ()
 
 
+class PrePullStatus(msgspec.Struct, kw_only=True, rename="camel", frozen=True):
+    """Progress of a pool's pre-pull: its number of images, and the nodes that have all of them."""
+
+    images: int = 0
+    nodes: int = 0
+    ready_nodes: int = 0
+
+
 class PoolStatus(msgspec.Struct, kw_only=True, rename="camel", frozen=True):
     """Node counts of a pool (all, and the Ready and schedulable ones) and sums over its usable nodes.
 
     `scheduling_mode` is the mode in effect: a change of the mode waits for the end of the pods of the former mode.
+    `pre_pull` is None in a pool without a list of images.
     """
 
     name: str
@@ -267,6 +293,7 @@ class PoolStatus(msgspec.Struct, kw_only=True, rename="camel", frozen=True):
     allocatable: Resources = {}
     guaranteed: Resources = {}
     scheduling_mode: str = ""
+    pre_pull: PrePullStatus | None = None
 
 
 class ComputeClusterStatus(msgspec.Struct, kw_only=True, rename="camel", frozen=True):

@@ -21,7 +21,7 @@ from vkgateway.model.names import SYSTEM_NAMESPACE
 
 Document = dict[str, Any]
 _DIGESTS = {
-    "computeclusters.vkgateway.io": (3, "eb9fbccb3779cd7e"),
+    "computeclusters.vkgateway.io": (4, "8bcacdccb6135d72"),
     "tenants.vkgateway.io": (3, "f7b1d6cc05523774"),
 }
 

@@ -1,0 +1,1 @@
+"""Images that the nodes of pools keep before pods need them."""
