@@ -122,6 +122,34 @@ PLATFORM: Final = Dashboard(
             unit="s",
         ),
         Panel(
+            title="Start of pods by phase",
+            queries=((_quantile(0.9, "vkgateway_pod_start_phase_seconds", _POOL, by="phase"), "{{phase}}"),),
+            text="90th percentile of each phase of a start, and of all: admit, bind, sandbox, pull, start, ready.",
+            unit="s",
+        ),
+        Panel(
+            title="Starting pods",
+            queries=((f"sum by (pool, phase) (vkgateway_pods_starting{{{_POOL}}})", "{{pool}} {{phase}}"),),
+            text="Pods with a compute pod that are not ready yet.",
+        ),
+        Panel(
+            title="Image pulls",
+            queries=(
+                (
+                    f"sum by (result) (rate(vkgateway_image_pulls_total{{{_POOL}}}[$__rate_interval]))",
+                    "{{result}}",
+                ),
+            ),
+            text="`present`: nothing was pulled. `failed`: the registry does not answer.",
+            unit="ops",
+        ),
+        Panel(
+            title="Images by pull time",
+            queries=(("max by (image) (vkgateway_top_image_pull_seconds)", ""),),
+            text="Total time of pulls since the gateway leads. Candidates for prePull.",
+            kind="table",
+        ),
+        Panel(
             title="Reconcile requests",
             queries=(("sum by (sort) (rate(vkgateway_work_seconds_count[$__rate_interval]))", "{{sort}}"),),
             text="Reconcile requests by kind.",

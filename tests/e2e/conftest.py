@@ -43,6 +43,7 @@ SHARING = frozenset(
         "pod_admission",
         "pods",
         "services",
+        "startup",
         "tenants",
         "workloads",
     )

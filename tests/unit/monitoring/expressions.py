@@ -8,8 +8,9 @@ from prometheus_client import REGISTRY, Metric
 
 from vkgateway.gateway import metrics
 from vkgateway.sync import metrics as sync_metrics
+from vkgateway.sync import startup_metrics
 
-MODULES = (metrics, sync_metrics)
+MODULES = (metrics, sync_metrics, startup_metrics)
 """Importing these modules registers all metrics."""
 SELECTOR = re.compile(r"\b(vkgateway_[a-z_]+)(?:{([^}]*)})?")
 MATCHER = re.compile(r'(\w+)(=~|!~|!=|=)"([^"]*)"')
@@ -39,6 +40,7 @@ def unknown_values(expression: str) -> list[str]:
     """
     metrics.count_tenants([])
     metrics.count_compute_clusters([])
+    startup_metrics.STATISTICS.update_metrics({"a100.local"})
     metrics.measure_datastore(in_use=0, file=0, quota=0, blocked=0)
     series = [sample for metric in REGISTRY.collect() for sample in metric.samples]
     found = []

@@ -50,6 +50,12 @@ def waiting(pool_name: str = "a100.local") -> str:
 
 ETCD = 'service="vkgateway-etcd",pod="vkgateway-etcd-0"'
 IN_USE, QUOTA = 'vkgateway_datastore_bytes{what="in_use"}', 'vkgateway_datastore_bytes{what="quota"}'
+
+
+def pulls(result: str) -> str:
+    return f'vkgateway_image_pulls_total{{pool="a100.local",result="{result}"}}'
+
+
 DEFECTS = 'vkgateway_work_retries_total{reason="defect"}'
 CYCLES = histogram("vkgateway_arbiter_cycle_seconds", 2, le_0_05=1, le_1=1)
 SLOW_CYCLES = histogram("vkgateway_arbiter_cycle_seconds", 2, le_0_05=0.5, le_1=0.5, le_10=1)
@@ -68,6 +74,10 @@ HEALTHY: Series = {
     tenant("GuaranteeKept", "Kept"): constant(1),
     tenant("GuaranteeKept", "QueuesNotManaged", name="beta"): constant(0),
     **{compute(name, name): constant(1) for name in ("Connected", "Ready", "SchedulersReady")},
+    compute("ImagesPulled", "Pulling"): constant(0),
+    pulls("pulled"): growing(4),
+    pulls("failed"): growing(0.1),
+    pulls("not_found"): growing(20),
     "vkgateway_guaranteed_overdue_seconds": f"0+60x4 0+0{FOREVER}",
     waiting(): f"3+0x50 0+0{FOREVER}",
     **CYCLES,
@@ -155,6 +165,8 @@ TROUBLES: Mapping[str, Trouble] = {
         {compute("SchedulersReady", "SchedulerSilent"): constant(0)},
         compute("SchedulersReady", "SchedulersReady"),
     ),
+    "missing pull secret": _one("VkgatewayImagesNotPulled", {compute("ImagesPulled", "PullFailed"): constant(0)}),
+    "registry down": _one("VkgatewayImagePullsFailing", {pulls("failed"): growing(8)}),
     "shared nodes": _one("VkgatewayPoolsOverlap", {compute("PoolsApart", "NodesShared"): constant(0)}),
     "victims that stay": _one("VkgatewayGuaranteeLate", {"vkgateway_guaranteed_overdue_seconds": growing(60)}),
     "no cycle": _one("VkgatewayQueueStuck", {waiting(): f"0+0x40 3+0{FOREVER}", **dict.fromkeys(CYCLES, constant(9))}),
