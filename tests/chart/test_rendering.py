@@ -75,7 +75,7 @@ def test_settings_of_the_values_override_computed_ones(helm: Helm, tmp_path: Pat
     assert parameters(config).priority_class_name == "high"
     assert parameters(config).registry == "mirror.example.com/k8s"
     ports = {port["name"]: port["containerPort"] for port in container(objects.get("Deployment"))["ports"]}
-    assert ports == {"kubelet": 10400, "health": 9000, "metrics": 9632}
+    assert ports == {"kubelet": 10400, "health": 9000, "metrics": 9632, "page": 9633}
     assert container(objects.get("StatefulSet", "vkgateway-etcd"))["image"] == "mirror.example.com/k8s/etcd:3.6.8-0"
 
 
@@ -201,6 +201,15 @@ def test_disruption_budgets_exist_from_two_pods_on(helm: Helm) -> None:
     assert all("unhealthyPodEvictionPolicy" in one["spec"] for one in budgets)
 
 
+def test_without_the_page_nothing_of_it_is_left(helm: Helm) -> None:
+    with_page, without = helm.render(), helm.render("--set=config.page.enabled=false")
+    assert "vkgateway-page" in {one["metadata"]["name"] for one in with_page.kinds("Service")}
+    assert "vkgateway-page" not in {one["metadata"]["name"] for one in without.kinds("Service")}
+    assert "page" not in {port["name"] for port in container(without.get("Deployment"))["ports"]}
+    policy = next(one for one in without.kinds("NetworkPolicy") if one["metadata"]["name"] == "vkgateway")
+    assert 9633 not in {port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]}
+
+
 def test_selectors_match_their_pods(helm: Helm) -> None:
     objects = helm.render("--set=replicas=2,etcd.members=3")
     pods = {
@@ -211,6 +220,7 @@ def test_selectors_match_their_pods(helm: Helm) -> None:
         "vkgateway": "vkgateway",
         "vkgateway-kubelet": "vkgateway",
         "vkgateway-metrics": "vkgateway",
+        "vkgateway-page": "vkgateway",
         "vkgateway-etcd": "vkgateway-etcd",
     }
     for one in objects.kinds("Service", "PodDisruptionBudget", "NetworkPolicy", "Deployment", "StatefulSet"):

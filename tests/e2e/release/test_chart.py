@@ -6,6 +6,7 @@ import pytest
 
 from tests.e2e.chart import CHART, RELEASE, SYSTEM, ChartPlatform
 from tests.e2e.cluster import REAL, Cluster, eventually, pod_manifest
+from tests.e2e.page import open_page
 from tests.e2e.requests_loop import requests_loop
 
 CONTROL_PLANE = "vkgateway-tenant-gamma"
@@ -28,6 +29,16 @@ def test_helm_test_tries_a_tenant(installed: ChartPlatform) -> None:
     printed = installed.helm("test", RELEASE, "-n", SYSTEM, "--logs")
     assert "Succeeded" in printed
     assert installed.compute.find("tenant", "vkgateway-check") is None
+
+
+def test_the_page_is_reached_through_the_api_server(installed: ChartPlatform, gamma: Cluster) -> None:
+    with open_page(installed) as operator, open_page(installed, "--tenant", "gamma") as tenant:
+        assert operator.sign_in() == 200
+        assert tenant.sign_in() == 200
+        assert "gamma" in operator.state()["controlPlanes"]
+        assert tenant.state()["scope"] == "tenant"
+        installed.kill_gateway()
+        eventually(lambda: tenant.read("api/state")[0] == 200, seconds=60, what="the page of the new leader")
 
 
 @pytest.mark.parametrize(
