@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from vkgateway.gateway.addresses import is_unspecified
 from vkgateway.gateway.authorization import server_context
 from vkgateway.gateway.background import background_task
@@ -26,6 +28,7 @@ from vkgateway.page.cookies import CookieSealer
 from vkgateway.page.handler import STREAMS, PageHandler
 from vkgateway.page.hub import PageHub
 from vkgateway.page.static_files import load_files
+from vkgateway.sync.startup_metrics import STATISTICS
 
 _CONNECTIONS: Final = STREAMS + 128
 _CERTIFICATE: Final = "page"
@@ -50,6 +53,7 @@ async def serve_page(settings: Page, shared: Dependencies, gateway: Gateway) -> 
             source=gateway,
             files=load_files(),
             usage=lambda _tenant, _days: b'{"days": []}',
+            starts=lambda: msgspec.json.encode(STATISTICS.report()),
             secure=tls is not None,
         )
         listener = HttpListener(handler, name="page", tls=tls, connections=_CONNECTIONS, hint=_PORT_HINT)

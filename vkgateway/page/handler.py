@@ -56,6 +56,7 @@ class PageHandler:
         source: PageSource,
         files: Mapping[str, StaticFile],
         usage: Callable[[str, int], bytes],
+        starts: Callable[[], bytes],
         secure: bool,
     ) -> None:
         self._access = access
@@ -64,6 +65,7 @@ class PageHandler:
         self._source = source
         self._files = files
         self._usage = usage
+        self._starts = starts
         self._secure = secure
         self._streams = StreamLimiter(STREAMS_PER_TENANT, total=STREAMS, what="open pages")
         self._questions = asyncio.Lock()
@@ -74,6 +76,7 @@ class PageHandler:
             "stream": self._answer_stream,
             "history": self._answer_history,
             "usage": self._answer_usage,
+            "starts": self._answer_starts,
             "what-if": self._answer_what_if,
         }
 
@@ -154,6 +157,11 @@ class PageHandler:
         if not (text.isascii() and text.isdigit() and 1 <= int(text[:4]) <= 366):
             raise RefusedError(400, Problem(message=f"days={text[:20]!r} is not a number from 1 to 366"))
         return Reply(200, await asyncio.to_thread(self._usage, reader.tenant, int(text)), _JSON, _NO_STORE)
+
+    async def _answer_starts(self, _: Request, __: Session, reader: Reader) -> Reply:
+        if reader.tenant:
+            raise RefusedError(403, Problem(message="Only operators of the platform may read the starts of all pods."))
+        return Reply(200, self._starts(), _JSON, _NO_STORE)
 
     async def _answer_what_if(self, request: Request, _: Session, reader: Reader) -> Reply:
         if reader.tenant:

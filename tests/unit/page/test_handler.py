@@ -100,6 +100,7 @@ async def page() -> AsyncIterator[ServedPage]:
                 name: StaticFile("text/html; charset=utf-8", b"<p>", b"zipped", '"tag"') for name in ("", "index.html")
             },
             usage=lambda tenant, days: msgspec.json.encode({"days": [], "asked": [tenant, days]}),
+            starts=lambda: b'{"pools": [], "images": []}',
             secure=False,
         )
         refresh = asyncio.create_task(handler._hub.run())
@@ -148,7 +149,7 @@ async def test_other_paths_do_not_exist(page: ServedPage, path: str) -> None:
         assert answer.status == 404
 
 
-@pytest.mark.parametrize("path", ["session", "state", "stream", "history", "usage", "what-if?question={}"])
+@pytest.mark.parametrize("path", ["session", "state", "stream", "history", "usage", "starts", "what-if?question={}"])
 @pytest.mark.parametrize("token", ["", "stranger", "nobody"])
 async def test_every_request_needs_the_right(page: ServedPage, path: str, token: str) -> None:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -220,6 +221,7 @@ async def test_each_reader_gets_its_own_document(page: ServedPage) -> None:
         assert {row["tenant"] for row in state["gangs"].values()} == {own}
         assert other not in msgspec.json.encode(state).decode()
         assert (await read(session, "what-if", params={"question": "{}"}))[0] == 403
+        assert (await read(session, "starts"))[0] == 403
         assert (await read(session, "usage"))[1]["asked"] == [own, 31]
         # A query cannot choose another tenant: only the credentials do.
         assert (await read(session, "state", params={"tenant": other}))[1]["gangs"] == state["gangs"]
@@ -235,6 +237,7 @@ async def test_a_bearer_token_reads_without_a_cookie(page: ServedPage) -> None:
 async def test_what_if_and_usage_check_their_input(page: ServedPage) -> None:
     operator = await page.signed_in("operator")
     assert (await read(operator, "what-if", params={"question": '{"kind": "gang"}'}))[0] == 200
+    assert (await read(operator, "starts"))[1] == {"pools": [], "images": []}
     assert page.gateway.asked == [b'{"kind": "gang"}']
     for days in ("0", "-1", "x", "367", "²"):
         assert (await read(operator, "usage", params={"days": days}))[0] == 400
@@ -244,7 +247,7 @@ async def test_what_if_and_usage_check_their_input(page: ServedPage) -> None:
 async def test_a_standby_sends_readers_to_the_leader(page: ServedPage) -> None:
     operator = await page.signed_in("operator")
     page.gateway.leading = False
-    for path in ("state", "stream", "history", "usage", "what-if"):
+    for path in ("state", "stream", "history", "usage", "starts", "what-if"):
         status, problem = await read(operator, path)
         assert status == 503
         assert "lead" in problem["message"]
