@@ -93,7 +93,7 @@ def _kubeconfig_names(ctx: click.Context, section: str, incomplete: str) -> list
     from vkgateway.kube.kubectl_config import config_files, merge_files
 
     def read() -> list[str]:
-        document = merge_files(config_files(ctx.params.get("kubeconfig")))
+        document = merge_files(config_files(_target(ctx).kubeconfig))
         return [entry["name"] for entry in document.get(section) or ()]
 
     return _begun(_or_nothing(read), incomplete)
@@ -108,8 +108,11 @@ def _cluster_names(ctx: click.Context, resource: Resource, incomplete: str) -> l
 def _target(ctx: click.Context) -> Target:
     from vkgateway.cli.plugin.options import Target
 
-    given = {name: value for name, value in ctx.params.items() if name in Target.__slots__ and value is not None}
-    return Target(**given)
+    chosen = [
+        Target(**{name: value for name, value in each.params.items() if name in Target.__slots__ and value is not None})
+        for each in (ctx, ctx.find_root())
+    ]
+    return chosen[0].or_else(chosen[1])
 
 
 async def _list_names(target: Target, resource: Resource) -> list[str]:

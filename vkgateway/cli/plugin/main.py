@@ -12,6 +12,7 @@ import click
 
 from vkgateway.cli.lazy_group import LazyGroup
 from vkgateway.cli.main import EPILOG, open_closed_streams, run_command
+from vkgateway.cli.plugin.options import Target, target_options
 from vkgateway.version import __version__
 
 PROGRAM = "kubectl vkgateway"
@@ -46,8 +47,11 @@ Get started:
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 @click.version_option(__version__, "--version", message="vkgateway %(version)s")
-def plugin() -> None:
+@target_options
+@click.pass_context
+def plugin(ctx: click.Context, target: Target) -> None:
     """Group all subcommands."""
+    ctx.obj = target
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:

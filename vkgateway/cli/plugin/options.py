@@ -7,7 +7,7 @@ import functools
 import re
 import shlex
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
@@ -44,6 +44,15 @@ class Target:
         }
         return " ".join(f"{option}={shlex.quote(value)}" for option, value in given.items() if value)
 
+    def or_else(self, other: Target) -> Target:
+        """Return this target, with the values of another one where this one is empty."""
+        empty = Target()
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        given = {name: value for name, value in values.items() if value != getattr(empty, name)}
+        if given.keys() & {"namespace", "all_namespaces"}:
+            other = replace(other, namespace="", all_namespaces=False)
+        return replace(other, **given)
+
 
 class _Duration(click.ParamType):  # type: ignore[type-arg] # generic since click 8.5
     """Duration as in kubectl: `500ms`, `10s`, `1m30s`, or seconds without a unit."""
@@ -63,7 +72,10 @@ class _Duration(click.ParamType):  # type: ignore[type-arg] # generic since clic
 
 
 def target_options(command: F) -> F:
-    """Add the options that select cluster, user and namespace; the command gets `target: Target`."""
+    """Add the options that select cluster, user and namespace; the command gets `target: Target`.
+
+    The group has the options, too: `kubectl vkgateway -n research queue`. Options after the command win.
+    """
     from vkgateway.cli.plugin import completion
 
     @functools.wraps(command)
@@ -87,7 +99,8 @@ def target_options(command: F) -> F:
             all_namespaces=all_namespaces,
             request_timeout=request_timeout,
         )
-        return command(*args, target=target, **options)
+        before = click.get_current_context().find_root().obj
+        return command(*args, target=target.or_else(before) if before is not None else target, **options)
 
     for option in (
         click.option(

@@ -36,6 +36,7 @@ async def test_values_of_kubeconfig_and_cluster(tool: Tool, server: ReviewingApi
     assert await complete("queue", "-n", "re") == ["red", "research"]
     assert await complete("explain", "tr") == ["train-0", "train-1"], "the namespace of the context"
     assert await complete("explain", "-n", "red", "") == ["else"]
+    assert await complete("-n", "red", "explain", "") == ["else"]
 
 
 async def test_unreachable_cluster_has_no_values(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:

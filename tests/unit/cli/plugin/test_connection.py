@@ -32,6 +32,18 @@ async def test_tenant_option_is_refused_in_tenant_cluster(tool: Tool, server: Re
         assert "is for the management cluster" in tool.err
 
 
+async def test_options_stand_before_or_after_the_command(tool: Tool, server: ReviewingApiServer) -> None:
+    put(server, pod("a", status=waits("x")), pod("b", namespace="other", status=waits("x")))
+    assert await tool("-n", "other", "queue", "-o", "name") == 0, tool.err
+    assert tool.out == "other/b\n"
+    assert await tool("-n", "other", "queue", "-n", "ns", "-o", "name") == 0
+    assert tool.out == "ns/a\n"
+    assert await tool("-A", "queue", "-n", "ns", "-o", "name") == 0
+    assert tool.out == "ns/a\n"
+    assert await tool("--context", "none", "queue") == 2
+    assert await tool("--context", "none", "queue", "--context", "here") == 0
+
+
 async def test_namespace_options_exclude_each_other(tool: Tool, server: ReviewingApiServer) -> None:
     assert await tool("queue", "-A", "-n", "ns") == 2
     assert "exclude each other" in tool.err
