@@ -41,6 +41,10 @@ test-property: ## Run the property tests, and check the arbiter's invariants in 
 test-chart: ## Render the chart with many values and check the objects; the first run builds Helm, three minutes
 	@scripts/test.sh chart
 
+.PHONY: test-ui
+test-ui: ## Test the page in a real browser; pictures in build/ui; installs chromium as root on Debian
+	@scripts/test.sh ui
+
 .PHONY: test-deep
 test-deep: setup ## Check a million random stories with progress; takes hours
 	@$(BIN)/python -m tests.property.deep 1000000

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs checks and tests in the given order: `lint`, `docs`, `unit`, `property`, `chart`, `e2e`, `kubernetes`,
+# Runs checks and tests in the given order: `lint`, `docs`, `unit`, `property`, `chart`, `ui`, `e2e`, `kubernetes`,
 # `operators`, `virtual-kubelet`. The first failure ends the script. `all` is lint, unit, property, chart and e2e, with e2e in parallel
 # to the others.
 set -eu
@@ -42,6 +42,12 @@ property() {
 
 # The first run builds Helm.
 chart() { step chart "$BIN/python" -m pytest -q tests/chart; }
+
+# Two browsers: each worker starts one.
+ui() {
+    scripts/ui_setup.sh
+    step ui "$BIN/python" -m pytest -q -n 2 --dist worksteal tests/ui
+}
 
 programs() { step programs "$BIN/python" scripts/programs.py; }
 
@@ -112,8 +118,8 @@ virtual_kubelet() {
 scripts/setup.sh
 for part in "$@"; do
     case $part in
-        lint | docs | unit | property | chart | e2e | kubernetes | operators | all) "$part" ;;
+        lint | docs | unit | property | chart | ui | e2e | kubernetes | operators | all) "$part" ;;
         virtual-kubelet) virtual_kubelet ;;
-        *) echo "test.sh: unknown part $part; available parts: lint, docs, unit, property, chart, e2e, kubernetes, operators, virtual-kubelet, all" >&2; exit 2 ;;
+        *) echo "test.sh: unknown part $part; available parts: lint, docs, unit, property, chart, ui, e2e, kubernetes, operators, virtual-kubelet, all" >&2; exit 2 ;;
     esac
 done

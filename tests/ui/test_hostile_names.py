@@ -1,0 +1,57 @@
+"""Names, messages and reasons that try to be markup, to turn the text around, or to break the layout."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.ui import documents
+from tests.ui.conftest import Visits
+from tests.ui.test_views import VIEWS
+
+
+@pytest.mark.parametrize("width", [1280, 320])
+@pytest.mark.parametrize("view", VIEWS["platform"])
+def test_hostile_names_stay_text(visit: Visits, now: float, view: str, width: int) -> None:
+    seen = visit(document=documents.hostile(now), width=width)
+    page = seen.open(view)
+    page.wait_for_timeout(200)
+    assert page.evaluate("window.hacked") is None
+    assert page.locator("main img, main script").count() == 0
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    seen.take_picture(f"hostile-{view}-{width}")
+
+
+@pytest.mark.parametrize("kind", documents.HOSTILE)
+def test_details_of_a_hostile_gang(visit: Visits, now: float, kind: str) -> None:
+    seen = visit(document=documents.hostile(now))
+    text = documents.HOSTILE[kind]
+    page = seen.open("gangs")
+    page.evaluate(
+        "key => { location.hash = '#/gangs?' + new URLSearchParams({gang: key}) }", f"{text}/{text}/Job/{text}"
+    )
+    page.wait_for_selector(".details .answer")
+    assert text in (page.text_content("#detail-title") or "")
+    assert page.evaluate("window.hacked") is None
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1280
+    seen.check_access()
+    seen.take_picture(f"hostile-details-{kind}", whole=False)
+
+
+def test_names_are_isolated_from_the_text_around_them(visit: Visits, now: float) -> None:
+    seen = visit(document=documents.hostile(now))
+    page = seen.open("queue")
+    text = documents.HOSTILE["bidirectional"]
+    assert page.locator("bdi", has_text=text).count() > 0
+    lonely = page.evaluate(
+        """text => {
+          const walker = document.createTreeWalker(document.getElementById('main'), NodeFilter.SHOW_TEXT);
+          const found = [];
+          while (walker.nextNode()) {
+            const parent = walker.currentNode.parentElement;
+            if (walker.currentNode.data.includes(text) && !parent.closest('bdi, option')) found.push(parent.outerHTML);
+          }
+          return found;
+        }""",
+        text,
+    )
+    assert lonely == []

@@ -1,0 +1,278 @@
+"""States of the page: signing in, loading, empty, stale, failing, ended, standby, and a restart under the page."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from tests.ui import documents
+from tests.ui.conftest import Visit, Visits
+from tests.ui.test_views import VIEWS
+
+REFUSED = "Failed to load resource"
+SCHEMES = pytest.mark.parametrize("scheme", ["light", "dark"])
+
+
+def empty(scope: str, now: float) -> documents.Document:
+    sections = ("pools", "tenants", "gangs", "nodes", "timeline", "clusters", "controlPlanes")
+    return {"scope": scope, "time": now, "leading": True, **{name: {} for name in sections}}
+
+
+def seen_in_both(seen: Visit, name: str, scheme: str) -> None:
+    seen.take_picture(f"state-{name}-{scheme}", whole=False)
+    seen.check_access()
+
+
+@SCHEMES
+def test_signing_in(visit: Visits, scheme: str) -> None:
+    seen = visit(signed_in=False, scheme=scheme)
+    seen.allowed = (REFUSED,)
+    page = seen.open(ready=False)
+    page.wait_for_selector("form")
+    seen_in_both(seen, "sign-in", scheme)
+    page.fill("[name=token]", "wrong")
+    page.keyboard.press("Enter")
+    assert "The token is not valid." in (page.locator(".problem").text_content() or "")
+    assert page.input_value("[name=token]") == ""
+    seen_in_both(seen, "sign-in-refused", scheme)
+    page.fill("[name=token]", seen.gateway.token)
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".connection.live")
+    assert page.text_content("#title") == "Pools"
+
+
+def test_signing_in_by_the_address_removes_the_token_from_it(visit: Visits) -> None:
+    seen = visit("tenant", signed_in=False)
+    page = seen.page
+    page.goto(f"{seen.gateway.url}#token={seen.gateway.token}&tenant=alpha")
+    page.wait_for_selector(".connection.live")
+    assert "token" not in page.url
+    page.get_by_role("link", name="Gangs", exact=True).click()
+    page.fill("input[type=search]", "train")
+    assert "token" not in page.url
+    page.go_back()
+    page.wait_for_selector("text=Capacity")
+    assert "token" not in page.url
+    page.evaluate("location.hash = '#token=good-token&tenant=alpha'")
+    seen.wait_until("!location.hash.includes('token')")
+    page.wait_for_selector(".connection.live")
+
+
+def test_signing_out(visit: Visits) -> None:
+    seen = visit()
+    page = seen.open()
+    page.get_by_role("button", name="Sign out").click()
+    page.wait_for_selector("form")
+    assert not seen.gateway.cookies
+    assert "a100" not in (page.text_content("body") or "")
+
+
+@SCHEMES
+def test_loading_shows_shapes_only_after_a_while(visit: Visits, now: float, scheme: str) -> None:
+    seen = visit(scheme=scheme)
+    page = seen.page
+    page.clock.install(time=now - 60)
+    page.clock.pause_at(now)
+    seen.gateway.delay = 2.0
+    seen.open(ready=False)
+    page.clock.run_for(200)
+    assert page.locator(".skeleton").count() == 0
+    page.clock.run_for(300)
+    page.wait_for_selector(".skeleton")
+    seen_in_both(seen, "loading", scheme)
+    seen.gateway.delay = 0
+    page.clock.resume()
+    page.wait_for_selector(".connection.live")
+
+
+@pytest.mark.parametrize(("scope", "view"), [(scope, view) for scope, views in VIEWS.items() for view in views])
+def test_empty_view_says_what_would_appear(visit: Visits, now: float, scope: str, view: str) -> None:
+    seen = visit(scope, empty(scope, now))
+    page = seen.open(view)
+    page.wait_for_selector(".empty")
+    seen.take_picture(f"state-empty-{scope}-{view}", whole=False)
+    seen.check_access()
+
+
+@SCHEMES
+def test_restart_under_an_open_page_heals(visit: Visits, now: float, scheme: str) -> None:
+    seen = visit(scheme=scheme)
+    seen.allowed = ("net::ERR_", REFUSED)
+    page = seen.open("queue")
+    page.fill("input[type=search]", "train")
+    seen.gateway.stop()
+    page.wait_for_selector(".banner.warn")
+    assert page.locator("tbody tr").count() > 0
+    seen_in_both(seen, "stale", scheme)
+    changed = documents.platform(now, seed=8)
+    seen.gateway.document = changed
+    seen.gateway.start()
+    page.wait_for_selector(".connection.live")
+    assert page.locator(".banner").count() == 0
+    assert page.input_value("input[type=search]") == "train"
+    page.fill("input[type=search]", "")
+    name = next(gang["name"] for gang in changed["gangs"].values() if gang["place"] == 1)
+    page.wait_for_selector(f"text={name}")
+
+
+def test_restart_with_another_version_offers_a_reload(visit: Visits) -> None:
+    seen = visit()
+    seen.allowed = ("net::ERR_", REFUSED)
+    page = seen.open()
+    seen.gateway.stop()
+    seen.gateway.session = {**seen.gateway.session, "version": "0.2.0"}
+    seen.gateway.start()
+    page.get_by_role("button", name="Reload the page").wait_for()
+
+
+@SCHEMES
+def test_failing_gateway(visit: Visits, scheme: str) -> None:
+    seen = visit(scheme=scheme)
+    seen.allowed = (REFUSED,)
+    seen.gateway.refuse = (500, "The gateway failed to read the session.", "See the log of the gateway.")
+    page = seen.open(ready=False)
+    assert "See the log of the gateway." in (page.locator(".problem").text_content() or "")
+    seen_in_both(seen, "failing", scheme)
+    seen.gateway.refuse = None
+    page.wait_for_selector(".connection.live")
+
+
+@SCHEMES
+def test_end_of_the_session(visit: Visits, scheme: str) -> None:
+    seen = visit("tenant", scheme=scheme)
+    page = seen.open("timeline")
+    seen.gateway.end("Your access to tenant alpha was removed.", "Ask an admin of the platform.")
+    page.wait_for_selector("form")
+    assert "Your access to tenant alpha was removed." in (page.text_content("main") or "")
+    seen_in_both(seen, "ended", scheme)
+    requests = len(seen.gateway.requests)
+    page.wait_for_timeout(1500)
+    assert len(seen.gateway.requests) == requests, "a session that ended is not retried"
+    seen.gateway.cookies.add("signed-in")
+    page.fill("[name=token]", seen.gateway.token)
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".connection.live")
+    assert page.text_content("#title") == "Timeline"
+
+
+def test_session_that_is_unknown_after_a_restart(visit: Visits) -> None:
+    seen = visit()
+    seen.allowed = ("net::ERR_", REFUSED)
+    page = seen.open()
+    seen.gateway.stop()
+    seen.gateway.cookies.clear()
+    seen.gateway.start()
+    page.wait_for_selector("form")
+
+
+@SCHEMES
+def test_standby(visit: Visits, now: float, scheme: str) -> None:
+    seen = visit(document={**empty("platform", now), "leading": False}, scheme=scheme)
+    page = seen.open(ready=False)
+    page.wait_for_selector("text=This gateway is a standby.")
+    seen_in_both(seen, "standby", scheme)
+    seen.gateway.publish({**documents.platform(now), "leading": True})
+    page.wait_for_selector(".map")
+
+
+ANSWER: dict[str, Any] = {
+    "time": 0,
+    "seen": 0,
+    "gangs": [],
+    "evictions": [],
+    "effects": [],
+    "moreEffects": 0,
+    "cells": [],
+    "guarantees": [],
+    "pools": [],
+    "notes": [],
+}
+
+
+def name_of(gang: documents.Item) -> documents.Item:
+    return {key: gang[key] for key in ("id", "tenant", "namespace", "way", "name")}
+
+
+@SCHEMES
+def test_what_if_answer(visit: Visits, now: float, scheme: str) -> None:
+    seen = visit(scheme=scheme)
+    gangs = list(seen.gateway.document["gangs"].values())
+    pool = seen.gateway.document["pools"][f"a100.local/{documents.GPU}"]
+
+    def answer(question: documents.Item) -> documents.Item:
+        assert question == {
+            "kind": "gang",
+            "tenant": "beta",
+            "pods": 2,
+            "requests": {"nvidia.com/gpu": "8", "cpu": "4"},
+            "band": "guaranteed",
+            "runLimit": 5400,
+        }
+        placements = [{"pool": "a100.local", "node": f"a100-0{number}", "pods": 1} for number in (1, 2)]
+        outcome = {
+            "gang": {"id": "beta/x/Job/asked", "tenant": "beta", "namespace": "x", "way": "Job", "name": "asked"},
+            "verdict": "StartsAfterEviction",
+            "pods": 2,
+            "starting": 2,
+            "running": 0,
+            "placements": placements,
+            "borrowed": False,
+            "code": "WaitingForEviction",
+            "message": "2 pods on its nodes get their notice",
+            "pool": "a100.local",
+            "place": 0,
+            "earliest": None,
+            "likely": None,
+            "expected": "in about 2 min",
+            "behind": "",
+        }
+        evicted = {"pods": 1, "of": 2, "whole": False, "inside": False, "nodes": ["a100-01"], "makesRoomFor": "x"}
+        times = {"notice": 30, "deadline": now + 30, "grace": 30, "lost": 9000.0}
+        return {
+            **ANSWER,
+            "question": question,
+            "time": now,
+            "seen": now - 1,
+            "verdict": "StartsAfterEviction",
+            "summary": "It starts in about 2 min, when 2 gangs have been evicted.",
+            "gangs": [outcome],
+            "evictions": [{"gang": name_of(gang), **evicted, **times} for gang in gangs[:2]],
+            "effects": [
+                {"gang": name_of(gangs[4]), "what": "Later", "pods": 1, "before": "in 5 min", "after": "in 20 min"}
+            ],
+            "pools": [{"before": pool, "after": {**pool, "used": pool["used"] + 16, "free": pool["free"] - 2}}],
+            "notes": ["No other gang is affected."],
+        }
+
+    seen.gateway.answer = answer
+    page = seen.open("what-if")
+    page.get_by_role("button", name="Ask the arbiter").click()
+    assert page.evaluate("document.activeElement.name") == "tenant"
+    seen.check_access()
+    page.get_by_label("Tenant").select_option("beta")
+    page.get_by_label("Pods", exact=True).fill("2")
+    page.get_by_text("More", exact=True).click()
+    page.get_by_label("Other requests of each pod").fill("cpu=4")
+    page.get_by_label("Run limit").fill("1h30m")
+    page.get_by_role("button", name="Ask the arbiter").click()
+    page.wait_for_selector("#verdict-title")
+    text = page.text_content(".verdict") or ""
+    assert "Starts after evictions" in text
+    assert "vkgateway whatif gang --tenant beta --pods 2" in text
+    seen.take_picture(f"platform-what-if-answer-{scheme}")
+    seen.check_access()
+
+
+def test_what_if_that_the_gateway_refuses(visit: Visits) -> None:
+    seen = visit()
+    seen.allowed = (REFUSED,)
+    seen.gateway.answer = lambda question: {"message": "Pool 'x' does not exist.", "hint": "Available pools: a100."}
+    page = seen.open("what-if")
+    page.get_by_text("Drain nodes").click()
+    page.get_by_label("Nodes", exact=False).last.fill("a100-01")
+    page.get_by_role("button", name="Ask the arbiter").click()
+    assert re.search(
+        "Pool 'x' does not exist.*Available pools", page.locator(".problem").text_content() or "", re.DOTALL
+    )

@@ -1,0 +1,24 @@
+// Redraws: at most one for each frame, and none while the page is hidden.
+
+/** @type {() => void} */
+let drawPage = () => {};
+let asked = false;
+
+/**
+ * Set the function that draws the page.
+ * @param {() => void} draw
+ */
+export function drawWith(draw) {
+  drawPage = draw;
+  document.addEventListener("visibilitychange", redraw);
+}
+
+/** Draw the page in the next frame. */
+export function redraw() {
+  if (asked) return;
+  asked = true;
+  requestAnimationFrame(() => {
+    asked = false;
+    drawPage();
+  });
+}

@@ -1,0 +1,73 @@
+// All gangs of the scope: search, state, order, details.
+
+import { html } from "../../vendor/lit-html/lit-html.js";
+import { byPlace, compareText, gangMatches, isWaiting, resourceOf, searchWords } from "../core/facts.js";
+import { amount, count, unitNoun } from "../core/format.js";
+import { value } from "../core/route.js";
+import { store } from "../core/store.js";
+import { reasonText } from "../core/words.js";
+import { empty, expectedStart, gangLink, shortName, since, stateChip, tenantName } from "../parts/basics.js";
+import { choice, filterBar, search } from "../parts/filters.js";
+import { withDetails } from "../parts/gang.js";
+import { dataTable } from "../parts/table.js";
+
+const STATES = [
+  ["", "all states"],
+  ["waiting", "waiting"],
+  ["starting", "starting"],
+  ["running", "running"],
+  ["leaving", "evicted soon"],
+];
+
+const RANKS = { leaving: 0, waiting: 1, starting: 2, running: 3 };
+
+export function gangsView({ scope }) {
+  const all = store.list("gangs");
+  const rows = store.derive(`gangs ${value("q")} ${value("state")}`, () => chosen(all));
+  return html`
+    <h1 id="title" tabindex="-1">Gangs</h1>
+    ${withDetails(
+      all.length
+        ? html`
+            ${filterBar(html`${search("Search names, pools, reasons")} ${choice("State", "state", STATES)}`, `${count(rows.length, "gang")}${rows.length < all.length ? ` of ${amount(all.length)}` : ""}`)}
+            ${rows.length ? gangTable(rows, scope) : empty("No gang matches.", "Change the search or the state.")}
+          `
+        : empty("No gang runs or waits.", "Pods that request GPUs, and groups of pods that start together, appear here.", "kubectl get pods --all-namespaces"),
+      scope,
+    )}
+  `;
+}
+
+function chosen(all) {
+  const words = searchWords(value("q"));
+  const state = value("state");
+  return all
+    .filter((gang) => (!state || gang.state === state || (state === "waiting" && isWaiting(gang))) && (!words.length || gangMatches(gang, words)))
+    .sort((one, other) => (RANKS[one.state] ?? 4) - (RANKS[other.state] ?? 4) || byPlace(one, other) || compareText(one.$key, other.$key));
+}
+
+function gangTable(rows, scope) {
+  const tenant = { id: "tenant", title: "Tenant", by: (gang) => gang.tenant, cell: (gang) => tenantName(gang.tenant) };
+  return dataTable({
+    name: "",
+    caption: "Gangs",
+    rows,
+    find: (key) => store.get("gangs", key),
+    selected: value("gang"),
+    columns: [
+      { id: "name", title: "Gang", main: true, by: (gang) => `${gang.namespace}/${gang.name}`, cell: (gang) => gangLink(gang) },
+      ...(scope === "platform" ? [tenant] : []),
+      { id: "state", title: "State", by: (gang) => RANKS[gang.state] ?? 4, cell: (gang) => stateChip(gang.state) },
+      { id: "units", title: "GPUs", number: true, by: (gang) => gang.units, cell: (gang) => html`<span title=${unitNoun(resourceOf(gang.pool))}>${amount(gang.units)}</span>` },
+      { id: "pods", title: "Pods", look: "minor", number: true, by: (gang) => gang.pods, cell: (gang) => (gang.placed === gang.pods ? amount(gang.pods) : `${amount(gang.placed)}/${amount(gang.pods)}`), help: "placed pods of all pods" },
+      { id: "pool", title: "Pool", by: (gang) => gang.pool, cell: (gang) => shortName(gang.pool || "–") },
+      { id: "place", title: "Place", number: true, by: (gang) => gang.place || null, cell: (gang) => (gang.place ? amount(gang.place) : "–"), help: "place in the queue of its pool" },
+      { id: "start", title: "Expected start", by: (gang) => (isWaiting(gang) ? (gang.likely ?? gang.earliest) : null), cell: (gang) => (isWaiting(gang) ? expectedStart(gang) : "–") },
+      { id: "why", title: "Why it waits", look: "wide", by: (gang) => (isWaiting(gang) ? gang.code : ""), cell: (gang) => (isWaiting(gang) ? html`<span title=${gang.message}>${reasonText(gang.code, scope)}</span>` : "–") },
+      { id: "capacity", title: "Capacity", look: "minor", by: (gang) => capacityText(gang), cell: (gang) => capacityText(gang) },
+      { id: "since", title: "For", look: "minor", number: true, by: (gang) => -(gang.since ?? 0), cell: (gang) => since(gang.since), help: "since its creation, or its placement if it runs" },
+    ],
+  });
+}
+
+const capacityText = (gang) => (gang.placed ? (gang.borrowed ? "borrowed" : "guarantee") : "–");
