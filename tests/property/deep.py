@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
+from tests.unit.arbiter.budget_stories import INVARIANTS as STOPPING
 from tests.unit.arbiter.changing_cluster import whatever_changes
 from tests.unit.arbiter.multi_pool_stories import INVARIANTS as APART
 from tests.unit.arbiter.preemption_stories import INVARIANTS as PREEMPTING
@@ -23,7 +24,7 @@ from tests.unit.arbiter.reserve_stories import INVARIANTS as RESERVING
 from tests.unit.arbiter.stories import Story, shorten_story
 from tests.unit.arbiter.story_invariants import INVARIANTS as TOLD
 
-INVARIANTS = {**TOLD, **APART, **PREEMPTING, **RESERVING, "whatever_changes": whatever_changes}
+INVARIANTS = {**TOLD, **APART, **PREEMPTING, **RESERVING, **STOPPING, "whatever_changes": whatever_changes}
 
 _CHUNK = 100
 _PROGRESS_SECONDS = 10.0

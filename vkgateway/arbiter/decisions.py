@@ -17,6 +17,8 @@ class PendingReason(StrEnum):
     """Reason why a gang waits."""
 
     QUOTA = "WaitingForQuota"
+    BUDGET = "BudgetUsedUp"
+    """Its tenant starts only pods inside its guarantee until the next month."""
     ROOM = "WaitingForRoom"
     MEMBERS = "WaitingForMembers"
     EVICTION = "WaitingForEviction"

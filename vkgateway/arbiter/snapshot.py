@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -185,6 +185,12 @@ class Quota:
     """Within the tenant, gangs of higher priority preempt gangs of lower priority."""
     granted: float = 0.0
     """Time of the grant (seconds since the epoch). When nodes fail, the latest grant is reduced first."""
+    stopped: tuple[str, ...] = ()
+    """Resources whose budget is used up, sorted: pods that request them start only inside the guarantee."""
+
+    def may_borrow(self, pods: Iterable[Pod]) -> bool:
+        """Return whether pods may start outside the guarantee."""
+        return not self.stopped or not any(pod.shape.amount_of(name) for pod in pods for name in self.stopped)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Queries of the running gateway: settings, state of pools, tenants and gangs, and what-if answers."""
+"""Queries of the running gateway: settings, state of pools, tenants and gangs, usage, and what-if answers."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from vkgateway.arbiter.whatif.questions import Question
     from vkgateway.cli.cluster_gateway import ForwardedGateway
     from vkgateway.gateway.config import Config
+    from vkgateway.gateway.usage.budgets import UsageReport
     from vkgateway.kube.client import Client
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -152,6 +153,22 @@ async def get_state(data_dir: Path, gateway: GatewayEndpoint) -> ArbiterReport:
         return msgspec.json.decode(body, type=ArbiterReport)
     except msgspec.DecodeError as error:
         raise UnavailableError(f"cannot decode the gateway's state: {error}", hint=_VERSION_HINT) from error
+
+
+async def get_usage(data_dir: Path, gateway: GatewayEndpoint, *, days: int) -> UsageReport:
+    """Return the gateway's usage of the last UTC days, and the budgets.
+
+    Raises InputError for an invalid address, UnavailableError if the gateway does not answer.
+    """
+    import msgspec
+
+    from vkgateway.gateway.usage.budgets import UsageReport
+
+    body = await _get_answer("arbiter/usage", {"days": str(days)}, data_dir, gateway, timeout=_STATE_TIMEOUT)
+    try:
+        return msgspec.json.decode(body, type=UsageReport)
+    except msgspec.DecodeError as error:
+        raise UnavailableError(f"cannot decode the gateway's usage: {error}", hint=_VERSION_HINT) from error
 
 
 async def ask_what_if(question: Question, data_dir: Path, gateway: GatewayEndpoint) -> Answer:

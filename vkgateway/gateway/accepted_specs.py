@@ -15,7 +15,7 @@ from vkgateway.gateway.acceptance import (
     unknown_cluster,
 )
 from vkgateway.gateway.status import Verdict, false_verdict, true_verdict, unknown_verdict
-from vkgateway.model.api import ComputeCluster, Tenant, TenantSpec
+from vkgateway.model.api import ComputeCluster, Tenant, TenantBudget, TenantSpec
 from vkgateway.model.names import RESERVED_PREFIX
 from vkgateway.model.objects import Meta
 
@@ -72,6 +72,11 @@ class AcceptedSpecs:
     def spec_of(self, name: str) -> TenantSpec | None:
         """Return the spec in force for a tenant."""
         return self._specs.get(name)
+
+    def budgets_of(self, name: str) -> tuple[TenantBudget, ...]:
+        """Return the budgets in force of a tenant."""
+        spec = self._specs.get(name)
+        return spec.budget if spec is not None else ()
 
     def decide_acceptance(
         self, tenant: Tenant, *, computes: Iterable[ComputeCluster], templates: Collection[str]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -68,6 +68,8 @@ class ArbiterObserver:
         """Input and output of the last cycle, and its time in seconds since the epoch."""
         self.timeline = Timeline()
         self.pod_name: PodName = lambda _tenant, _uid: ""
+        self.count_usage: Callable[[Sequence[UsageRecord]], None] = lambda _records: None
+        """Counts usage for the daily sums; called with every record, whether or not a log is written."""
 
     def log_cycle(self, snapshot: Snapshot | None, decisions: Decisions, now: float) -> None:
         """Write a cycle to the decision log; called in a separate thread."""
@@ -79,39 +81,44 @@ class ArbiterObserver:
         self.last_cycle = snapshot, decisions, now
         self.timeline.add_cycle(snapshot, decisions, now, pod_name=self.pod_name)
         self.guarantees.cycle_decided(snapshot, decisions)
-        if self._usage_log is not None and decisions.promotes:
+        if decisions.promotes:
             promoted = {uid for promote in decisions.promotes for uid in promote.pods}
             names = {uid: key for uid, key in self.pod_names().items() if uid in promoted}
-            self._usage_log.write_records(*running_usage(snapshot, Decisions(), names, now))  # borrowed until now
+            self._record(list(running_usage(snapshot, Decisions(), names, now)))  # borrowed until now
         metrics.observe_cycle(seconds)
         metrics.count_decisions(decisions)
 
     def pod_ended(self, tenant: str, ran: PodRun) -> None:
-        """Write what a pod used to the usage log."""
-        if self._usage_log is None:
-            return
+        """Record what a pod used."""
         lost = ran.end - max(ran.start, ran.checkpoint) if ran.end_reason == PREEMPTED else 0.0
         cluster, pool = ran.verdict.pool
-        for resource, amount in ran.shape.requests:
-            if is_extended(resource):
-                self._usage_log.write_records(
-                    UsageRecord(
-                        tenant=tenant,
-                        namespace=ran.namespace,
-                        pod=ran.name,
-                        gang=ran.gang,
-                        band=ran.band,
-                        borrowed=bool(ran.verdict.borrowed),
-                        pool=pool,
-                        compute_cluster=cluster,
-                        resource=resource,
-                        units=amount / 1000,
-                        start=ran.start,
-                        end=ran.end,
-                        lost=max(0.0, lost),
-                        why=ran.end_reason,
-                    )
+        self._record(
+            [
+                UsageRecord(
+                    tenant=tenant,
+                    namespace=ran.namespace,
+                    pod=ran.name,
+                    gang=ran.gang,
+                    band=ran.band,
+                    borrowed=bool(ran.verdict.borrowed),
+                    pool=pool,
+                    compute_cluster=cluster,
+                    resource=resource,
+                    units=amount / 1000,
+                    start=ran.start,
+                    end=ran.end,
+                    lost=max(0.0, lost),
+                    why=ran.end_reason,
                 )
+                for resource, amount in ran.shape.requests
+                if is_extended(resource)
+            ]
+        )
+
+    def _record(self, records: Sequence[UsageRecord]) -> None:
+        self.count_usage(records)
+        if self._usage_log is not None:
+            self._usage_log.write_records(*records)
 
     async def run(self) -> None:
         """Write interim usage of running pods periodically until cancelled, and lines that were held back."""
@@ -129,6 +136,12 @@ class ArbiterObserver:
         used = list(running_usage(snapshot, decisions, self.pod_names(), now))
         self._usage_log.write_records(*used)
         return len(used)
+
+    def usage_until(self, now: float) -> Iterator[UsageRecord]:
+        """Yield the usage of all pods that hold resources, terminating ones included."""
+        if self.last_cycle is not None:
+            snapshot, decisions, _ = self.last_cycle
+            yield from running_usage(snapshot, decisions, self.pod_names(), now, with_ending=True)
 
     def update_metrics(self) -> None:
         """Set the pool metrics to the state after the last cycle."""
@@ -170,14 +183,15 @@ class ArbiterObserver:
 
 
 def running_usage(
-    snapshot: Snapshot, decisions: Decisions, names: Mapping[str, Key], now: float
+    snapshot: Snapshot, decisions: Decisions, names: Mapping[str, Key], now: float, *, with_ending: bool = False
 ) -> Iterator[UsageRecord]:
-    """Yield the usage until now of the named pods that hold resources and are not terminating."""
+    """Yield the usage until now of the named pods that hold resources; `with_ending`: terminating pods included."""
+    idle = (PodState.WAITING,) if with_ending else (PodState.WAITING, PodState.ENDING)
     promoted = {uid for promote in decisions.promotes for uid in promote.pods}
     for gang in snapshot.gangs:
         for pod in gang.pods:
             key = names.get(pod.uid)
-            if pod.pool is None or key is None or pod.state in (PodState.WAITING, PodState.ENDING):
+            if pod.pool is None or key is None or pod.state in idle:
                 continue
             for resource, amount in pod.shape.requests:
                 if is_extended(resource):

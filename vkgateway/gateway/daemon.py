@@ -170,7 +170,7 @@ async def _serve_tenants(
             files=shared.files,
             gate=shared.gate,
         )
-        lead.finish_logs = gateway.arbiter.finish_journal
+        lead.finish_logs, lead.store_last = gateway.arbiter.finish_journal, gateway.usage.save
         planes.exclude_ranges(gateway.compute_controller.clusters.known_networks)
         if planes.name_servers is not None:
             cluster_names = gateway.compute_controller.clusters.cluster_names

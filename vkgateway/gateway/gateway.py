@@ -28,6 +28,8 @@ from vkgateway.gateway.running_tenants import RunningTenants
 from vkgateway.gateway.standby_tenants import StandbyTenants
 from vkgateway.gateway.tenant_controller import TenantController
 from vkgateway.gateway.tenant_runtimes import TenantRuntimes
+from vkgateway.gateway.usage.monitor import UsageMonitor
+from vkgateway.gateway.usage.store import UsageStore
 from vkgateway.kube.client import Client
 from vkgateway.kube.clock import SYSTEM_CLOCK, SteadyClock
 from vkgateway.kube.kubeconfig import ClientConfig
@@ -86,7 +88,7 @@ class Gateway:
             on_change=self._compute_changed,
             gateway=identity,
         )
-        platform = self._create_arbiter(settings.arbiter)
+        platform = self._create_arbiter(settings.arbiter, management)
         self.running_tenants = running = RunningTenants()
         self.kubelet = _build_kubelet(settings.kubelet, running, address=address.listen, tls=tls, files=files)
         self.tenant_runtimes = TenantRuntimes(
@@ -111,6 +113,7 @@ class Gateway:
             runtimes=self.tenant_runtimes,
             guarantee=self._observer.guarantees.verdict_for,
             datastore=self._datastore_monitor.write_verdict,
+            budget=self.usage.verdict_for,
             concurrency=settings.control_planes.concurrency,
         )
         self._control_plane_changes = ControlPlaneChanges(running, self.tenant_controller)
@@ -118,7 +121,7 @@ class Gateway:
         self.tenant_controller.on_tenant = self._standby_tenants.handle_tenant
         self._connect_tenant_controller(platform)
 
-    def _create_arbiter(self, section: ArbiterSection) -> ArbiterPlatform:
+    def _create_arbiter(self, section: ArbiterSection, management: Client) -> ArbiterPlatform:
         """Create the arbiter with its observer, and return what it acts on."""
         clock = SteadyClock()
         platform = ArbiterPlatform(self.compute_controller.clusters, clock=clock)
@@ -129,12 +132,17 @@ class Gateway:
         self._observer.pod_name = self.arbiter.tenants.pod_name
         self._observer.foreign_pools = self.arbiter.modes.foreign_pools
         self._observer.guarantees.unmanaged_pools = self.arbiter.modes.unmanaged_pools
+        self.usage = UsageMonitor(UsageStore(management), clock=clock)
+        self.usage.running, self._observer.count_usage = self._observer.usage_until, self.usage.count
+        self.usage.on_stop, self.arbiter.stopped_borrowing = self.arbiter.trigger, self.usage.stopped_borrowing
         return platform
 
     def _connect_tenant_controller(self, platform: ArbiterPlatform) -> None:
         """Connect the parts that depend on the tenant controller, which is created last."""
         platform.tenant_controller = self.tenant_controller
-        self._observer.guarantees.on_change = self.tenant_controller.enqueue
+        self._observer.guarantees.on_change = self.usage.on_change = self.tenant_controller.enqueue
+        self.usage.tenants = self.tenant_controller.tenant_names
+        self.usage.budgets_of = self.tenant_controller.accepted_specs.budgets_of
         self.compute_controller.total_guarantee = self.tenant_controller.accepted_specs.total_guarantee
         self.compute_controller.tenants_of = self.tenant_controller.accepted_specs.tenants_of
         self.compute_controller.tenants_in = self.tenant_controller.accepted_specs.tenants_in
@@ -164,6 +172,7 @@ class Gateway:
                         group.create_task(self._standby_tenants.run(leading), name="standby-tenants")
                         await leading.wait()
                     await prepare()
+                    await self.usage.load()
                     self._start_leader(group, health)
             finally:
                 if self._enqueue_timer is not None:
@@ -173,11 +182,16 @@ class Gateway:
     def _start_leader(self, group: asyncio.TaskGroup, health: HealthServer) -> None:
         """Start what only the leader runs."""
         self._is_leading = True
-        health.set_arbiter(state=self._observer.encode_state, what_if=self._observer.answer_what_if)
+        health.set_arbiter(
+            state=self._observer.encode_state,
+            what_if=self._observer.answer_what_if,
+            usage=self.usage.encode_report,
+        )
         group.create_task(self.engine.run(), name="engine")
         group.create_task(self._planes.run(self._control_plane_changes), name="control-planes")
         group.create_task(self.arbiter.run(), name="arbiter")
-        group.create_task(self._observer.run(), name="usage")
+        group.create_task(self._observer.run(), name="arbiter-logs")
+        group.create_task(self.usage.run(), name="usage")
         group.create_task(self._datastore_monitor.run(), name="datastore")
 
     def observe(self) -> Observation:
@@ -247,6 +261,7 @@ class Gateway:
         metrics.OVERDUE_SECONDS.set(self.arbiter.start_meter.overdue_seconds(self.arbiter.clock.time()))
         metrics.count_compute_clusters(link.is_reachable for link in self.compute_controller.clusters.links.values())
         await asyncio.to_thread(self._observer.update_metrics)
+        metrics.set_budgets(self.usage.budgets())
         pools = self.compute_controller.clusters.pool_specs()
         STATISTICS.update_metrics({virtual_node_name(pool.name, name) for name in pools for pool in pools[name]})
         metrics.count_traffic()

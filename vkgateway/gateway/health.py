@@ -1,8 +1,8 @@
 """HTTP server of the gateway's health, metrics and arbiter state.
 
-/healthz, /livez and /readyz are public. /metrics, /arbiter/state and /arbiter/what-if name all tenants. They are served
-on a Unix socket that only the gateway's user can open, and over TLS to callers that the management cluster authorizes
-(see `authorization`).
+/healthz, /livez and /readyz are public. /metrics, /arbiter/state, /arbiter/what-if and /arbiter/usage name all tenants.
+They are served on a Unix socket that only the gateway's user can open, and over TLS to callers that the management
+cluster authorizes (see `authorization`).
 """
 
 from __future__ import annotations
@@ -24,16 +24,22 @@ Check = Callable[[], str]
 QuestionHandler = Callable[[bytes], tuple[int, bytes]]
 """Returns the HTTP status and the JSON answer to a question."""
 
+UsageHandler = Callable[[str, int], bytes]
+"""Returns the usage of a tenant ("": of all) in a number of UTC days, as JSON."""
+_USAGE_DAYS: Final = 31
+
 PUBLIC: Final = (("healthz",), ("livez",), ("readyz",))
 """Paths that reveal nothing about tenants."""
 _PUBLIC_HELP: Final = (
     "not found; available: /healthz, /livez, /readyz; "
-    "/metrics, /arbiter/state and /arbiter/what-if are served over HTTPS only"
+    "/metrics, /arbiter/state, /arbiter/what-if and /arbiter/usage are served over HTTPS only"
 )
-_ALL_HELP: Final = "not found; available: /healthz, /livez, /readyz, /metrics, /arbiter/state, /arbiter/what-if"
+_ALL_HELP: Final = (
+    "not found; available: /healthz, /livez, /readyz, /metrics, /arbiter/state, /arbiter/what-if, /arbiter/usage"
+)
 
 
-_ARBITER_PATHS: Final = (("arbiter", "state"), ("arbiter", "what-if"))
+_ARBITER_PATHS: Final = (("arbiter", "state"), ("arbiter", "what-if"), ("arbiter", "usage"))
 _NO_ARBITER: Final = "only the leading gateway knows the arbiter's state; /readyz says which gateway leads"
 
 
@@ -41,8 +47,8 @@ class HealthServer:
     """HTTP server of the gateway; the named `checks` decide /readyz, `refresh` is called before metrics are read.
 
     `address` and `port` serve the public paths, `socket` serves all paths. `state` returns pools, tenants and gangs as
-    JSON; `what_if` answers a question about them. Both may take long and run in separate threads, `what_if` one at a
-    time. Without them, their paths return 503.
+    JSON; `what_if` answers a question about them; `usage` returns the usage of a tenant, or of all, in the last days.
+    They may take long and run in separate threads, `what_if` one at a time. Without them, their paths return 503.
     """
 
     def __init__(
@@ -55,6 +61,7 @@ class HealthServer:
         refresh: Callable[[], Awaitable[None] | None] = lambda: None,
         state: Callable[[], bytes] | None = None,
         what_if: QuestionHandler | None = None,
+        usage: UsageHandler | None = None,
     ) -> None:
         self._address = address
         self.port = port
@@ -66,6 +73,7 @@ class HealthServer:
         self._refresh = refresh
         self._state = state
         self._what_if = what_if
+        self._usage = usage
         self._question_lock = asyncio.Lock()
         """Held while a question is answered: concurrent questions would delay scheduling cycles."""
         self._stack = contextlib.AsyncExitStack()
@@ -82,10 +90,11 @@ class HealthServer:
         self._checks = checks
         self._refresh = refresh
 
-    def set_arbiter(self, *, state: Callable[[], bytes], what_if: QuestionHandler) -> None:
+    def set_arbiter(self, *, state: Callable[[], bytes], what_if: QuestionHandler, usage: UsageHandler) -> None:
         """Serve the arbiter's paths, because this gateway leads now."""
         self._state = state
         self._what_if = what_if
+        self._usage = usage
 
     def add_check(self, name: str, check: Check) -> None:
         """Add a check of /readyz that `set_handlers` does not replace."""
@@ -124,6 +133,12 @@ class HealthServer:
             async with self._question_lock:
                 status, body = await asyncio.to_thread(self._what_if, question.encode())
             return Reply(status, body, "application/json")
+        if request.path == ("arbiter", "usage") and request.method == "GET" and self._usage is not None:
+            asked = dict(request.query)
+            days = asked.get("days", "")[:4]
+            number = int(days) if days.isascii() and days.isdecimal() else _USAGE_DAYS
+            body = await asyncio.to_thread(self._usage, asked.get("tenant", ""), number)
+            return Reply(200, body, "application/json")
         if request.path in _ARBITER_PATHS and request.method == "GET":
             return Reply.from_text(503, _NO_ARBITER)
         return await self._answer_public(request, session, known=_ALL_HELP)

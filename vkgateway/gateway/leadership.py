@@ -43,6 +43,8 @@ class Leadership:
         """Why the state of the Lease is unknown; empty if it is known."""
         self.finish_logs: Callable[[], Coroutine[Any, Any, None]] = _nothing_to_finish
         """Writes what this leader did to its logs; called before it releases its Lease."""
+        self.store_last: Callable[[], Coroutine[Any, Any, None]] = _nothing_to_finish
+        """Stores what this leader counted; called before it stops writing. A failure is ignored."""
         self.role_known: Final = asyncio.Event()
         """Set once this replica leads or has seen another leader."""
         self.leading: Final = asyncio.Event()
@@ -85,6 +87,8 @@ class Leadership:
         try:
             await asyncio.wait((working, election), return_when=asyncio.FIRST_COMPLETED)
         finally:
+            if self.gate.is_open and not working.done():
+                await self._store()
             self.gate.close_writes()
             election.cancel()
             await asyncio.gather(election, return_exceptions=True)
@@ -167,6 +171,12 @@ class Leadership:
             async with asyncio.timeout(_IDLE_SECONDS):
                 await asyncio.shield(self.finish_logs())
                 await self.gate.writes.wait_idle(timeout=_IDLE_SECONDS)
+
+    async def _store(self) -> None:
+        """Store what was counted, for at most a second."""
+        with contextlib.suppress(TimeoutError, VkgatewayError):
+            async with asyncio.timeout(_IDLE_SECONDS):
+                await self.store_last()
 
     async def _release(self) -> None:
         try:

@@ -25,6 +25,8 @@ __all__ = [
     "API_REQUESTS",
     "API_WATCHES",
     "BLOCKED_TENANTS",
+    "BUDGET_HOURS",
+    "BUDGET_USED",
     "CERTIFICATE_EXPIRY",
     "COMPUTE_CLUSTERS",
     "COMPUTE_CLUSTER_CONDITIONS",
@@ -51,6 +53,7 @@ __all__ = [
     "observe_start",
     "observe_state",
     "record_certificate",
+    "set_budgets",
     "set_cluster_conditions",
     "set_tenant_conditions",
 ]
@@ -68,6 +71,16 @@ COMPUTE_CLUSTER_CONDITIONS: Final = Gauge(
     "vkgateway_compute_cluster_condition",
     "Whether a condition of a compute cluster is True: 1 or 0, with its reason. Unknown conditions are 0.",
     ["compute_cluster", "condition", "reason"],
+)
+BUDGET_HOURS: Final = Gauge(
+    "vkgateway_budget_hours",
+    "Monthly budget of a tenant in unit-hours (GPU-hours), of one pool or of all.",
+    ["tenant", "resource", "pool"],
+)
+BUDGET_USED: Final = Gauge(
+    "vkgateway_budget_used_hours",
+    "Unit-hours (GPU-hours) of a budget that the tenant used in the current UTC month.",
+    ["tenant", "resource", "pool"],
 )
 CERTIFICATE_EXPIRY: Final = Gauge(
     "vkgateway_certificate_expiry_timestamp_seconds",
@@ -111,6 +124,25 @@ _reported_requests: Final[dict[str, Count[str]]] = {kind: Count() for kind in TR
 LAG_SECONDS: Final = 1.0
 
 
+class BudgetUse(Protocol):
+    """Use of a budget, as `usage.budgets` reports it."""
+
+    @property
+    def tenant(self) -> str: ...
+
+    @property
+    def resource(self) -> str: ...
+
+    @property
+    def pool(self) -> str: ...
+
+    @property
+    def budget(self) -> float: ...
+
+    @property
+    def used(self) -> float: ...
+
+
 class _Queue(Protocol):
     def ready_count(self, tenant: str) -> int: ...
 
@@ -152,6 +184,15 @@ def measure_queue(queue: _Queue, *, tenants: Iterable[str]) -> None:
     QUEUE_DEPTH.clear()
     for tenant in tenants:
         QUEUE_DEPTH.labels(tenant).set(queue.ready_count(tenant))
+
+
+def set_budgets(budgets: Iterable[BudgetUse]) -> None:
+    """Set the size and the use of each budget, and drop removed budgets."""
+    BUDGET_HOURS.clear()
+    BUDGET_USED.clear()
+    for each in budgets:
+        BUDGET_HOURS.labels(each.tenant, each.resource, each.pool).set(each.budget)
+        BUDGET_USED.labels(each.tenant, each.resource, each.pool).set(each.used)
 
 
 def count_compute_clusters(reachable: Iterable[bool]) -> None:

@@ -52,7 +52,7 @@ async def serve_page(settings: Page, shared: Dependencies, gateway: Gateway) -> 
             hub=hub,
             source=gateway,
             files=load_files(),
-            usage=lambda _tenant, _days: b'{"days": []}',
+            usage=gateway.usage.encode_report,
             starts=lambda: msgspec.json.encode(STATISTICS.report()),
             secure=tls is not None,
         )

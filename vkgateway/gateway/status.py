@@ -21,6 +21,7 @@ from vkgateway.model.api import (
     READY,
     SCHEDULERS_READY,
     VIRTUAL_NODES_READY,
+    WITHIN_BUDGET,
     ApiServerStatus,
     ComputeClusterStatus,
     PoolStatus,
@@ -86,6 +87,8 @@ class TenantFacts:
     virtual_nodes: Verdict = BEFORE_CONTROL_PLANE
     guarantee: Verdict | None = None
     """Whether the nodes can hold the guarantee; None while unknown."""
+    budget: Verdict | None = None
+    """How much of the budgets is used; None without a budget."""
     datastore: Verdict | None = None
     """Whether the API server may write; None if it was never blocked."""
     published: Verdict | None = None
@@ -106,7 +109,12 @@ class TenantFacts:
             CONTROL_PLANE_READY: self.control_plane,
             VIRTUAL_NODES_READY: self.virtual_nodes,
         }
-        optional = {GUARANTEE_KEPT: self.guarantee, DATASTORE_WRITABLE: self.datastore, PUBLISHED: self.published}
+        optional = {
+            GUARANTEE_KEPT: self.guarantee,
+            WITHIN_BUDGET: self.budget,
+            DATASTORE_WRITABLE: self.datastore,
+            PUBLISHED: self.published,
+        }
         known = {kind: verdict for kind, verdict in optional.items() if verdict is not None}
         return parts | {READY: self.deleting or _ready_verdict(list(parts.values()))} | known
 
@@ -192,19 +200,25 @@ def _update_conditions(
     return tuple(conditions)
 
 
+_EXPECTED_REASONS = frozenset({"Kept", "WithinBudget"})
+"""Reasons of conditions that are worth an event only after another reason."""
+_DETAILED = frozenset({GUARANTEE_KEPT, WITHIN_BUDGET})
+"""Conditions whose messages name what is affected."""
+
+
 def changed_conditions(
     old: Sequence[Condition], new: Sequence[Condition], *, quiet: Collection[str] = ()
 ) -> list[Condition]:
     """Return the new conditions that deserve an event, because their status or reason changed.
 
-    Ready repeats other conditions, so only its status counts. For a guarantee, the message counts as well. Reasons in
-    `quiet` get no event, and neither does the first report of a guarantee that is kept.
+    Ready repeats other conditions, so only its status counts. For guarantees and budgets, the message counts as well.
+    Reasons in `quiet` get no event, and neither does the first report of a guarantee or budget without a problem.
     """
     previous = {condition.type: _comparison_key(condition) for condition in old}
     return [
         condition
         for condition in new
-        if (condition.type != GUARANTEE_KEPT or condition.status != "True" or condition.type in previous)
+        if (condition.reason not in _EXPECTED_REASONS or condition.type in previous)
         and previous.get(condition.type) != _comparison_key(condition)
         and condition.reason not in quiet
         and _is_worth_event(condition)
@@ -213,7 +227,7 @@ def changed_conditions(
 
 def _comparison_key(condition: Condition) -> tuple[str, str, str]:
     reason = "" if condition.type == READY else condition.reason
-    return condition.status, reason, condition.message if condition.type == GUARANTEE_KEPT else ""
+    return condition.status, reason, condition.message if condition.type in _DETAILED else ""
 
 
 def _is_worth_event(condition: Condition) -> bool:

@@ -46,7 +46,8 @@ class TenantController:
     """Controller with one worker per tenant; failures of one tenant do not affect others.
 
     `guarantee` returns whether the nodes can hold a tenant's guarantee, `datastore` whether its API server may write;
-    None while unknown.
+    None while unknown. `budget` returns how much of its budgets is used, given what it returned before;
+    None without a budget.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class TenantController:
         runtimes: TenantRunner,
         guarantee: Callable[[str], Verdict | None] = lambda _: None,
         datastore: Callable[[str], Verdict | None] = lambda _: None,
+        budget: Callable[[str, Verdict | None], Verdict | None] = lambda _, __: None,
         concurrency: int = 8,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
@@ -68,6 +70,7 @@ class TenantController:
         self._runner = runtimes
         self._guarantee_verdict = guarantee
         self._datastore_verdict = datastore
+        self._budget_verdict = budget
         self._clock = clock
         self._status_writer = StatusWriter(management, recorder, clock=clock)
         self._reconciler = ControlPlaneReconciler(
@@ -179,7 +182,10 @@ class TenantController:
             await self._run_previous(tenant_in_force, record)
             raise
         await self._run_tenant(tenant_in_force, record, access)
-        record.update_facts(guarantee=self._guarantee_verdict(name) or record.facts.guarantee)
+        record.update_facts(
+            guarantee=self._guarantee_verdict(name) or record.facts.guarantee,
+            budget=self._budget_verdict(name, record.facts.budget),
+        )
         await self._status_writer.write_status(tenant, record)
         if record.facts.virtual_nodes.status == "Unknown":
             return REQUEUE_SECONDS

@@ -36,6 +36,7 @@ from vkgateway.model.api import (
     DATASTORE_WRITABLE,
     GUARANTEE_KEPT,
     PUBLISHED,
+    WITHIN_BUDGET,
     ApiServerStatus,
     Tenant,
     TenantPolicy,
@@ -100,6 +101,7 @@ class TenantRecord:
             status=tenant.status,
             facts=TenantFacts(
                 guarantee=verdict_from_condition(tenant.status.conditions, GUARANTEE_KEPT),
+                budget=verdict_from_condition(tenant.status.conditions, WITHIN_BUDGET),
                 datastore=verdict_from_condition(tenant.status.conditions, DATASTORE_WRITABLE),
                 published=verdict_from_condition(tenant.status.conditions, PUBLISHED),
                 api_server=tenant.status.api_server,

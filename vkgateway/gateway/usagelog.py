@@ -9,12 +9,13 @@ from typing import Final, Literal
 import msgspec
 
 from vkgateway.gateway.jsonlines import open_log, read_rotated_lines
+from vkgateway.gateway.usage.days import split_days
 from vkgateway.kube.write_gate import Permit
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
 """File size that triggers rotation."""
 
-GroupKey = Literal["tenant", "namespace", "band", "pool", "computeCluster", "resource", "gang", "pod"]
+GroupKey = Literal["day", "tenant", "namespace", "band", "pool", "computeCluster", "resource", "gang", "pod"]
 
 
 class UsageRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -95,13 +96,17 @@ def sum_usage(usages: Iterable[UsageRecord], *, since: float, until: float, by: 
         counted_until[pod] = max(usage.end, counted_until.get(pod, 0.0))
         if end <= start:
             continue
-        key = tuple(_group_value(usage, name) for name in by)
-        total = sums.setdefault(key, _RunningTotal())
-        hours = (end - start) * usage.units / 3600
-        total.hours += hours
-        total.borrowed += hours if usage.borrowed else 0.0
-        total.lost += max(0.0, end - max(since, usage.end - usage.lost)) * usage.units / 3600
-        total.pods.add(pod)
+        lost_since = max(since, usage.end - usage.lost)
+        first_counted = min(start, lost_since)
+        parts = split_days(first_counted, end) if "day" in by else (("", first_counted, end),)
+        for day, first, last in parts:
+            key = tuple(day if name == "day" else _group_value(usage, name) for name in by)
+            total = sums.setdefault(key, _RunningTotal())
+            hours = max(0.0, last - max(first, start)) * usage.units / 3600
+            total.hours += hours
+            total.borrowed += hours if usage.borrowed else 0.0
+            total.lost += max(0.0, last - max(first, lost_since)) * usage.units / 3600
+            total.pods.add(pod)
     return [
         UsageTotal(
             by=dict(zip(by, key, strict=True)),

@@ -20,6 +20,8 @@ READY: Final = "Ready"
 GUARANTEE_KEPT: Final = "GuaranteeKept"
 DATASTORE_WRITABLE: Final = "DatastoreWritable"
 """Neither `GuaranteeKept` nor `DatastoreWritable` is part of Ready: running pods are not affected."""
+WITHIN_BUDGET: Final = "WithinBudget"
+"""Condition of tenants with a budget. It is not part of Ready: running pods are not affected."""
 CONNECTED: Final = "Connected"
 PUBLISHED: Final = "Published"
 """Condition of tenants whose API server is exposed outside the management cluster. It is not part of Ready."""
@@ -119,6 +121,17 @@ class ApiServerAccess(msgspec.Struct, kw_only=True, rename="camel", omit_default
     exposure: ApiServerExposure = ApiServerExposure()
 
 
+class TenantBudget(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, frozen=True):
+    """Monthly budget of an extended resource, in unit-hours (GPU-hours) of a UTC month.
+
+    With a pool, it counts and stops only what runs in the pools of this name, in any compute cluster.
+    """
+
+    resource: str
+    hours: float
+    pool: str = ""
+
+
 class TenantControlPlane(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, frozen=True):
     """Where a tenant's control plane runs. Without a driver, as the gateway's settings say."""
 
@@ -133,6 +146,7 @@ class TenantSpec(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=Tru
     pools: tuple[TenantPool, ...] = ()
     policy: TenantPolicy = TenantPolicy()
     preemption: TenantPreemption = TenantPreemption()
+    budget: tuple[TenantBudget, ...] = ()
     api_server: ApiServerAccess = ApiServerAccess()
     control_plane: TenantControlPlane = TenantControlPlane()
 

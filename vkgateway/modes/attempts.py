@@ -44,6 +44,8 @@ UNUSABLE_NODES = Wait(PendingReason.ROOM, "the scheduler of the pool assigned no
 NEXT_ATTEMPT = Wait(
     PendingReason.ROOM, "is passed to the scheduler of the pool again when its last attempt is released"
 )
+_MAY_BE_BUDGET = frozenset({PendingReason.ROOM, PendingReason.QUOTA, PendingReason.INFEASIBLE})
+"""Codes of a wait that a used-up budget may cause: schedulers see a smaller queue."""
 TOO_MANY_SHAPES = "its pods have {shapes} different sizes; the scheduler of the pool accepts at most {most} in one gang"
 
 
@@ -220,8 +222,12 @@ class _Planner:
                     self._evict(replace_fields(part, placed=pods), whole=False, makes_room_for=gang.id)
 
     def _find_wait(self, part: AttemptPods, attempt: Attempt) -> Wait:
-        """Return why a pending attempt waits. Not every scheduler tells a limit from a lack of room."""
+        """Return why a pending attempt waits. Not every scheduler tells a limit or a budget from a lack of room."""
         wait = attempt.wait or UNKNOWN
+        if wait.code in _MAY_BE_BUDGET and (
+            stopped := self._sums.budget_wait(part.request.gang, part.waiting, self._given.now, by_queue=True)
+        ):
+            return stopped
         over = self._sums.over_limit(part.request.gang, part.waiting) if wait.code is PendingReason.ROOM else ""
         return Wait(PendingReason.QUOTA, f"its start would exceed your limit of {over}") if over else wait
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from vkgateway.arbiter.decisions import GuaranteeLoss
+from vkgateway.arbiter.decisions import GuaranteeLoss, PendingReason
 from vkgateway.arbiter.guarantees.cell_sizes import MILLI_PER_UNIT
+from vkgateway.arbiter.reasons.budget_texts import budget_text
 from vkgateway.arbiter.snapshot import GUARANTEED, Gang, Pod, Pool, PoolKey, Quota, Snapshot
 from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.model.requests import MilliResources, render_milli
 from vkgateway.modes.amounts import pool_capacity
+from vkgateway.modes.attempt import Wait
 
 _Key = tuple[str, PoolKey]
 
@@ -109,6 +111,22 @@ class UsageSums:
         requested = _add_requests(total, pods)
         named = not requested.isdisjoint(quota.guarantee)
         return named and all(total.get(name, 0) <= amount for name, amount in quota.guarantee.items())
+
+    def budget_wait(self, gang: Gang, pods: Iterable[Pod], now: float, *, by_queue: bool = False) -> Wait | None:
+        """Return why pods that do not fit the guarantee may not start; None: no used-up budget stops them.
+
+        `by_queue`: to the queue of a scheduler, all pods of the tenant use its guarantee first.
+        """
+        pods, key = tuple(pods), (gang.tenant, gang.pools[0])
+        quota = self._quotas.get(key)
+        if quota is None or quota.may_borrow(pods):
+            return None
+        if by_queue:
+            guarantee = {name: quota.guarantee.get(name, 0) for name in quota.stopped}
+            fits = not _exceeded(guarantee, self._used.get(key, {}), pods)
+        else:
+            fits = self.fits_guarantee(gang, pods)
+        return None if fits else Wait(PendingReason.BUDGET, budget_text(quota.stopped, pods, now))
 
     def over_limit(self, gang: Gang, pods: Iterable[Pod]) -> str:
         """Return the limits of a gang's tenant that pods would exceed, as `nvidia.com/gpu 8`; empty: none."""

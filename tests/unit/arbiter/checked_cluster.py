@@ -18,6 +18,7 @@ from vkgateway.arbiter.preemption.eviction_units import has_min_members
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang, read_pending_gang
 from vkgateway.arbiter.snapshot import Band, Gang, Pod, PodState, Policy, Pool, PoolKey, PreemptionPlan, Snapshot
 
+_AWAITING_ROOM = (PendingReason.ROOM, PendingReason.INFEASIBLE, PendingReason.BUDGET)
 _SLOW_SECONDS = 500.0
 """Seconds that a pod inside its guarantee takes to terminate with a long grace period."""
 
@@ -115,7 +116,8 @@ class CheckedCluster(Cluster):
                 )
                 short = self.uses_reserve(resources_by_pool[key], pending_gang.min_members)
                 resources_by_pool[key].undo(mark)
-                assert found is None or short, f"{pending_gang.gang.id} would fit into {key[1]}"
+                may_borrow = self.may_borrow(pending_gang.gang.id, key, pending_gang.min_members)
+                assert found is None or short or not may_borrow, f"{pending_gang.gang.id} would fit into {key[1]}"
                 if found is not None and pending_gang.gang.band is Band.GUARANTEED:
                     inside = GuaranteedPlacement(
                         self.derive_cells(self.pool_of(key), plans),
@@ -124,7 +126,7 @@ class CheckedCluster(Cluster):
                         among=among,
                     )
                     assert inside(resources_by_pool[key]) is None, (
-                        f"the reserve of {key[1]} holds {pending_gang.gang.id} up"
+                        f"the reserve of {key[1]}, or a used-up budget, holds {pending_gang.gang.id} up"
                     )
 
     def uses_reserve(self, resources: NodeResources, pods: Iterable[Pod]) -> bool:
@@ -220,7 +222,7 @@ class CheckedCluster(Cluster):
     def _gang_awaiting_room(self, each: Gang, report: PendingReport | None) -> PendingGang | None:
         """Return a gang that waits for capacity; None: it does not, or the search for it is not exhaustive."""
         runs = any(pod.state is PodState.PLACED for pod in each.pods)
-        if report is None or runs or report.code not in (PendingReason.ROOM, PendingReason.INFEASIBLE):
+        if report is None or runs or report.code not in _AWAITING_ROOM:
             return None
         pending_gang = read_pending_gang(each)
         # Not pending: the gang is evicted, and its waiting pods wait for replacements. With two resources, the search

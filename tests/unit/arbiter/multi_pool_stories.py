@@ -122,7 +122,8 @@ class MultiPoolCluster(CheckedCluster):
         planned = {uid for plan in plans.values() if plan.pool == key for uid in plan.nodes}
         mine = [pod for each in self.gangs.values() if each.tenant == tenant for pod in each.pods]
         used = sum(pod.shape.amount_of(GPU) for pod in mine if pod.pool == key or pod.uid in planned)
-        return used + sum(pod.shape.amount_of(GPU) for pod in pods) <= quota.limit.get(GPU, 1 << 60)
+        more = sum(pod.shape.amount_of(GPU) for pod in pods)
+        return used + more <= quota.limit.get(GPU, 1 << 60) and quota.may_borrow(pods)
 
     def _check_victims_needed(self, before: Snapshot, decisions: Decisions) -> None:
         """Check that plans need each victim among gangs in several pools."""

@@ -225,6 +225,12 @@ class Cluster:
         pods = {pod.uid: (each, pod) for each in self.gangs.values() for pod in each.pods}
         for admit in decisions.admits:
             assert all(pods[uid][1].state is PodState.WAITING for uid in admit.nodes)
+            starts = [pods[uid][1] for uid in admit.nodes]
+            assert not admit.borrowed or self.may_borrow(admit.gang, admit.pool, starts), "beyond a used-up budget"
+        for name, plan in decisions.plans.items():
+            for one in (plan, *plan.also):
+                planned = [pods[uid][1] for uid in one.nodes]
+                assert not one.borrowed or self.may_borrow(name, one.pool, planned), "plan beyond a used-up budget"
         for evict in decisions.evicts:
             # Victims run outside of cells, unless a node loss took cells away.
             assert all(pods[uid][1].state in (PodState.PLACED, PodState.NOTIFIED) for uid in evict.pods)
@@ -244,6 +250,11 @@ class Cluster:
         for promote in decisions.promotes:
             assert all(pods[uid][1].state in (PodState.PLACED, PodState.NOTIFIED) for uid in promote.pods)
             assert all(pods[uid][1].borrowed for uid in promote.pods)
+
+    def may_borrow(self, gang: str, pool: PoolKey, pods: Sequence[Pod]) -> bool:
+        """Return whether the budgets of the gang's tenant let these pods borrow in a pool."""
+        tenant = self.gangs[gang].tenant
+        return all(each.may_borrow(pods) for each in self.quotas if (each.tenant, each.pool) == (tenant, pool))
 
     def _may_be_evicted(self, pods: Sequence[Pod]) -> bool:
         """Return whether these pods may be evicted: a borrowing gang in several pools is evicted whole."""

@@ -48,7 +48,7 @@ class Story:
         sizes = ", ".join(f"{each.name}:{node_units(each)}:{each.labels['rack']}" for each in (*self.nodes, *self.more))
         yield f"nodes {sizes}; recreate={self.recreate} age_cap={self.age_cap} reserve={self.reserve}"
         for each in self.quotas:
-            has = f"{each.guarantee} limit {each.limit} weight {each.weight} cells {each.cells}"
+            has = f"{each.guarantee} limit {each.limit} weight {each.weight} cells {each.cells} stopped {each.stopped}"
             yield f"quota {each.tenant} {each.pool[1]} {has}"
         for number, step in enumerate(self.steps):
             for one, run in step.arrives:

@@ -14,7 +14,7 @@ import yaml
 
 from vkgateway.arbiter.reasons.report_types import ArbiterReport, GangReport, PoolReport, TenantReport
 from vkgateway.cli import main
-from vkgateway.gateway.health import HealthServer, QuestionHandler
+from vkgateway.gateway.health import HealthServer, QuestionHandler, UsageHandler
 from vkgateway.kube import kubeconfig
 
 GPU = "nvidia.com/gpu"
@@ -119,7 +119,13 @@ class Cli:
         (self.folder / "gateway.yaml").write_text(yaml.safe_dump(settings))
 
     @asynccontextmanager
-    async def gateway(self, state: ArbiterReport, *, what_if: QuestionHandler | None = None) -> AsyncIterator[None]:
+    async def gateway(
+        self,
+        state: ArbiterReport,
+        *,
+        what_if: QuestionHandler | None = None,
+        usage: UsageHandler | None = None,
+    ) -> AsyncIterator[None]:
         """Serve a gateway with this state."""
         socket = self.folder / "said.sock"
         health = HealthServer(
@@ -129,6 +135,7 @@ class Cli:
             state=lambda: msgspec.json.encode(state),
             socket=socket,
             what_if=what_if,
+            usage=usage,
         )
         async with health:
             self.configure(observability={"socket": str(socket)})

@@ -114,3 +114,20 @@ def test_times_are_ages_or_timestamps() -> None:
     assert usage.parse_moment("1970-01-01T01:00:00Z", what="--since", now=0.0) == HOUR
     with pytest.raises(InputError, match="--since '1y'"):
         usage.parse_moment("1y", what="--since", now=0.0)
+
+
+async def test_log_is_grouped_by_utc_day(cli: Cli, tmp_path: Path) -> None:
+    log, midnight = tmp_path / "days.jsonl", datetime(2026, 11, 26, tzinfo=UTC).timestamp()
+    UsageLog(log).write_records(
+        msgspec.structs.replace(
+            used("p", hours_ago=0), start=midnight - HOUR, end=midnight + 2 * HOUR, lost=2.5 * HOUR, borrowed=True
+        )
+    )
+    line = ("usage", "--log", str(log), "--since", "2026-11-01T00:00:00Z", "--until", "2026-12-01T00:00:00Z")
+    assert await cli(*line, "--by", "day", "-o", "json") == 0, cli.err
+    assert [
+        (each["by"]["day"], each["hours"], each["borrowedHours"], each["lostHours"]) for each in json.loads(cli.out)
+    ] == [("2026-11-25", 8, 8, 4), ("2026-11-26", 16, 16, 16)]
+    assert await cli(*line, "-o", "json") == 0
+    (total,) = json.loads(cli.out)
+    assert (total["hours"], total["lostHours"]) == (24, 20)

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from vkgateway.arbiter import snapshot
 from vkgateway.gateway.acceptance import PoolFactsLookup, PoolOffer, find_objections
@@ -17,6 +18,7 @@ from vkgateway.model.api import (
     Pool,
     PoolStatus,
     Tenant,
+    TenantBudget,
     TenantPool,
     TenantSpec,
     TenantStatus,
@@ -82,6 +84,32 @@ def test_invalid_specs_are_refused_with_reason_and_way_out(asked: Tenant, reason
     found = find_objections(asked, offers=OFFERS, templates=TEMPLATES)
     assert [one.reason for one in found] == [reason]
     assert words in str(found[0])
+
+
+@pytest.mark.parametrize(
+    ("budget", "words"),
+    [
+        (TenantBudget(resource="cpu", hours=1), "'cpu' has no hours"),
+        (TenantBudget(resource=GPU, hours=-1), "-1 is not a number of hours"),
+        (TenantBudget(resource=GPU, hours=float("nan")), "nan is not a number of hours"),
+        (TenantBudget(resource=GPU, hours=1, pool="h100"), "no pool 'h100'; its pools: a100"),
+    ],
+)
+def test_invalid_budgets_are_refused(budget: TenantBudget, words: str) -> None:
+    asked = tenant("alpha", TenantPool(name="a100"))
+    asked.spec = replace(asked.spec, budget=(budget,))
+    (found,) = find_objections(asked, offers=OFFERS, templates=TEMPLATES)
+    assert (found.reason, words in str(found)) == ("InvalidBudget", True)
+
+
+def test_one_budget_for_each_resource_and_pool() -> None:
+    budgets = (TenantBudget(resource=GPU, hours=2), TenantBudget(resource=GPU, hours=1, pool="a100"))
+    asked = tenant("alpha", TenantPool(name="a100"))
+    asked.spec = replace(asked.spec, budget=budgets)
+    assert find_objections(asked, offers=OFFERS, templates=TEMPLATES) == []
+    asked.spec = replace(asked.spec, budget=(*budgets, budgets[1]))
+    (found,) = find_objections(asked, offers=OFFERS, templates=TEMPLATES)
+    assert "spec.budget[2]" in str(found)
 
 
 def test_control_plane_is_not_downgraded_to_older_minor_version() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -12,7 +13,9 @@ import pytest
 from tests.fakes.clock import EPOCH, FakeClock
 from tests.unit.arbiter.simulated_cluster import LOW, Cluster, make_gang, make_node, make_quota
 from vkgateway.arbiter.cycle import decide
+from vkgateway.arbiter.queueing.admission import Admission, AdmissionState
 from vkgateway.arbiter.reasons.report_types import ArbiterReport
+from vkgateway.arbiter.snapshot import PodState
 from vkgateway.gateway import arbiter_observer
 from vkgateway.gateway.arbiter_observer import ArbiterObserver
 from vkgateway.gateway.config import Arbiter
@@ -20,6 +23,7 @@ from vkgateway.gateway.decisionlog import LogEntry
 from vkgateway.gateway.decisionlog import read_entries as read_decisions
 from vkgateway.gateway.usagelog import UsageLog, UsageRecord, read_usage
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
+from vkgateway.sync.admission.accounting import PodRun
 
 NAMES: Mapping[str, tuple[str, str]] = {
     "b/ns/gang/low-0": ("ns", "low-0"),
@@ -144,3 +148,37 @@ def test_what_if_question_changes_no_state(tmp_path: Path) -> None:
     assert made.encode_state() == before
     carried, fresh = decide(there.snapshot(), there.now + 1, there.cache), decide(there.snapshot(), there.now + 1)
     assert carried == fresh
+
+
+def test_usage_is_counted_without_a_log() -> None:
+    made, there = ArbiterObserver(Arbiter()), cluster()
+    counted: list[UsageRecord] = []
+    made.count_usage, made.pod_names = counted.extend, lambda: NAMES
+    assert list(made.usage_until(there.now)) == []
+    seen(made, there)
+    low = there.gangs["b/ns/gang/low"]
+    ending = tuple(replace(pod, state=PodState.ENDING, deadline=there.now + 5) for pod in low.pods)
+    there.gangs[low.id] = replace(low, pods=ending)
+    seen(made, there)
+    found = list(made.usage_until(there.now))
+    assert {record.pod for record in found} == {"low-0", "low-1"}, "pods that terminate hold their devices"
+    assert counted == []
+    verdict = Admission(AdmissionState.ADMITTED, node="n0", borrowed=True, pool=("compute", "pool"), since=1000.0)
+    made.pod_ended(
+        "b",
+        PodRun(
+            namespace="ns",
+            name="low-0",
+            gang="b/ns/gang/low",
+            band="low",
+            verdict=verdict,
+            shape=ending[0].shape,
+            start=1000.0,
+            end=1020.0,
+            checkpoint=0.0,
+            end_reason="Ended",
+        ),
+    )
+    assert [(record.pod, record.units, record.end, record.borrowed) for record in counted] == [
+        ("low-0", 2.0, 1020.0, True)
+    ]

@@ -63,7 +63,16 @@ async def test_each_path_has_its_answer(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["/metrics", "/arbiter/state", "/arbiter/what-if", "//metrics", "/./metrics", "/healthz/../metrics", "/%6detrics"],
+    [
+        "/metrics",
+        "/arbiter/state",
+        "/arbiter/what-if",
+        "/arbiter/usage",
+        "//metrics",
+        "/./metrics",
+        "/healthz/../metrics",
+        "/%6detrics",
+    ],
 )
 async def test_plain_http_serves_no_tenant_data(path: str) -> None:
     health = server(None, state=lambda: b"{}", what_if=lambda _: (200, b"{}"))
@@ -138,11 +147,25 @@ async def test_state_is_served_as_json(tmp_path: Path) -> None:
         async with session.get("/arbiter") as answer:
             assert (answer.status, await answer.text()) == (
                 404,
-                "not found; available: /healthz, /livez, /readyz, /metrics, /arbiter/state, /arbiter/what-if\n",
+                "not found; available: /healthz, /livez, /readyz, /metrics, /arbiter/state, /arbiter/what-if, "
+                "/arbiter/usage\n",
             )
     async with asked(server(path), path) as session, session.get("/arbiter/state") as answer:
         assert answer.status == 503
         assert (await answer.text()).startswith("only the leading gateway knows")
+
+
+async def test_usage_is_served_by_days_and_tenant(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    usage = lambda tenant, days: f'["{tenant}",{days}]'.encode()  # noqa: E731
+    async with asked(server(path, usage=usage), path) as session:
+        async with session.get("/arbiter/usage", params={"days": "7", "tenant": "alpha"}) as answer:
+            assert (answer.status, await answer.json()) == (200, ["alpha", 7])
+        for wrong in ({}, {"days": "x"}, {"days": "²"}):
+            async with session.get("/arbiter/usage", params=wrong) as answer:
+                assert await answer.json() == ["", 31]
+    async with asked(server(path), path) as session, session.get("/arbiter/usage") as answer:
+        assert answer.status == 503
 
 
 async def test_questions_are_answered_one_at_a_time(tmp_path: Path) -> None:

@@ -59,6 +59,21 @@ async def running(leadership: Leadership, work: Coroutine[Any, Any, None]) -> As
         await asyncio.gather(task, return_exceptions=True)
 
 
+async def test_leader_stores_what_it_counted_before_it_stops_writing(client: Client) -> None:
+    stored: list[bool] = []
+    leader = Leadership(client, identity="host/1", settings=FAST)
+
+    async def store() -> None:
+        stored.append(leader.gate.is_open)
+        raise ConflictError("the management cluster is down")
+
+    leader.store_last = store
+    async with running(leader, serve()):
+        await leader.leading.wait()
+    assert stored == [True]
+    assert leader.role != "leader"
+
+
 async def test_leader_releases_lease_before_its_work_ends(server: FakeApiServer, client: Client) -> None:
     leader = Leadership(client, identity="host/1", settings=FAST)
     standby = Leadership(client, identity="host/2", settings=FAST)

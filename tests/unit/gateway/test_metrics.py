@@ -10,6 +10,7 @@ from prometheus_client import REGISTRY
 import vkgateway.sync.metrics
 from vkgateway.controlplane.pki import Authority
 from vkgateway.gateway import metrics
+from vkgateway.gateway.usage.budgets import BudgetState, BudgetUse
 from vkgateway.model.api import (
     ACCEPTED,
     CONTROL_PLANE_READY,
@@ -18,6 +19,7 @@ from vkgateway.model.api import (
     PUBLISHED,
     READY,
     VIRTUAL_NODES_READY,
+    WITHIN_BUDGET,
 )
 from vkgateway.model.objects import Condition
 from vkgateway.sync import metrics as sync_metrics
@@ -31,6 +33,7 @@ TENANT_CONDITIONS = (
     PUBLISHED,
     READY,
     VIRTUAL_NODES_READY,
+    WITHIN_BUDGET,
 )
 EXPIRY = "vkgateway_certificate_expiry_timestamp_seconds"
 
@@ -69,6 +72,18 @@ def test_conditions_have_one_series_for_each_object_and_condition() -> None:
         setter({})
 
 
+def test_budgets_have_their_size_and_use_and_removed_ones_have_none() -> None:
+    use = BudgetUse(
+        tenant="alpha", resource="gpu", pool="", month="2026-11", budget=10.0, used=8.5, state=BudgetState.WARNING
+    )
+    metrics.set_budgets([use])
+    labels = {"tenant": "alpha", "resource": "gpu", "pool": ""}
+    assert REGISTRY.get_sample_value("vkgateway_budget_hours", labels) == 10
+    assert REGISTRY.get_sample_value("vkgateway_budget_used_hours", labels) == 8.5
+    metrics.set_budgets([])
+    assert REGISTRY.get_sample_value("vkgateway_budget_hours", labels) is None
+
+
 def test_certificates_in_use_have_an_expiry() -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     metrics.record_certificate("trial", Authority.create("trial", days=10, now=now).cert_pem)
@@ -83,7 +98,7 @@ def test_an_idle_tenant_has_few_series() -> None:
     sync_metrics.PodMeter("idle")
     metrics.measure_queue(Queue(), tenants=["idle"])
     metrics.set_tenant_conditions({"idle": [Condition(type=kind, status="True") for kind in TENANT_CONDITIONS]})
-    assert (before, series_of("idle")) == (0, 24)
+    assert (before, series_of("idle")) == (0, 25)
     sync_metrics.forget_tenant("idle")
     metrics.measure_queue(Queue(), tenants=[])
     metrics.set_tenant_conditions({})

@@ -83,6 +83,20 @@ def test_guarantee_does_not_affect_ready_and_emits_events_on_change() -> None:
     assert verdict_from_condition(statuses[0].conditions, "GuaranteeKept") is None
 
 
+def test_budget_does_not_affect_ready_and_warns_before_it_stops() -> None:
+    within = replace(READY, budget=true_verdict("WithinBudget"))
+    nearly = replace(READY, budget=Verdict("True", "BudgetNearlyUsed", "80 %", is_failure=True))
+    used_up = replace(READY, budget=false_verdict("BudgetUsedUp", "gpu"))
+    more = replace(READY, budget=false_verdict("BudgetUsedUp", "gpu and nic"))
+    statuses, events = [build_status(READY)], []
+    for facts in (within, nearly, nearly, used_up, more, within, READY):
+        statuses.append(build_status(facts, statuses[-1], now=LATER))
+        events.append([one.reason for one in changed_conditions(statuses[-2].conditions, statuses[-1].conditions)])
+    assert events == [[], ["BudgetNearlyUsed"], [], ["BudgetUsedUp"], ["BudgetUsedUp"], ["WithinBudget"], []]
+    assert {status.phase for status in statuses} == {"Ready"}
+    assert find_condition(statuses[-1].conditions, "WithinBudget") is None
+
+
 def test_transition_time_changes_only_with_status() -> None:
     first = build_status(TenantFacts(accepted=unknown_verdict("A", "one")))
     second = build_status(TenantFacts(accepted=unknown_verdict("B", "two")), first, now=LATER)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from tests.unit.arbiter.simulated_cluster import KEY, make_quota, reports_by_gang
+from tests.unit.arbiter.simulated_cluster import GPU, KEY, make_quota, reports_by_gang
 from tests.unit.modes.world import MODE, SPEC, WAIT, World
 from vkgateway.arbiter.decisions import PendingReason
 from vkgateway.arbiter.snapshot import Band, PodState
@@ -295,3 +295,13 @@ def test_limit_is_told_from_a_lack_of_room() -> None:
     world.cycle()
     report = reports_by_gang(world.plan().decisions)[gang.id]
     assert (report.code, "nvidia.com/gpu 8" in report.message) == (PendingReason.QUOTA, True)
+
+
+def test_used_up_budget_is_told_from_other_reasons() -> None:
+    world = World(quotas=(replace(make_quota("a", 8), stopped=(GPU,)),))
+    world.add("runs", "a", [8])
+    world.settle()
+    gang = world.add("waits", "a", [8])
+    world.cycle()
+    report = reports_by_gang(world.plan().decisions)[gang.id]
+    assert (report.code, "only the guarantee is available" in report.message) == (PendingReason.BUDGET, True)

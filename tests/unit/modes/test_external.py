@@ -148,6 +148,24 @@ def test_limit_holds_for_more_pods_of_a_running_gang(world: ExternalWorld) -> No
     assert not result.releases
 
 
+def test_only_gangs_within_the_guarantee_are_passed_on_while_a_budget_is_used_up(world: ExternalWorld) -> None:
+    world.quotas = (replace(make_quota("a", 8), stopped=("nvidia.com/gpu",)),)
+    for name, created in (("first", 1.0), ("second", 2.0), ("third", 3.0)):
+        world.add(name, "a", [4], created=created)
+    world.add("low", "a", [1], band=Band.LOW)
+    world.settle()
+    assert [world.states(name)[0] for name in ("first", "second", "third", "low")] == [
+        "placed",
+        "placed",
+        "waiting",
+        "waiting",
+    ]
+    assert reason(world, "third")[0] is reason(world, "low")[0] is PendingReason.BUDGET
+    world.quotas = (make_quota("a", 8),)
+    world.settle()
+    assert world.states("third") == world.states("low") == ["placed"]
+
+
 def test_gang_that_would_not_fit_the_virtual_node_waits(world: ExternalWorld) -> None:
     """Its tenant's scheduler could not bind it."""
     world.add("first", "a", [8, 8, 8])

@@ -144,6 +144,13 @@ def test_guarantee_and_limit_become_quotas() -> None:
     assert found["ClusterQueue/a.pool"]["spec"]["cohortName"] == "vkgateway.pool"
 
 
+@pytest.mark.parametrize("limit", [None, 24])
+def test_queue_borrows_nothing_while_a_budget_is_used_up(limit: int | None) -> None:
+    found = objects(replace(make_quota("a", 16, limit=limit), stopped=(GPU,)))
+    assert amounts(found["ClusterQueue/a.pool"])[GPU] == {"nominalQuota": "16", "borrowingLimit": "0"}
+    assert "borrowingLimit" not in amounts(found["ClusterQueue/a.pool"])["cpu"]
+
+
 def amounts(document: Object) -> dict[str, dict[str, str]]:
     (group,) = document["spec"]["resourceGroups"]
     (flavor,) = group["flavors"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -137,3 +138,10 @@ def test_changed_pod_counts_leave_no_slot() -> None:
     document = MODE.attempt_object(request(gang([8]))) | {"status": {"phase": "Running"}}
     document["metadata"] |= {"uid": "u", "annotations": {"vkgateway.io/pods": "[1]"}}
     assert read_attempt(decode_pod_group(msgspec.json.encode(document)), KEY[0], lambda host: host).slots == {}
+
+
+def test_queue_gets_its_guarantee_only_while_a_budget_is_used_up() -> None:
+    quotas = [replace(make_quota("a", 8, limit=24), stopped=(GPU,)), replace(make_quota("b"), stopped=(GPU,))]
+    found = [each["spec"] for each in MODE.pool_objects(POOL, SPEC, quotas, []) if each["kind"] == "Queue"]
+    assert [each["capability"][GPU] for each in found] == ["8", "0"]
+    assert [each["deserved"].get(GPU) for each in found] == ["8", None]

@@ -40,6 +40,10 @@ def pool(name: str) -> str:
     return f'vkgateway_arbiter_{name}{{pool="a100.local",resource="nvidia.com/gpu"}}'
 
 
+def budget(name: str, tenant_name: str = "alpha") -> str:
+    return f'vkgateway_budget_{name}{{tenant="{tenant_name}",resource="nvidia.com/gpu",pool=""}}'
+
+
 def certificate(name: str) -> str:
     return f'vkgateway_certificate_expiry_timestamp_seconds{{certificate="{name}"}}'
 
@@ -78,6 +82,10 @@ HEALTHY: Series = {
     pulls("pulled"): growing(4),
     pulls("failed"): growing(0.1),
     pulls("not_found"): growing(20),
+    budget("hours"): constant(1000),
+    budget("used_hours"): growing(5),
+    budget("hours", "never-borrows"): constant(0),
+    budget("used_hours", "never-borrows"): growing(5),
     "vkgateway_guaranteed_overdue_seconds": f"0+60x4 0+0{FOREVER}",
     waiting(): f"3+0x50 0+0{FOREVER}",
     **CYCLES,
@@ -126,6 +134,8 @@ TROUBLES: Mapping[str, Trouble] = {
     "slow forwarding": _one(
         "VkgatewayForwardingSlow", histogram("vkgateway_pod_forward_seconds", 5, le_1=0.1, le_10=0.2, le_60=1)
     ),
+    "budget almost used": _one("VkgatewayBudgetNearlyUsed", {budget("used_hours"): constant(800)}),
+    "budget used up": _one("VkgatewayBudgetUsedUp", {budget("used_hours"): constant(1000)}),
     "control plane without answer": _one(
         "VkgatewayTenantControlPlaneDown",
         {tenant("ControlPlaneReady", "Unreachable"): constant(0), tenant("Ready", "Unreachable"): constant(0)},

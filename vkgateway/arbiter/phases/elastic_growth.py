@@ -74,7 +74,7 @@ def _start_next_in(state: CycleState, pool_state: PoolState, pending: PendingGan
     near = replace(pending, running=_placed_pods(pending, pool_state, started.nodes if started is not None else {}))
     nodes = _take_guaranteed_nodes(pool_state, near, pod)
     guaranteed = nodes is not None
-    if nodes is None:
+    if nodes is None and pool_state.tenant_usage.may_borrow(pending.tenant, [pod]):
         nodes = _find_borrowed_nodes(state, pool_state, near, pod)
     if nodes is None:
         return False

@@ -30,8 +30,10 @@ class GangBorrowing:
         """By tenant and equivalence class, the pools in which the gang is not impossible."""
 
     def pools_within_limit(self, pending: PendingGang) -> Iterator[PoolState]:
-        """Yield the pools in which no limit blocks the gang."""
+        """Yield the pools in which neither a limit nor a used-up budget blocks the gang."""
         for pool_state in self.feasible_pools(pending):
+            if not pool_state.tenant_usage.may_borrow(pending.tenant, pending.min_members):
+                continue
             beyond = pool_state.tenant_usage.exceeded_limits(pending.tenant, pending.min_members)
             if not beyond and not exceeds_reserved_limit(self._state, pool_state, pending, pending.min_members):
                 yield pool_state

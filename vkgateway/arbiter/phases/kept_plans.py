@@ -74,7 +74,7 @@ class _PlanKeeper:
                 )
 
     def _can_keep(self, pending: PendingGang, plan: PreemptionPlan) -> bool:
-        """Return whether nodes, limits and cells still allow the plan; its cells are then allocated."""
+        """Return whether nodes, limits, budgets and cells still allow the plan; its cells are then allocated."""
         pool_state, pods = self._pool_state, pending.min_members
         usable = (
             plan.pool == pool_state.pool.key
@@ -95,7 +95,7 @@ class _PlanKeeper:
         ):
             return False
         if plan.borrowed:
-            return True
+            return pool_state.tenant_usage.may_borrow(pending.tenant, pods)
         if pending.gang.id in pool_state.guarantee_usage.plans.counted_gangs:
             return True
         placed = [(pod, plan.nodes[pod.uid]) for pod in pods]

@@ -166,11 +166,26 @@ def _find_plan(state: CycleState, pool_state: PoolState, pending: PendingGang) -
         promised=_blocking_reservation(state, pool_state, pending, lower),
         reserve=reserve_for(pool_state, pending.min_members),
     )
+    if not pool_state.tenant_usage.may_borrow(pending.tenant, pending.min_members):
+        return _find_guaranteed_plan(search)
     plan = search.find_plan()
     is_free = search.promised is None and not search.reserve
     if plan is not None or is_free or pending.gang.band is not GUARANTEED:
         return plan
     plan = replace(search, promised=None, reserve=0).find_plan()
+    return plan if plan is not None and _would_be_guaranteed(pool_state, pending, plan) else None
+
+
+def _find_guaranteed_plan(search: _TenantSearch) -> CandidatePlan | None:
+    """Return a plan in cells of victims, for a tenant that may not borrow. A gang waits for cells where it fits free
+    nodes: a victim there would be reprieved, and then borrow.
+    """
+    pool_state, pending = search.pool_state, search.pending
+    if pending.gang.band is not GUARANTEED:
+        return None
+    # Victims that borrow lose less, but leave no cells.
+    lower = _lower_candidates(search.state, pool_state, pending, only_guaranteed=True)
+    plan = replace(search, candidates=lower, promised=None, reserve=0).find_plan()
     return plan if plan is not None and _would_be_guaranteed(pool_state, pending, plan) else None
 
 
@@ -290,14 +305,18 @@ def _hide_reserved(
     )
 
 
-def _lower_candidates(state: CycleState, pool_state: PoolState, pending: PendingGang) -> PreemptionCandidates:
-    """Return what the gang may preempt, guaranteed pods included, without gangs that start in this cycle."""
+def _lower_candidates(
+    state: CycleState, pool_state: PoolState, pending: PendingGang, *, only_guaranteed: bool = False
+) -> PreemptionCandidates:
+    """Return what the gang may preempt, or only gangs with guaranteed pods, without gangs that start in this cycle."""
     lower = PreemptionCandidates(pool_state.pool.key, pool_state.pool.unit_resource)
     for name in pool_state.gang_index.ranks.gang_ids(pending.tenant):
         gang = pool_state.gangs[name]
         if pool_state.victims.may_preempt(pending.gang, gang) and all(
             pod.since < state.now for pod in _placed_pods(pool_state, gang)
         ):
+            if only_guaranteed and not any(pool_state.guarantee.is_guaranteed(pod.uid) for pod in gang.pods):
+                continue
             lower.update_gang(replace(gang, pods=tuple(replace(pod, borrowed=True) for pod in gang.pods)))
     return lower
 

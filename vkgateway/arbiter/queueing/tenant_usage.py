@@ -124,6 +124,11 @@ class TenantUsage:
         quota = self.quotas.get(tenant)
         return list(self.excess_over_limit(tenant, pods)) if quota is not None and quota.limit else []
 
+    def may_borrow(self, tenant: str, pods: Iterable[Pod]) -> bool:
+        """Return whether a tenant's budgets let these pods start outside its guarantee."""
+        quota = self.quotas.get(tenant)
+        return quota is None or quota.may_borrow(pods)
+
     def excess_over_limit(
         self, tenant: str, pods: Iterable[Pod], gone: Sequence[MilliResources] = ()
     ) -> MilliResources:

@@ -10,6 +10,8 @@ from vkgateway.arbiter.decisions import PendingReason
 ADVICE: Final[Mapping[str, str]] = {
     PendingReason.QUOTA: "The tenant's limit is reached. The gang starts when other pods of the tenant end. A gang "
     "that requests more than the whole limit never starts; an admin can raise the limit.",
+    PendingReason.BUDGET: "The tenant's monthly budget is used up, and the gang does not fit the guarantee now. It "
+    "starts when pods inside the guarantee end, when an admin raises spec.budget of the Tenant, or in the next month.",
     PendingReason.ROOM: "Nodes must become free. Smaller pods start sooner. With a run limit (annotation "
     "vkgateway.io/gang-run-limit), the gang can be backfilled.",
     PendingReason.MEMBERS: "The gang is incomplete: pods are missing, or the object with the number of pods, or a "

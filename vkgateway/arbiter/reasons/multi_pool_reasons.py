@@ -13,7 +13,7 @@ from vkgateway.arbiter.queueing.pending_gangs import PendingGang
 from vkgateway.arbiter.reasons.fit_cache import count_placeable_now
 from vkgateway.arbiter.reasons.message_texts import count_text, pods_text, pools_text, reserve_text, terminated_text
 
-_DECISIVE_REASONS = (PendingReason.INFEASIBLE, PendingReason.QUOTA)
+_DECISIVE_REASONS = (PendingReason.INFEASIBLE, PendingReason.QUOTA, PendingReason.BUDGET)
 """Codes that take precedence over those of the gang's other parts."""
 
 

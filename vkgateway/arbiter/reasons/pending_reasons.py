@@ -19,7 +19,7 @@ from vkgateway.arbiter.queueing.pending_gangs import PendingGang, report_maximum
 from vkgateway.arbiter.reasons.expected_starts import StartForecast
 from vkgateway.arbiter.reasons.fit_cache import FitCache
 from vkgateway.arbiter.reasons.message_texts import count_text, reserve_text, terminated_text
-from vkgateway.arbiter.reasons.queue_reasons import find_reason, report_quota
+from vkgateway.arbiter.reasons.queue_reasons import find_reason, report_budget, report_quota
 from vkgateway.arbiter.snapshot import WAITING, PoolKey, PreemptionPlan
 
 _MAX_FORECASTS = 16
@@ -154,6 +154,9 @@ def _report_surplus(state: CycleState) -> Iterator[PendingReport]:
         pool_state = started.pool_state if started is not None else next(state.usable_pools(pending_gang), None)
         if pool_state is not None and pool_state.tenant_usage.exceeded_limits(pending_gang.tenant, waiting[:1]):
             yield report_quota(pending_gang, waiting[:1], pool_state)
+            continue
+        if pool_state is not None and not pool_state.tenant_usage.may_borrow(pending_gang.tenant, waiting[:1]):
+            yield report_budget(state, pending_gang, waiting[:1], pool_state)
             continue
         total = len(pending_gang.gang.pods) - beyond_maximum
         reserved = pool_state is not None and would_use_reserve(pool_state, waiting[:1])

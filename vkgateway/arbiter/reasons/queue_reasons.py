@@ -14,6 +14,7 @@ from vkgateway.arbiter.phases.idle_reserve import can_never_borrow, would_use_re
 from vkgateway.arbiter.pools.pool_state import PoolState
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang
 from vkgateway.arbiter.queueing.tenant_usage import sum_requests
+from vkgateway.arbiter.reasons.budget_texts import budget_text
 from vkgateway.arbiter.reasons.fit_cache import FitCache
 from vkgateway.arbiter.reasons.guarantee_losses import change_text
 from vkgateway.arbiter.reasons.message_texts import duration_text, pods_text, pools_text, reserve_text
@@ -49,7 +50,14 @@ def find_reason(state: CycleState, pending_gang: PendingGang, fits: FitCache) ->
         return report_quota(pending_gang, pending_gang.min_members, (within_limit or possible)[0]), next(
             iter(within_limit), None
         )
-    return _find_reason_now(state, pending_gang, free, fits)
+    borrowing = [
+        pool_state
+        for pool_state in free
+        if pool_state.tenant_usage.may_borrow(pending_gang.tenant, pending_gang.min_members)
+    ]
+    if not borrowing:
+        return _find_reason_inside(state, pending_gang, free, fits), None
+    return _find_reason_now(state, pending_gang, borrowing, fits)
 
 
 def _find_reason_now(
@@ -61,12 +69,9 @@ def _find_reason_now(
         if ahead not in pending_gang.gang.part_ids and fits.fits_now(pool_state, pending_gang):
             what = f"capacity is free, but the limit in {pools_text([pool_state.pool.key])}"
             return _report_reserved(pending_gang, what, state.gangs[ahead].whole_id), pool_state
-    for pool_state in free if pending_gang.gang.band is GUARANTEED else ():
-        cells = pool_state.guarantee.cells_reserved_ahead(pending_gang.gang)
-        if cells is not None and pool_state.guarantee.has_guarantee_left(pending_gang.gang, pending_gang.min_members):
-            what = f"the rest of the guarantee in {pools_text([pool_state.pool.key])}"
-            report = _report_reserved(pending_gang, what, cells.gang.whole_id)
-            return _mention_reduction(report, pending_gang, free), pool_state
+    for pool_state in free:
+        if (reserved := _report_cells_reserved(pending_gang, pool_state)) is not None:
+            return _mention_reduction(reserved, pending_gang, free), pool_state
     for pool_state in free:
         reservation = pool_state.reservations.nodes
         if (
@@ -82,6 +87,35 @@ def _find_reason_now(
         if each.reservations.nodes is not None and each.reservations.nodes.gang == pending_gang.gang.id
     )
     return _mention_reduction(_report_no_room(pending_gang, free, fits), pending_gang, free), next(reserving, free[0])
+
+
+def _find_reason_inside(
+    state: CycleState, pending_gang: PendingGang, pools: Sequence[PoolState], fits: FitCache
+) -> PendingReport:
+    """Return the report of a gang that may start only inside its tenant's guarantee."""
+    for pool_state in pools:
+        if (reserved := _report_cells_reserved(pending_gang, pool_state)) is not None:
+            return _mention_reduction(reserved, pending_gang, pools)
+    inside = [
+        pool_state
+        for pool_state in (pools if pending_gang.gang.band is GUARANTEED else ())
+        if pool_state.guarantee.has_guarantee_left(pending_gang.gang, pending_gang.min_members)
+        and not fits.fits_now(pool_state, pending_gang)
+    ]
+    if inside:
+        return _mention_reduction(_report_no_room(pending_gang, inside, fits), pending_gang, inside)
+    return report_budget(state, pending_gang, pending_gang.min_members, pools[0])
+
+
+def _report_cells_reserved(pending_gang: PendingGang, pool_state: PoolState) -> PendingReport | None:
+    """Return the report of a gang that would fit the guarantee, if cells were not reserved for a gang ahead."""
+    if pending_gang.gang.band is not GUARANTEED:
+        return None
+    cells = pool_state.guarantee.cells_reserved_ahead(pending_gang.gang)
+    if cells is None or not pool_state.guarantee.has_guarantee_left(pending_gang.gang, pending_gang.min_members):
+        return None
+    what = f"the rest of the guarantee in {pools_text([pool_state.pool.key])}"
+    return _report_reserved(pending_gang, what, cells.gang.whole_id)
 
 
 def _mention_reduction(report: PendingReport, pending_gang: PendingGang, pools: Iterable[PoolState]) -> PendingReport:
@@ -152,6 +186,14 @@ def report_quota(pending_gang: PendingGang, pods: Sequence[Pod], pool_state: Poo
         for what, amounts in (("needed", wanted), ("used", used), ("limit", limit))
     }
     return _build_report(pending_gang, PendingReason.QUOTA, message, numbers=numbers)
+
+
+def report_budget(
+    state: CycleState, pending_gang: PendingGang, pods: Sequence[Pod], pool_state: PoolState
+) -> PendingReport:
+    """Return the report of a gang whose pods may not borrow in a pool, because a budget is used up."""
+    stopped = pool_state.tenant_usage.quotas[pending_gang.tenant].stopped
+    return _build_report(pending_gang, PendingReason.BUDGET, budget_text(stopped, pods, state.now))
 
 
 def _exceeds_whole_limit(pool_state: PoolState, tenant: str, wanted: MilliResources) -> bool:

@@ -82,7 +82,7 @@ class ImpliedAttempts:
             wait = self._wait(gang, [pod])
             if wait is None:
                 pods.append(pod)
-                self._sums.count(gang.tenant, gang.pools[0], [pod], borrowed=True)
+                self._count_start(gang, [pod])
             else:
                 name = attempt_name(gang.tenant, gang.id, pod.uid)
                 self._found[name] = _attempt(name, gang, [pod], wait)
@@ -92,12 +92,18 @@ class ImpliedAttempts:
         gang = part.request.gang
         self._found[part.request.name] = _attempt(part.request.name, gang, part.request.pods, wait)
         if wait is None:
-            self._sums.count(gang.tenant, gang.pools[0], part.waiting, borrowed=True)
+            self._count_start(gang, part.waiting)
+
+    def _count_start(self, gang: Gang, pods: Sequence[Pod]) -> None:
+        borrowed = not self._sums.fits_guarantee(gang, pods)
+        self._sums.count(gang.tenant, gang.pools[0], pods, borrowed=borrowed)
 
     def _wait(self, gang: Gang, pods: Sequence[Pod]) -> Wait | None:
         """Return why pods may not start now; None: they may."""
         if gang.pools[0] in self._invalid:
             return _INVALID
+        if stopped := self._sums.budget_wait(gang, pods, self._given.now):
+            return stopped
         if amounts := self._sums.over_limit(gang, pods):
             return Wait(PendingReason.QUOTA, _OVER_LIMIT.format(amounts=amounts))
         if amounts := self._sums.over(self._sizes[gang.pools[0]].usable, gang, pods):

@@ -91,10 +91,15 @@ def _queues(spec: PoolSpec, flavor: str, nominal: Mapping[str, int], quota: Quot
 
 
 def _queue_amounts(resource: str, nominal: int, quota: Quota) -> dict[str, int]:
-    """Return the nominal quota of a tenant's queue and, for a limited resource, its borrowing limit."""
-    if resource not in quota.limit:
+    """Return the nominal quota of a tenant's queue and, for a limited resource, its borrowing limit.
+
+    The queue borrows nothing while a budget for the resource is used up. Kueue evicts no workload for that.
+    """
+    limit = max(0, quota.limit[resource]) if resource in quota.limit else None
+    if resource in quota.stopped:
+        return {"nominal": nominal if limit is None else min(nominal, limit), "borrowing": 0}
+    if limit is None:
         return {"nominal": nominal}
-    limit = max(0, quota.limit[resource])
     return {"nominal": min(nominal, limit), "borrowing": max(0, limit - nominal)}
 
 

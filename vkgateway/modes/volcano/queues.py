@@ -31,6 +31,8 @@ def pool_objects(pool: Pool, spec: PoolSpec, quotas: Sequence[Quota], gangs: Seq
 def _queue(spec: PoolSpec, quota: Quota, capacity: Mapping[str, int]) -> Object:
     # Volcano counts the whole cluster: a queue without a limit could otherwise ask for the nodes of other pools.
     limit = {name: min(amount, quota.limit.get(name, amount)) for name, amount in capacity.items()}
+    # No pod starts beyond the guarantee while a budget is used up. Volcano evicts none for a lower capability.
+    limit |= {name: min(limit[name], max(0, quota.guarantee.get(name, 0))) for name in quota.stopped if name in limit}
     # Its webhook refuses more than the capability.
     deserved = {name: min(amount, limit[name]) for name, amount in quota.guarantee.items() if name in limit}
     labels = {MODE_LABEL: VOLCANO, POOL_LABEL: spec.name, TENANT_LABEL: quota.tenant}

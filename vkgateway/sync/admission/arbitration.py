@@ -19,7 +19,7 @@ from vkgateway.sync.admission.arbitrated_tenants import ArbitratedTenants
 from vkgateway.sync.admission.cluster_cache import ClusterCaches
 from vkgateway.sync.admission.gang_builder import EvictionTerms
 from vkgateway.sync.admission.journal import Journal
-from vkgateway.sync.admission.snapshots import build_snapshot
+from vkgateway.sync.admission.snapshots import StoppedBorrowing, build_snapshot
 from vkgateway.sync.admission.start_meter import StartMeter
 from vkgateway.sync.admission.tenant_admission import TenantAdmission
 from vkgateway.sync.arbiter_metrics import forget_tenant
@@ -163,6 +163,8 @@ class Arbitration:
         self._has_pending = True
         """Whether gangs are pending, or may be: then released capacity starts a cycle soon."""
         self._started = False
+        self.stopped_borrowing: StoppedBorrowing = lambda _tenant, _pool: frozenset()
+        """Returns the resources that new pods of a tenant may not borrow in a pool: their budget is used up."""
         self.waiting_since: float | None = None
         """Since when the first cycle waits for clusters and tenants; None: no cycle was requested."""
 
@@ -275,6 +277,7 @@ class Arbitration:
             self._platform.pool_specs(),
             plans=self._plans,
             policy=self.settings.policy,
+            stopped=self.stopped_borrowing,
             now=now,
         )
         modes = self.modes.begin_cycle(snapshot, expected=self._platform.expected_tenants, now=now)

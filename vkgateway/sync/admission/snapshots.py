@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from vkgateway.arbiter.decisions import PendingReason, PendingReport
-from vkgateway.arbiter.snapshot import Gang, PodState, Policy, Pool, PreemptionPlan, Quota, Snapshot
+from vkgateway.arbiter.snapshot import Gang, PodState, Policy, Pool, PoolKey, PreemptionPlan, Quota, Snapshot
 from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.model.requests import is_extended
 from vkgateway.sync.admission.cluster_cache import ClusterCache
 from vkgateway.sync.admission.node_images import requested_images
 from vkgateway.sync.admission.tenant_admission import TenantAdmission
+
+StoppedBorrowing = Callable[[str, PoolKey], frozenset[str]]
+"""Returns the resources that new pods of a tenant may not borrow in a pool."""
 
 
 def build_snapshot(
@@ -21,10 +24,11 @@ def build_snapshot(
     *,
     plans: Mapping[str, PreemptionPlan],
     policy: Policy,
+    stopped: StoppedBorrowing,
     now: float,
 ) -> tuple[Snapshot, list[PendingReport]]:
     """Return the snapshot, and the pending reasons of gangs that the arbiter cannot judge. `plans` are those of the
-    last cycle.
+    last cycle, `stopped` returns what a tenant may not borrow in a pool.
     """
     pools: list[Pool] = []
     known = sorted(name for name, cluster in clusters.items() if cluster.is_known)
@@ -41,7 +45,7 @@ def build_snapshot(
         found, held = tenant.gangs.build_gangs()
         gangs += [*found, *tenant.orphans.gangs()]
         holds += held
-        quotas += [_remaining_quota(quota, clusters) for quota in tenant.quotas]
+        quotas += [_with_stopped(_remaining_quota(quota, clusters), stopped) for quota in tenant.quotas]
     away = [gang for gang in gangs if gang.pools and all(pool[0] not in known for pool in gang.pools)]
     holds += [_unreachable_reason(gang) for gang in away if any(pod.state is PodState.WAITING for pod in gang.pods)]
     gangs.sort(key=lambda gang: gang.id)
@@ -64,6 +68,12 @@ def _remaining_quota(quota: Quota, clusters: Mapping[str, ClusterCache]) -> Quot
         for name, amount in quota.guarantee.items()
     }
     return replace(quota, limit=limit, guarantee=guarantee)
+
+
+def _with_stopped(quota: Quota, stopped: StoppedBorrowing) -> Quota:
+    """Return a quota with the resources that its tenant may not borrow, because a budget is used up."""
+    names = stopped(quota.tenant, quota.pool)
+    return replace(quota, stopped=tuple(sorted(names))) if names else quota
 
 
 def _unreachable_reason(gang: Gang) -> PendingReport:

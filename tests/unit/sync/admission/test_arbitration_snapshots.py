@@ -57,6 +57,18 @@ async def test_snapshot_contains_pools_quotas_gangs_and_last_plans(harness: Harn
         assert (await harness.run_cycle()).gangs[0].plan is None
 
 
+async def test_quota_names_what_its_tenant_may_not_borrow(harness: Harness) -> None:
+    quota = Quota(tenant=TENANT, pool=POOL)
+    harness.alpha.admission.quotas_changed([quota])
+    harness.add_tenant()
+    stopped = {(TENANT, POOL): frozenset({GPU})}
+    harness.arbitration.stopped_borrowing = lambda tenant, pool: stopped.get((tenant, pool), frozenset())
+    async with harness.running():
+        assert (await harness.run_cycle()).quotas == (replace(quota, stopped=(GPU,)),)
+        stopped.clear()
+        assert (await harness.run_cycle()).quotas == (quota,)
+
+
 async def test_unmanaged_and_unread_pods_use_capacity_but_members_do_not(harness: Harness) -> None:
     harness.pods.link.unmanaged_pods.store["x", "s1"] = harness.add_unmanaged(gpus=2)
     harness.pods.put_compute(compute_view("u1"))

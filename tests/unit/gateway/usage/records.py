@@ -1,0 +1,66 @@
+"""Usage records and stores for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+import msgspec
+
+from vkgateway.gateway.usage.ledger import MonthUsage
+from vkgateway.gateway.usagelog import UsageRecord
+from vkgateway.kube import errors
+
+GPU = "nvidia.com/gpu"
+HOUR = 3600.0
+
+
+def at(text: str) -> float:
+    """Return a UTC time such as `2026-11-26 23:00` in seconds since the epoch."""
+    return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+
+
+def used(pod: str, start: float, end: float, **fields: object) -> UsageRecord:
+    given: dict[str, object] = {
+        "tenant": "alpha",
+        "namespace": "ns",
+        "pod": pod,
+        "gang": f"alpha/ns/gang/{pod}",
+        "band": "guaranteed",
+        "borrowed": False,
+        "pool": "a100",
+        "computeCluster": "local",
+        "resource": GPU,
+        "units": 8.0,
+        "start": start,
+        "end": end,
+        **fields,
+    }
+    return msgspec.convert(given, UsageRecord)
+
+
+class MemoryStore:
+    """Store in memory, which can fail."""
+
+    def __init__(self) -> None:
+        self.months: dict[tuple[str, str], bytes] = {}
+        self.is_down = False
+        self.saves = 0
+
+    def _check(self) -> None:
+        if self.is_down:
+            raise errors.Unreachable("the management cluster is down")
+
+    async def load(self) -> list[MonthUsage]:
+        self._check()
+        return [msgspec.json.decode(text, type=MonthUsage) for text in self.months.values()]
+
+    async def save(self, month: MonthUsage) -> None:
+        self._check()
+        self.saves += 1
+        self.months[month.tenant, month.month] = msgspec.json.encode(month)
+
+    async def delete(self, months: Iterable[tuple[str, str]]) -> None:
+        self._check()
+        for each in months:
+            self.months.pop(each, None)

@@ -1,0 +1,47 @@
+"""Tests of the stored sums, with the gateway's own rights in the management cluster."""
+
+from __future__ import annotations
+
+from structlog.testing import capture_logs
+
+from tests.fakes.apiserver import FakeApiServer
+from tests.unit.gateway.usage.records import HOUR, at, used
+from vkgateway.gateway.usage.ledger import UsageLedger
+from vkgateway.gateway.usage.store import UsageStore, config_map
+from vkgateway.kube.client import Client
+from vkgateway.kube.resources import CONFIG_MAPS, NAMESPACES
+from vkgateway.model.names import SYSTEM_NAMESPACE, TENANT_LABEL
+
+NOON = at("2026-11-26 12:00")
+
+
+def counted(hours: float) -> UsageLedger:
+    ledger = UsageLedger()
+    ledger.count([used("p", NOON, NOON + hours * HOUR, band="low", borrowed=True)])
+    return ledger
+
+
+async def test_month_is_created_then_changed_and_read_again(server: FakeApiServer, client: Client) -> None:
+    server.store.create(NAMESPACES, {"metadata": {"name": SYSTEM_NAMESPACE}})
+    store = UsageStore(client)
+    assert await store.load() == []
+    for hours in (1, 2):
+        (month,) = counted(hours).take_changed(NOON + hours * HOUR)
+        await store.save(month)
+        assert await store.load() == [month]
+    found = server.store.get(CONFIG_MAPS, "usage-alpha-2026-11", SYSTEM_NAMESPACE)
+    assert TENANT_LABEL not in found["metadata"]["labels"], "a compute cluster would take it for a copy"
+    await store.delete([("alpha", "2026-11"), ("alpha", "2026-10")])
+    assert await store.load() == []
+
+
+async def test_unreadable_and_foreign_objects_are_left_out(server: FakeApiServer, client: Client) -> None:
+    server.store.create(NAMESPACES, {"metadata": {"name": SYSTEM_NAMESPACE}})
+    (month,) = counted(1).take_changed(NOON + HOUR)
+    broken = config_map(month) | {"data": {"usage.json": "{"}}
+    broken["metadata"]["name"] = "usage-beta-2026-11"
+    server.store.create(CONFIG_MAPS, broken)
+    server.store.create(CONFIG_MAPS, {"metadata": {"name": "other", "namespace": SYSTEM_NAMESPACE}})
+    with capture_logs() as lines:
+        assert await UsageStore(client).load() == []
+    assert [line["config_map"] for line in lines] == ["usage-beta-2026-11"]

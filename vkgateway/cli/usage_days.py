@@ -1,0 +1,115 @@
+"""Usage by UTC day and budgets, as the gateway has them: sums, tables, CSV and OpenCost."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from vkgateway.cli.output import Column, print_table, serialize
+from vkgateway.model.errors import InputError
+
+if TYPE_CHECKING:
+    from vkgateway.gateway.usage.budgets import BudgetUse
+    from vkgateway.gateway.usage.ledger import DayUsage
+
+DAY_KEYS: Final = ("day", "tenant", "band", "pool", "computeCluster", "resource")
+"""Keys by which the gateway's sums can be grouped."""
+MAX_DAYS: Final = 31
+_NUMBERS: Final = ("hours", "borrowedHours", "lostHours")
+
+
+def sum_days(usage: Iterable[DayUsage], *, by: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the sums of each group, sorted by its keys: the keys, and the hours."""
+    sums: dict[tuple[str, ...], list[float]] = {}
+    for each in usage:
+        key = tuple(_value_of(each, name) for name in by)
+        total = sums.setdefault(key, [0.0, 0.0, 0.0])
+        for index, hours in enumerate((each.hours, each.borrowed, each.lost)):
+            total[index] += hours
+    return [
+        dict(zip(by, key, strict=True)) | dict(zip(_NUMBERS, total, strict=True)) for key, total in sorted(sums.items())
+    ]
+
+
+def _value_of(usage: DayUsage, key: str) -> str:
+    return usage.compute_cluster if key == "computeCluster" else str(getattr(usage, key))
+
+
+def parse_prices(texts: Iterable[str]) -> dict[str, float]:
+    """Return prices such as `nvidia.com/gpu=2.5` by resource. Raises InputError."""
+    prices: dict[str, float] = {}
+    for text in texts:
+        name, _, amount = text.partition("=")
+        try:
+            prices[name] = float(amount)
+        except ValueError:
+            prices[name] = -1.0
+        if "/" not in name or not 0 <= prices[name] < float("inf"):
+            raise InputError(f"--price {text!r} is not a price", hint="Write it as nvidia.com/gpu=2.5, for one hour.")
+    return prices
+
+
+def print_days(usage: Sequence[DayUsage], *, by: Sequence[str], output: str, prices: Mapping[str, float]) -> None:
+    """Print usage by day: with one decimal in tables, in full otherwise."""
+    if output == "opencost":
+        from vkgateway.cli.opencost import allocations
+
+        click.echo(json.dumps(allocations(usage, prices=prices, now=datetime.now(UTC)), indent=2))
+        return
+    rows = sum_days(usage, by=by)
+    if output == "csv":
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow([*by, *_NUMBERS])
+        writer.writerows([*row.values()] for row in rows)
+    elif output in ("json", "yaml"):
+        click.echo(serialize(rows, output=output), nl=False)
+    elif not rows:
+        click.echo("No usage in this period.", err=True)
+    else:
+        columns: list[Column[Any]] = [Column(key, str) for key in by]
+        columns += [Column(title, str, "right") for title in ("hours", "borrowed", "lost")]
+        print_table(
+            [[*(row[key] or "-" for key in by), *(f"{row[name]:.1f}" for name in _NUMBERS)] for row in rows],
+            columns=columns,
+        )
+
+
+def print_budgets(budgets: Sequence[BudgetUse], *, output: str) -> None:
+    """Print the budgets of the current UTC month."""
+    import msgspec
+
+    rows: list[dict[str, Any]] = [msgspec.to_builtins(each) for each in budgets]
+    if output in ("json", "yaml"):
+        click.echo(serialize(rows, output=output), nl=False)
+    elif output == "csv":
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(["tenant", "resource", "pool", "month", "budget", "used", "state"])
+        writer.writerows([*row.values()] for row in rows)
+    elif not rows:
+        click.echo("No tenant has a budget.", err=True)
+    else:
+        titles = ("tenant", "resource", "pool", "month")
+        columns: list[Column[Any]] = [Column(title, str) for title in titles]
+        columns += [Column(title, str, "right") for title in ("used", "budget", "percent")]
+        columns += [Column("state", str)]
+        print_table([_budget_row(each) for each in budgets], columns=columns)
+
+
+def _budget_row(each: BudgetUse) -> list[str]:
+    percent = f"{100 * each.used / each.budget:.0f}" if each.budget else "-"
+    return [
+        each.tenant,
+        each.resource,
+        each.pool or "-",
+        each.month,
+        f"{each.used:.1f}",
+        f"{each.budget:g}",
+        percent,
+        each.state.value,
+    ]

@@ -1,0 +1,205 @@
+"""Ledger of usage: sums of usage records by tenant, UTC day, pool, band and resource (pure).
+
+Records of a pod may overlap: each describes the time since its start. The ledger counts each moment of a pod once, as
+the first record of that moment says.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+import msgspec
+
+from vkgateway.gateway.usage.days import last_days, split_days
+from vkgateway.gateway.usagelog import UsageRecord
+
+MAX_ROWS: Final = 128
+"""Rows of a tenant and day, enough for 64 pools and both bands. Further rows are summed up without their pool."""
+_FORGET_SECONDS: Final = 3600.0
+"""Seconds after its last record for which a pod is remembered."""
+
+
+class UsageKey(NamedTuple):
+    """What the usage of a tenant and day is grouped by."""
+
+    pool: str
+    compute_cluster: str
+    band: str
+    resource: str
+
+
+class Hours(NamedTuple):
+    """Sums in unit-hours (GPU-hours). `borrowed` and `lost` are parts of `total`."""
+
+    total: float = 0.0
+    borrowed: float = 0.0
+    lost: float = 0.0
+
+    def plus(self, *, total: float = 0.0, borrowed: float = 0.0, lost: float = 0.0) -> Hours:
+        """Return the sums with more hours."""
+        return Hours(self.total + total, self.borrowed + borrowed, self.lost + lost)
+
+
+class DayUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Usage of a tenant in one UTC day, in unit-hours (GPU-hours)."""
+
+    day: str
+    """UTC day, such as 2026-11-26."""
+    tenant: str
+    pool: str
+    compute_cluster: str
+    band: str
+    resource: str
+    hours: float
+    borrowed: float
+    """The part of `hours` outside of guarantees."""
+    lost: float
+    """The part of `hours` whose work preemptions lost."""
+
+
+class MonthUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """Usage of a tenant in one UTC month, as it is stored."""
+
+    tenant: str
+    month: str
+    through: float
+    """Everything before this time is counted (seconds since the epoch)."""
+    days: dict[str, list[tuple[UsageKey, Hours]]]
+    """Rows by UTC day."""
+
+
+_Rows = dict[UsageKey, Hours]
+_PodKey = tuple[str, str, str, str]
+"""Tenant, namespace, name and resource."""
+
+
+class UsageLedger:
+    """Sums of the usage of all tenants, for use by several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._days: dict[str, dict[str, _Rows]] = {}
+        """By tenant and UTC day."""
+        self._stored_through: dict[tuple[str, str], float] = {}
+        """By tenant and month: a time before which an earlier leader counted everything."""
+        self._counted: dict[_PodKey, float] = {}
+        """Time until which each pod is counted."""
+        self._last_end = 0.0
+        """Latest time that is counted of any pod."""
+        self._changed: set[tuple[str, str]] = set()
+        """Tenants and months whose sums changed since they were taken to be stored."""
+
+    def load(self, months: Iterable[MonthUsage]) -> None:
+        """Continue from stored sums. Call it before anything is counted."""
+        with self._lock:
+            for stored in months:
+                self._stored_through[stored.tenant, stored.month] = stored.through
+                days = self._days.setdefault(stored.tenant, {})
+                days.update({day: dict(rows) for day, rows in stored.days.items()})
+
+    def count(self, records: Iterable[UsageRecord]) -> None:
+        """Count records: of each, the time that no earlier record of the pod covers."""
+        for record in records:
+            with self._lock:  # one by one: the event loop must not wait for all running pods
+                self._count(record)
+
+    def _count(self, record: UsageRecord) -> None:
+        pod = record.tenant, record.namespace, record.pod, record.resource
+        start = max(record.start, self._counted.get(pod, 0.0))
+        if record.end <= start:
+            return
+        self._counted[pod] = record.end
+        self._last_end = max(self._last_end, record.end)
+        for day, first, last in split_days(start, record.end):
+            hours = self._new_seconds(record.tenant, day, first, last) * record.units / 3600
+            self._add(record, day, total=hours, borrowed=hours if record.borrowed else 0.0)
+        for day, first, last in split_days(max(record.start, record.end - record.lost), record.end):
+            self._add(record, day, lost=(last - first) * record.units / 3600)
+
+    def _new_seconds(self, tenant: str, day: str, first: float, last: float) -> float:
+        """Return the seconds of an interval that no earlier leader counted."""
+        return max(0.0, last - max(first, self._stored_through.get((tenant, day[:7]), 0.0)))
+
+    def _add(
+        self, record: UsageRecord, day: str, *, total: float = 0.0, borrowed: float = 0.0, lost: float = 0.0
+    ) -> None:
+        if not (total or lost):
+            return
+        rows = self._days.setdefault(record.tenant, {}).setdefault(day, {})
+        key = UsageKey(record.pool, record.compute_cluster, record.band, record.resource)
+        if key not in rows and len(rows) >= MAX_ROWS:
+            key = UsageKey("", "", record.band, record.resource)
+        rows[key] = rows.get(key, Hours()).plus(total=total, borrowed=borrowed, lost=lost)
+        self._changed.add((record.tenant, day[:7]))
+
+    def take_changed(self, now: float) -> list[MonthUsage]:
+        """Return the months that changed since the last call, to be stored.
+
+        All running pods must be counted until `now`. What is counted after that is not counted again, either.
+        """
+        with self._lock:
+            through = max(now, self._last_end)
+            changed, self._changed = self._changed, set()
+            self._counted = {pod: end for pod, end in self._counted.items() if end > now - _FORGET_SECONDS}
+            return [
+                MonthUsage(
+                    tenant=tenant,
+                    month=month,
+                    through=through,
+                    days={
+                        day: list(rows.items())
+                        for day, rows in sorted(self._days[tenant].items())
+                        if day.startswith(month)
+                    },
+                )
+                for tenant, month in sorted(changed)
+            ]
+
+    def mark_changed(self, months: Iterable[MonthUsage]) -> None:
+        """Include months again in the next `take_changed`, because they were not stored."""
+        with self._lock:
+            self._changed.update((each.tenant, each.month) for each in months)
+
+    def forget_before(self, month: str) -> None:
+        """Forget all usage before a month."""
+        with self._lock:
+            for days in self._days.values():
+                for day in [day for day in days if day < month]:
+                    del days[day]
+            self._days = {tenant: days for tenant, days in self._days.items() if days}
+            self._stored_through = {key: value for key, value in self._stored_through.items() if key[1] >= month}
+
+    def daily_usage(self, now: float, *, days: int, tenant: str = "") -> list[DayUsage]:
+        """Return the usage of the last UTC days, today included; `tenant`: of one tenant only."""
+        with self._lock:
+            wanted = last_days(now, days)
+            names = sorted(self._days) if not tenant else [tenant]
+            return [
+                DayUsage(
+                    day=day,
+                    tenant=name,
+                    pool=key.pool,
+                    compute_cluster=key.compute_cluster,
+                    band=key.band,
+                    resource=key.resource,
+                    hours=hours.total,
+                    borrowed=hours.borrowed,
+                    lost=hours.lost,
+                )
+                for day in wanted
+                for name in names
+                for key, hours in sorted(self._days.get(name, {}).get(day, {}).items())
+            ]
+
+    def month_hours(self, tenant: str, month: str, *, resource: str, pool: str = "") -> float:
+        """Return the hours of a tenant in a UTC month; `pool`: in the pools of this name only."""
+        with self._lock:
+            return sum(
+                hours.total
+                for day, rows in self._days.get(tenant, {}).items()
+                if day.startswith(month)
+                for key, hours in rows.items()
+                if key.resource == resource and (not pool or key.pool == pool)
+            )

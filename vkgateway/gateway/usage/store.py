@@ -1,0 +1,87 @@
+"""Usage in the management cluster: one ConfigMap for each tenant and UTC month, written by the leader only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from vkgateway.gateway.usage.ledger import MonthUsage
+from vkgateway.kube import errors
+from vkgateway.kube.client import Client
+from vkgateway.kube.resources import CONFIG_MAPS
+from vkgateway.model.names import RESERVED_PREFIX, SYSTEM_NAMESPACE
+from vkgateway.model.objects import Meta
+
+log = structlog.get_logger(__name__)
+
+USAGE_LABEL: Final = f"{RESERVED_PREFIX}usage-of"
+"""Label of the ConfigMaps: the tenant. Another label than that of copies, which a compute cluster may watch here."""
+MONTH_LABEL: Final = f"{RESERVED_PREFIX}usage-month"
+_DATA_KEY: Final = "usage.json"
+_decode_month = msgspec.json.Decoder(MonthUsage).decode
+
+
+class _StoredUsage(msgspec.Struct):
+    """A ConfigMap, as far as it is read."""
+
+    metadata: Meta
+    data: dict[str, str] = {}
+
+
+class UsageStore:
+    """Reader and writer of the ConfigMaps. `client` refuses writes while this process does not lead."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def load(self) -> list[MonthUsage]:
+        """Return all stored months; unreadable ones are logged and left out. Raises ApiError."""
+        page = await self._client.list_all(CONFIG_MAPS, namespace=SYSTEM_NAMESPACE, label_selector=USAGE_LABEL)
+        found = []
+        for item in page.items:
+            stored = msgspec.json.decode(item, type=_StoredUsage)
+            try:
+                found.append(_decode_month(stored.data.get(_DATA_KEY, "")))
+            except msgspec.DecodeError as error:
+                log.warning("stored usage is unreadable", config_map=stored.metadata.name, error=str(error))
+        return found
+
+    async def save(self, month: MonthUsage) -> None:
+        """Write a month of a tenant. Raises ApiError."""
+        body = config_map(month)
+        try:
+            await self._client.patch(
+                CONFIG_MAPS, body["metadata"]["name"], body, namespace=SYSTEM_NAMESPACE, metadata_only=True
+            )
+        except errors.NotFound:
+            await self._client.create(CONFIG_MAPS, body, namespace=SYSTEM_NAMESPACE, metadata_only=True)
+
+    async def delete(self, months: Iterable[tuple[str, str]]) -> None:
+        """Delete the stored usage of tenants in months. Raises ApiError."""
+        for tenant, month in months:
+            try:
+                await self._client.delete(CONFIG_MAPS, object_name(tenant, month), namespace=SYSTEM_NAMESPACE)
+            except errors.NotFound:
+                continue
+
+
+def object_name(tenant: str, month: str) -> str:
+    """Return the name of the ConfigMap of a tenant's month, such as `usage-alpha-2026-11`."""
+    return f"usage-{tenant}-{month}"
+
+
+def config_map(month: MonthUsage) -> dict[str, Any]:
+    """Return the ConfigMap of a tenant's month."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": object_name(month.tenant, month.month),
+            "namespace": SYSTEM_NAMESPACE,
+            "labels": {USAGE_LABEL: month.tenant, MONTH_LABEL: month.month},
+        },
+        "data": {_DATA_KEY: msgspec.json.encode(month).decode()},
+    }
