@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.cluster import REAL, Cluster, Document, Platform, eventually, pod_manifest
+from tests.e2e.cluster import COMPUTE_MINOR, REAL, Cluster, Document, Platform, eventually, pod_manifest
 from tests.e2e.image_registry import ImageRegistry, serve_images
 from vkgateway.local.hollow.nodes import MANAGED_ANNOTATION, POOL_LABEL
 from vkgateway.local.realnode.busybox import Busybox
@@ -16,6 +16,10 @@ from vkgateway.local.realnode.images import BUSYBOX, PAUSE_IMAGE, Image, ImageEn
 
 pytestmark = pytest.mark.usefixtures("real")
 
+VOLUMES_SINCE = 35
+image_volumes = pytest.mark.skipif(
+    COMPUTE_MINOR < VOLUMES_SINCE, reason=f"a compute cluster before 1.{VOLUMES_SINCE} has no image volumes by default"
+)
 DAEMON_SETS = ("daemonset", "-n", "vkgateway-system", "-l", "vkgateway.io/pre-pull")
 TWIN = "a-twin"
 """A hollow node in the pool of the real one, whose name is the first."""
@@ -109,6 +113,7 @@ def test_image_that_does_not_exist_is_counted(platform: Platform, alpha: Cluster
     remove(alpha, "missing")
 
 
+@image_volumes
 def test_images_are_kept_also_one_without_a_shell(platform: Platform, alpha: Cluster, registry: ImageRegistry) -> None:
     registry.layer_seconds = 5.0
     keep_images(platform, [f"{registry.address}/{name}" for name in (TRAIN, NO_SHELL)])
@@ -125,6 +130,7 @@ def test_images_are_kept_also_one_without_a_shell(platform: Platform, alpha: Clu
     remove(alpha, "kept")
 
 
+@image_volumes
 def test_arbiter_prefers_the_node_that_keeps_the_image(
     platform: Platform, alpha: Cluster, registry: ImageRegistry
 ) -> None:
@@ -177,6 +183,7 @@ def compute_node(platform: Platform, name: str) -> str:
     return eventually(node, what=f"{name} is bound")
 
 
+@image_volumes
 def test_missing_image_is_reported_until_the_list_is_empty(platform: Platform, registry: ImageRegistry) -> None:
     missing = f"{registry.address}/missing:2"
     keep_images(platform, [missing])
@@ -191,6 +198,13 @@ def test_missing_image_is_reported_until_the_list_is_empty(platform: Platform, r
     eventually(lambda: not platform.compute.get(*DAEMON_SETS)["items"], what="no DaemonSet")
     eventually(lambda: images_pulled(platform) == ("", "", ""), what="no condition")
     assert pre_pull_status(platform) is None
+
+
+@pytest.mark.skipif(COMPUTE_MINOR >= VOLUMES_SINCE, reason="the compute cluster has image volumes")
+def test_cluster_without_image_volumes_is_reported(platform: Platform, registry: ImageRegistry) -> None:
+    keep_images(platform, [f"{registry.address}/{TRAIN}"])
+    eventually(lambda: images_pulled(platform)[1] == "ImageVolumesMissing", what=f"{images_pulled(platform)}")
+    keep_images(platform, None)
 
 
 def test_invalid_names_are_refused(platform: Platform) -> None:
