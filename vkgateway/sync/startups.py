@@ -16,7 +16,7 @@ from vkgateway.sync.compute.event_views import EventView
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.runtime.registry import Registry
 from vkgateway.sync.runtime.requests import RequestKind
-from vkgateway.sync.runtime.sources import COMPUTE_EVENTS, COMPUTE_PODS, TENANT_PODS
+from vkgateway.sync.runtime.sources import COMPUTE_EVENTS, COMPUTE_PODS, RESYNC, TENANT_PODS
 from vkgateway.sync.startup_metrics import STATISTICS
 from vkgateway.sync.tenant_scope import TenantScope
 from vkgateway.sync.views.ownership import Key, owned_by
@@ -107,6 +107,7 @@ class PodStartups:
             .watches(TENANT_PODS, self.tenant_pod_changed)
             .watches(COMPUTE_PODS, self.compute_pod_changed)
             .watches(COMPUTE_EVENTS, self.event_changed)
+            .watches(RESYNC, self.enqueue_complete)
         )
 
     async def run(self) -> None:
@@ -116,6 +117,12 @@ class PodStartups:
             await asyncio.Event().wait()
         finally:
             STATISTICS.sources.discard(self)
+
+    def enqueue_complete(self) -> None:
+        """Request again to measure complete starts: requests are dropped while a list is incomplete."""
+        for uid, start in self._starts.items():
+            if start.is_complete:
+                self._scope.work_queue.enqueue(START, uid, _SETTLE_SECONDS)
 
     def starting(self) -> Iterator[tuple[str, Phase]]:
         """See `StartingPods`."""

@@ -221,6 +221,16 @@ async def test_pod_from_before_the_gateway_is_not_measured(start: Start) -> None
     assert start.finished() == []
 
 
+async def test_request_that_was_dropped_is_repeated(start: Start) -> None:
+    start.tenant()
+    start.startups.enqueue_complete()
+    assert start.finished() == []
+    start.run_container(start.clock.time())
+    start.compute(Ready=start.clock.time())
+    start.startups.enqueue_complete()
+    assert start.finished() == [(UID, 3.0)] * 2
+
+
 async def test_deleted_pod_is_forgotten(start: Start) -> None:
     start.tenant()
     start.compute(PodScheduled=start.clock.time())
