@@ -10,6 +10,7 @@ import pytest
 
 from tests.e2e.cluster import Cluster, Platform, eventually
 from tests.e2e.prometheus import Prometheus, start_prometheus
+from vkgateway.local.realnode.images import PAUSE_IMAGE
 from vkgateway.model.errors import UnavailableError
 
 pytestmark = pytest.mark.embedded_gateway(reason="the URL of the Service reaches the leader or a standby")
@@ -70,6 +71,16 @@ def test_a_pool_whose_scheduler_is_missing(platform: Platform, prometheus: Prome
     wait_until_firing(prometheus, "VkgatewaySchedulerNotReady", "local")
     patch_pools(platform, pools)
     wait_until_silent(prometheus, "VkgatewaySchedulerNotReady", "local")
+
+
+@pytest.mark.usefixtures("real")
+def test_images_that_nodes_cannot_pull(platform: Platform, prometheus: Prometheus) -> None:
+    pools = platform.compute.get("computecluster", "local")["spec"]["pools"]
+    keeping = {"images": ["registry.invalid/none:1"], "pauseImage": PAUSE_IMAGE}
+    patch_pools(platform, [pool | ({"prePull": keeping} if pool["name"] == "real" else {}) for pool in pools])
+    wait_until_firing(prometheus, "VkgatewayImagesNotPulled", "local")
+    patch_pools(platform, pools)
+    wait_until_silent(prometheus, "VkgatewayImagesNotPulled", "local")
 
 
 def patch_pools(platform: Platform, pools: list[dict[str, Any]]) -> None:
