@@ -150,6 +150,8 @@ def test_ops_see_all_tenants(platform: Platform, ops: Plugin, admin: Plugin) -> 
     assert "leads" in status["gateway"]
     usage = ops.run("vkgateway", "usage", "--since", "1h")
     assert usage.code == (5 if platform.usage_log() else 0), str(usage)
+    assert isinstance(ops.data("usage", "--days", "1"), list)
+    assert ops.data("usage", "--budgets", "--tenant", "plugged") == []
 
 
 def test_several_kubeconfigs_and_contexts(platform: Platform, admin: Plugin, plugged: Cluster, programs: Path) -> None:
@@ -233,7 +235,7 @@ def test_bundles_contain_no_secret(
     assert '"reason": "Failed"' in bundles["admin"]["events.json"]
     assert "nodes.json" not in bundles["reader"]
     assert "cannot list nodes" in bundles["reader"]["index.json"]
-    wanted = {"tenants.json", "gateway-state.json", "gateway-metrics.txt", "gateway.log", "compute-clusters.json"}
+    wanted = {"tenants.json", "gateway-state.json", "gateway-metrics.txt", "gateway.log", "usage.json"}
     assert wanted <= bundles["ops"].keys(), bundles["ops"]["index.json"]
     assert '"event"' in bundles["ops"]["gateway.log"]
     assert "plugged" in bundles["ops"]["tenants.json"]

@@ -74,7 +74,7 @@ def usage(
     and pod. Different resources are never summed. Days are UTC days. Lost hours count from the start or the last
     checkpoint of an evicted pod.
     """
-    _check_options(since=since, until=until, days=days, budgets=budgets, prices=prices, file=file, output=output)
+    check_options(since=since, until=until, days=days, budgets=budgets, prices=prices, file=file, output=output)
     if budgets:
         print_budgets(asyncio.run(get_usage(data_dir, gateway, days=1)).budgets, output=output)
     elif days is not None:
@@ -85,7 +85,7 @@ def usage(
         _print_log(since or "24h", until or "0s", by=keys, file=file, output=output, data_dir=data_dir)
 
 
-def _check_options(
+def check_options(
     *,
     since: str | None,
     until: str | None,

@@ -15,6 +15,7 @@ from vkgateway.model.errors import InputError, UnavailableError
 
 if TYPE_CHECKING:
     from vkgateway.arbiter.reasons.report_types import ArbiterReport
+    from vkgateway.gateway.usage.budgets import UsageReport
 
 _NO_FOLDER = Path("/nonexistent")
 
@@ -42,6 +43,21 @@ async def read_state(connection: Connection) -> ArbiterReport:
 
     endpoint, folder = find_gateway(connection)
     return await gateway_state.get_state(folder, endpoint)
+
+
+async def read_usage_days(connection: Connection, *, days: int, tenant: str = "") -> UsageReport:
+    """Return the usage of the last UTC days, and the budgets, of all tenants or one. Raises UnavailableError."""
+    import msgspec
+
+    from vkgateway.cli import gateway_state
+
+    endpoint, folder = find_gateway(connection)
+    report = await gateway_state.get_usage(folder, endpoint, days=days)
+    return msgspec.structs.replace(
+        report,
+        days=[row for row in report.days if tenant in ("", row.tenant)],
+        budgets=[row for row in report.budgets if tenant in ("", row.tenant)],
+    )
 
 
 async def read_state_if_any(connection: Connection) -> ArbiterReport | None:

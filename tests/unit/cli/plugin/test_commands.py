@@ -27,12 +27,18 @@ from tests.unit.cli.plugin.tool import (
     running,
     waits,
 )
+from tests.unit.cli.test_usage_days import budget_use, day_usage
 from vkgateway.arbiter.reasons.report_types import ArbiterReport
 from vkgateway.cli.plugin.main import COMMANDS, plugin
 from vkgateway.gateway.health import HealthServer
+from vkgateway.gateway.usage.budgets import UsageReport
 from vkgateway.kube.resources import COMPUTE_CLUSTERS, LEASES, TENANTS
 
 ROOM = "needs 2 pods of nvidia.com/gpu 8; 0 of 2 would fit now"
+USAGE = UsageReport(
+    days=[day_usage("2026-11-25", 96.0), day_usage("2026-11-25", 2.0, tenant="beta")],
+    budgets=[budget_use(), budget_use(tenant="beta")],
+)
 STATE = ArbiterReport(
     time=NOON,
     pools=(pool(), pool("v100")),
@@ -46,7 +52,12 @@ async def management(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     """Yield a management cluster whose gateway runs on this machine."""
     socket = tool.folder / "said.sock"
     health = HealthServer(
-        address="127.0.0.1", port=0, checks={}, state=lambda: msgspec.json.encode(STATE), socket=socket
+        address="127.0.0.1",
+        port=0,
+        checks={},
+        state=lambda: msgspec.json.encode(STATE),
+        usage=lambda *_: msgspec.json.encode(USAGE),
+        socket=socket,
     )
     async with ReviewingApiServer() as server, health:
         (tool.folder / "gateway.yaml").write_text(yaml.safe_dump({"observability": {"socket": str(socket)}}))
@@ -150,6 +161,23 @@ async def test_usage_of_all_tenants_reads_log(tool: Tool, management: ReviewingA
     ]
     assert await tool("usage", *line, "--tenant", "beta") == 0
     assert [total["by"]["tenant"] for total in json.loads(tool.out)] == ["beta"]
+
+
+async def test_usage_by_day_and_budgets_come_from_gateway(tool: Tool, management: ReviewingApiServer) -> None:
+    assert await tool("usage", "--days", "31", "--by", "day,tenant", "-o", "json") == 0, tool.err
+    assert [(row["tenant"], row["hours"]) for row in json.loads(tool.out)] == [("alpha", 96), ("beta", 2)]
+    assert await tool("usage", "--days", "2", "--tenant", "beta", "-o", "csv") == 0
+    assert "alpha" not in tool.out
+    assert await tool("usage", "--days", "2", "-o", "opencost", "--price", f"{GPU}=2") == 0
+    assert await tool("usage", "--budgets", "--tenant", "alpha", "-o", "json") == 0
+    assert [row["tenant"] for row in json.loads(tool.out)] == ["alpha"]
+    assert await tool("usage", "--days", "2", "--since", "1h") == 2
+
+
+async def test_days_and_budgets_are_refused_in_tenant_cluster(tool: Tool, server: ReviewingApiServer) -> None:
+    for option in (("--days", "2"), ("--budgets",)):
+        assert await tool("usage", *option) == 2
+        assert "for the management cluster" in tool.err
 
 
 async def test_usage_elsewhere_says_what_is_needed(

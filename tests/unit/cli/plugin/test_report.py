@@ -176,7 +176,12 @@ async def management(
     """Yield a management cluster whose gateway runs on this machine, with its log."""
     socket = tool.folder / "said.sock"
     health = HealthServer(
-        address="127.0.0.1", port=0, checks={}, state=lambda: msgspec.json.encode(state), socket=socket
+        address="127.0.0.1",
+        port=0,
+        checks={},
+        state=lambda: msgspec.json.encode(state),
+        usage=lambda *_: b'{"days": [], "budgets": []}',
+        socket=socket,
     )
     async with ReviewingApiServer() as server, health:
         (tool.folder / "gateway.yaml").write_text(yaml.safe_dump({"observability": {"socket": str(socket)}}))

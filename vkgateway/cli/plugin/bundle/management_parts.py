@@ -15,12 +15,13 @@ from vkgateway.cli.plugin.bundle import objects
 from vkgateway.cli.plugin.bundle.parts import Content, Gathering, Part, as_json, newest_events
 from vkgateway.cli.plugin.bundle.texts import redact_log
 from vkgateway.cli.plugin.connection import local_data_dir
-from vkgateway.cli.plugin.gateway import find_gateway, read_state
+from vkgateway.cli.plugin.gateway import find_gateway, read_state, read_usage_days
 from vkgateway.kube.resources import COMPUTE_CLUSTERS, EVENTS, LEASES, NODES, PODS, TENANTS
 from vkgateway.model.errors import UnavailableError
 from vkgateway.model.names import CONTROL_PLANE_LABEL, SYSTEM_NAMESPACE
 
 _LOG_LINES: Final = 5000
+_USAGE_DAYS: Final = 31
 _METRIC_LINE: Final = re.compile(r"(?:# (?:HELP|TYPE) )?(?:vkgateway|process|python)_\w+[ {].*")
 _GATEWAY_SELECTOR: Final = "app.kubernetes.io/name=vkgateway,app.kubernetes.io/component=gateway"
 
@@ -60,6 +61,7 @@ def management_parts(gathering: Gathering) -> Sequence[Part]:
         ),
         Part(file="events.json", content="events of Tenants, ComputeClusters and the gateway", read=reads.read_events),
         Part(file="gateway-state.json", content=f"pools, tenants and gangs: {whose}", read=reads.read_state),
+        Part(file="usage.json", content=f"hours by UTC day, and budgets: {whose}", read=reads.read_usage),
         Part(file="gateway-metrics.txt", content="metrics of the gateway", read=reads.read_metrics),
         Part(file="gateway.log", content=f"last {_LOG_LINES} lines of each gateway's log", read=reads.read_logs),
         gathering.webhooks_part(),
@@ -94,6 +96,11 @@ class _ManagementReads:
             tenants=tuple(row for row in state.tenants if tenant in ("", row.tenant)),
             gangs=tuple(msgspec.structs.replace(gang, message=message(gang.code, gang.message)) for gang in gangs),
         )
+
+    async def read_usage(self) -> Content:
+        gathering = self._gathering
+        found = await read_usage_days(gathering.connection, days=_USAGE_DAYS, tenant=gathering.tenant)
+        return as_json(msgspec.to_builtins(found))
 
     async def read_metrics(self) -> Content:
         endpoint, folder = find_gateway(self._gathering.connection)
