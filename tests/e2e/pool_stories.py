@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from dataclasses import dataclass, field
 from random import Random
 
-from tests.e2e.cluster import Cluster, Platform, eventually
-from tests.e2e.foreign_pool import gang_job, gpus_by_node, list_objects
-from tests.e2e.test_arbiter import LOW
+from tests.e2e.cluster import Cluster, Document, Platform, eventually
+from tests.e2e.foreign_pool import GPU, gang_job, gpus_by_node, list_objects
+from tests.e2e.test_arbiter import (
+    LOW,
+    consistently,
+    count_pods,
+    delete_workloads,
+    find_condition,
+    list_pods,
+    pending_reason,
+)
 
 KILLS = int(os.environ.get("VKGATEWAY_KILLS", "3"))
 """How often the gateway is killed."""
@@ -36,6 +45,33 @@ def kill_story(owner: Cluster, guest: Cluster, platform: Platform, *, kind: str)
         gangs = [one["metadata"]["annotations"][GANG_ID] for one in list_objects(platform, kind)]
         assert len(gangs) == len(set(gangs)), "two attempts of a gang"
     check_nothing_left(owner, guest, platform, kind=kind)
+
+
+def budget_story(owner: Cluster, platform: Platform, *, tenant: str) -> None:
+    """Use up the owner's budget: gangs inside the guarantee start, others wait until it has no budget any more."""
+    _set_budget(platform, tenant, {"resource": GPU, "hours": 0})
+    eventually(lambda: _has_used_budget(platform, tenant), what="the budget is used up")
+    owner.apply(gang_job("inside", 2, GUARANTEED // 2))
+    eventually(lambda: count_pods(owner, "Running", "inside") == 2, what="the guarantee is available")
+    owner.apply(gang_job("beyond", 1, 8))
+    (pod,) = eventually(lambda: list_pods(owner, "beyond"))
+    name = pod["metadata"]["name"]
+    eventually(lambda: pending_reason(owner, name) == "BudgetUsedUp", what="the reason of the gang beyond it")
+    consistently(lambda: count_pods(owner, "Running", "beyond") == 0)
+    _set_budget(platform, tenant)
+    eventually(lambda: count_pods(owner, "Running", "beyond") == 1, what="the tenant borrows again")
+    assert count_pods(owner, "Running", "inside") == 2
+    delete_workloads(owner)
+
+
+def _set_budget(platform: Platform, tenant: str, *budgets: Document) -> None:
+    patch = json.dumps({"spec": {"budget": list(budgets)}})
+    platform.compute.kubectl("patch", "tenant", tenant, "--type=merge", "-p", patch)
+
+
+def _has_used_budget(platform: Platform, tenant: str) -> bool:
+    found = find_condition(platform.compute.get("tenant", tenant), "WithinBudget")
+    return bool(found.get("reason") == "BudgetUsedUp")
 
 
 def check_nothing_left(owner: Cluster, guest: Cluster, platform: Platform, *, kind: str) -> None:

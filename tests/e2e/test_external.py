@@ -24,6 +24,7 @@ from tests.e2e.foreign_pool import (
     set_mode,
     write_pools,
 )
+from tests.e2e.pool_stories import budget_story
 from tests.e2e.test_arbiter import LOW, consistently, count_pods, delete_workloads, find_condition, list_pods
 from vkgateway.programs.binaries.errors import NoNetworkError, NoToolchainError
 
@@ -239,6 +240,10 @@ def test_pod_that_its_tenant_deletes_breaks_nothing(users: tuple[Cluster, Cluste
     )
     eventually(lambda: count_pods(guest, "Running", "stays") == 3, what="its replacement runs")
     assert len(before & {pod["metadata"]["uid"] for pod in compute_pods(platform, "xguest")}) == 2
+
+
+def test_used_up_budget_stops_borrowing(users: tuple[Cluster, Cluster], platform: Platform) -> None:
+    budget_story(users[0], platform, tenant="xowner")
 
 
 def test_gateway_restart_keeps_gangs(users: tuple[Cluster, Cluster], platform: Platform) -> None:

@@ -26,7 +26,7 @@ from tests.e2e.foreign_pool import (
     schedulers_condition,
     set_mode,
 )
-from tests.e2e.pool_stories import kill_story, used_nodes
+from tests.e2e.pool_stories import budget_story, kill_story, used_nodes
 from tests.e2e.test_arbiter import (
     GANG,
     LOW,
@@ -367,6 +367,10 @@ def admin_queues(owner: Cluster, guest: Cluster, platform: Platform) -> Iterator
 
 def guarantee_condition(platform: Platform) -> Document:
     return find_condition(platform.compute.get("tenant", "kowner"), "GuaranteeKept")
+
+
+def test_used_up_budget_stops_borrowing(owner: Cluster, platform: Platform) -> None:
+    budget_story(owner, platform, tenant="kowner")
 
 
 @pytest.mark.usefixtures("admin_queues")

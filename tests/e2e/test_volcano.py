@@ -22,7 +22,7 @@ from tests.e2e.foreign_pool import (
     scheduled_by,
     schedulers_condition,
 )
-from tests.e2e.pool_stories import SECONDS, MixedLoad, check_nothing_left, kill_story
+from tests.e2e.pool_stories import SECONDS, MixedLoad, budget_story, check_nothing_left, kill_story
 from tests.e2e.test_arbiter import LOW, consistently, count_pods, delete_workloads, find_condition, is_gated, list_pods
 
 ANSWER = 20
@@ -177,6 +177,10 @@ def test_gang_that_waits_in_the_pool_is_told_why(owner: Cluster, guest: Cluster,
     assert [each for each in hidden if each in told] == [], told
     delete_workloads(owner)
     eventually(lambda: count_pods(guest, "Running", "wide") == 4, what="the gang starts")
+
+
+def test_used_up_budget_stops_borrowing(owner: Cluster, platform: Platform) -> None:
+    budget_story(owner, platform, tenant="vowner")
 
 
 def test_unsuitable_configuration_is_reported(owner: Cluster, platform: Platform) -> None:
