@@ -23,6 +23,10 @@ def month_of(moment: float) -> str:
 
 def split_days(start: float, end: float) -> Iterator[tuple[str, float, float]]:
     """Yield the UTC days of an interval, each with the start and the end of its part."""
+    number = int(start // DAY_SECONDS)
+    if start < end <= (number + 1) * DAY_SECONDS:  # almost always
+        yield _day_name(number), start, end
+        return
     while start < end:
         number = int(start // DAY_SECONDS)
         last = min(end, float((number + 1) * DAY_SECONDS))

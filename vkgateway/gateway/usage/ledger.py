@@ -37,10 +37,6 @@ class Hours(NamedTuple):
     borrowed: float = 0.0
     lost: float = 0.0
 
-    def plus(self, *, total: float = 0.0, borrowed: float = 0.0, lost: float = 0.0) -> Hours:
-        """Return the sums with more hours."""
-        return Hours(self.total + total, self.borrowed + borrowed, self.lost + lost)
-
 
 class DayUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Usage of a tenant in one UTC day, in unit-hours (GPU-hours)."""
@@ -70,7 +66,10 @@ class MonthUsage(msgspec.Struct, frozen=True, kw_only=True):
     """Rows by UTC day."""
 
 
-_Rows = dict[UsageKey, Hours]
+_Sums = list[float]
+"""The fields of `Hours`, which change with each count."""
+_Rows = dict[tuple[str, str, str, str], _Sums]
+"""By the fields of `UsageKey`."""
 _PodKey = tuple[str, str, str, str]
 """Tenant, namespace, name and resource."""
 
@@ -97,7 +96,7 @@ class UsageLedger:
             for stored in months:
                 self._stored_through[stored.tenant, stored.month] = stored.through
                 days = self._days.setdefault(stored.tenant, {})
-                days.update({day: dict(rows) for day, rows in stored.days.items()})
+                days.update({day: {tuple(key): [*hours] for key, hours in rows} for day, rows in stored.days.items()})
 
     def count(self, records: Iterable[UsageRecord]) -> None:
         """Count records: of each, the time that no earlier record of the pod covers."""
@@ -113,26 +112,24 @@ class UsageLedger:
         self._counted[pod] = record.end
         self._last_end = max(self._last_end, record.end)
         for day, first, last in split_days(start, record.end):
-            hours = self._new_seconds(record.tenant, day, first, last) * record.units / 3600
-            self._add(record, day, total=hours, borrowed=hours if record.borrowed else 0.0)
-        for day, first, last in split_days(max(record.start, record.end - record.lost), record.end):
-            self._add(record, day, lost=(last - first) * record.units / 3600)
+            through = self._stored_through.get((record.tenant, day[:7]), 0.0)
+            if last > through:
+                hours = (last - max(first, through)) * record.units / 3600
+                sums = self._sums_of(record, day)
+                sums[0] += hours
+                sums[1] += hours if record.borrowed else 0.0
+        if record.lost > 0:
+            for day, first, last in split_days(max(record.start, record.end - record.lost), record.end):
+                self._sums_of(record, day)[2] += (last - first) * record.units / 3600
 
-    def _new_seconds(self, tenant: str, day: str, first: float, last: float) -> float:
-        """Return the seconds of an interval that no earlier leader counted."""
-        return max(0.0, last - max(first, self._stored_through.get((tenant, day[:7]), 0.0)))
-
-    def _add(
-        self, record: UsageRecord, day: str, *, total: float = 0.0, borrowed: float = 0.0, lost: float = 0.0
-    ) -> None:
-        if not (total or lost):
-            return
+    def _sums_of(self, record: UsageRecord, day: str) -> _Sums:
+        """Return the sums of a day to which a record is added."""
         rows = self._days.setdefault(record.tenant, {}).setdefault(day, {})
-        key = UsageKey(record.pool, record.compute_cluster, record.band, record.resource)
+        key = record.pool, record.compute_cluster, record.band, record.resource
         if key not in rows and len(rows) >= MAX_ROWS:
-            key = UsageKey("", "", record.band, record.resource)
-        rows[key] = rows.get(key, Hours()).plus(total=total, borrowed=borrowed, lost=lost)
+            key = "", "", record.band, record.resource
         self._changed.add((record.tenant, day[:7]))
+        return rows.setdefault(key, [0.0, 0.0, 0.0])
 
     def take_changed(self, now: float) -> list[MonthUsage]:
         """Return the months that changed since the last call, to be stored.
@@ -149,7 +146,7 @@ class UsageLedger:
                     month=month,
                     through=through,
                     days={
-                        day: list(rows.items())
+                        day: [(UsageKey(*key), Hours(*sums)) for key, sums in rows.items()]
                         for day, rows in sorted(self._days[tenant].items())
                         if day.startswith(month)
                     },
@@ -180,26 +177,28 @@ class UsageLedger:
                 DayUsage(
                     day=day,
                     tenant=name,
-                    pool=key.pool,
-                    compute_cluster=key.compute_cluster,
-                    band=key.band,
-                    resource=key.resource,
-                    hours=hours.total,
-                    borrowed=hours.borrowed,
-                    lost=hours.lost,
+                    pool=pool,
+                    compute_cluster=cluster,
+                    band=band,
+                    resource=resource,
+                    hours=hours,
+                    borrowed=borrowed,
+                    lost=lost,
                 )
                 for day in wanted
                 for name in names
-                for key, hours in sorted(self._days.get(name, {}).get(day, {}).items())
+                for (pool, cluster, band, resource), (hours, borrowed, lost) in sorted(
+                    self._days.get(name, {}).get(day, {}).items()
+                )
             ]
 
     def month_hours(self, tenant: str, month: str, *, resource: str, pool: str = "") -> float:
         """Return the hours of a tenant in a UTC month; `pool`: in the pools of this name only."""
         with self._lock:
             return sum(
-                hours.total
+                sums[0]
                 for day, rows in self._days.get(tenant, {}).items()
                 if day.startswith(month)
-                for key, hours in rows.items()
-                if key.resource == resource and (not pool or key.pool == pool)
+                for key, sums in rows.items()
+                if key[3] == resource and (not pool or key[0] == pool)
             )
