@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import io
@@ -32,8 +33,9 @@ class ImageRegistry:
     """HOST:PORT."""
     layer_seconds: float = 0.0
     """Delay of each layer."""
-    down: bool = False
-    """Answer with 503."""
+    private: str = ""
+    """Repository that only a user with `password` may read."""
+    password: str = "secret"
     _manifests: dict[tuple[str, str], bytes] = field(default_factory=dict)
     _blobs: dict[str, bytes] = field(default_factory=dict)
     _layers: set[str] = field(default_factory=set)
@@ -57,13 +59,19 @@ class ImageRegistry:
         self._manifests[repository, tag] = self._manifests[repository, _digest(data)] = data
         return f"{self.address}/{name}"
 
-    def answer(self, path: str) -> tuple[int, str, bytes]:
+    @property
+    def docker_config(self) -> str:
+        """Content of a pull secret, as `kubectl create secret docker-registry` writes it."""
+        return json.dumps({"auths": {self.address: {"username": "user", "password": self.password}}})
+
+    def answer(self, path: str, authorization: str) -> tuple[int, str, bytes]:
         """Return status, content type and body of the answer to a request."""
-        if self.down:
-            return 503, "text/plain", b"down"
         if path in ("/v2", "/v2/"):
             return 200, "application/json", b"{}"
         repository, _, rest = path.removeprefix("/v2/").partition("/")
+        expected = base64.b64encode(f"user:{self.password}".encode()).decode()
+        if repository == self.private and authorization != f"Basic {expected}":
+            return 401, "application/json", b'{"errors": [{"code": "UNAUTHORIZED", "message": "who is there?"}]}'
         kind, _, reference = rest.partition("/")
         if kind == "manifests" and (repository, reference) in self._manifests:
             return 200, _MANIFEST, self._manifests[repository, reference]
@@ -101,9 +109,11 @@ def serve_images(platform: Platform) -> Iterator[ImageRegistry]:
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            status, kind, body = registry.answer(self.path)
+            status, kind, body = registry.answer(self.path, self.headers.get("Authorization", ""))
             self.send_response(status)
             self.send_header("Content-Type", kind)
+            if status == 401:
+                self.send_header("WWW-Authenticate", 'Basic realm="registry"')
             self.send_header("Content-Length", str(len(body)))
             if kind == _MANIFEST:
                 self.send_header("Docker-Content-Digest", _digest(body))

@@ -20,6 +20,7 @@ VOLUMES_SINCE = 35
 image_volumes = pytest.mark.skipif(
     COMPUTE_MINOR < VOLUMES_SINCE, reason=f"a compute cluster before 1.{VOLUMES_SINCE} has no image volumes by default"
 )
+PULL_SECRET = "test-registry"
 DAEMON_SETS = ("daemonset", "-n", "vkgateway-system", "-l", "vkgateway.io/pre-pull")
 TWIN = "a-twin"
 """A hollow node in the pool of the real one, whose name is the first."""
@@ -36,6 +37,7 @@ def registry(platform: Platform, alpha: Cluster) -> Iterator[ImageRegistry]:
             registry.add_image(name, Image(name=name, entries=[*userland.entries, mark], command=("sh",)))
         data = [ImageEntry("data", 0o644, b"weights" * 1000)]
         registry.add_image(NO_SHELL, Image(name=NO_SHELL, entries=data, command=("/none",)))
+        registry.private = NO_SHELL.partition(":")[0]
         yield registry
         keep_images(platform, None)
 
@@ -46,7 +48,12 @@ def keep_images(platform: Platform, images: list[str] | None) -> None:
     for pool in pools:
         pool.pop("prePull", None)
         if pool["name"] == "real" and images is not None:
-            pool["prePull"] = {"images": images, "pauseImage": PAUSE_IMAGE, "parallelism": 1}
+            pool["prePull"] = {
+                "images": images,
+                "imagePullSecrets": [PULL_SECRET],
+                "pauseImage": PAUSE_IMAGE,
+                "parallelism": 1,
+            }
     patch = json.dumps({"spec": {"pools": pools}})
     platform.compute.kubectl("patch", "computecluster", "local", "--type=merge", f"--patch={patch}")
 
@@ -114,10 +121,14 @@ def test_image_that_does_not_exist_is_counted(platform: Platform, alpha: Cluster
 
 
 @image_volumes
-def test_images_are_kept_also_one_without_a_shell(platform: Platform, alpha: Cluster, registry: ImageRegistry) -> None:
+def test_images_are_kept_also_a_private_one_without_a_shell(
+    platform: Platform, alpha: Cluster, registry: ImageRegistry
+) -> None:
     registry.layer_seconds = 5.0
     keep_images(platform, [f"{registry.address}/{name}" for name in (TRAIN, NO_SHELL)])
-    eventually(lambda: images_pulled(platform)[1] == "Pulling", what="pulling")
+    eventually(lambda: images_pulled(platform)[1] == "PullFailed", what="no access without the secret")
+    assert f"{registry.address}/{NO_SHELL}" in images_pulled(platform)[2]
+    platform.compute.apply(pull_secret(registry))
     wait_pulled(platform, 1)
     assert pre_pull_status(platform) == {"images": 2, "nodes": 1, "readyNodes": 1}
     (daemon_set,) = platform.compute.get(*DAEMON_SETS)["items"]
@@ -154,6 +165,16 @@ def test_arbiter_prefers_the_node_that_keeps_the_image(
     finally:
         remove(alpha, "chosen", "other")
         platform.compute.kubectl("delete", "node", TWIN, "--timeout=60s", timeout=70)
+
+
+def pull_secret(registry: ImageRegistry) -> Document:
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": PULL_SECRET, "namespace": "vkgateway-system"},
+        "type": "kubernetes.io/dockerconfigjson",
+        "stringData": {".dockerconfigjson": registry.docker_config},
+    }
 
 
 def images_on(platform: Platform, node: str) -> list[str]:
