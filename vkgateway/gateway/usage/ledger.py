@@ -96,7 +96,7 @@ class UsageLedger:
             for stored in months:
                 self._stored_through[stored.tenant, stored.month] = stored.through
                 days = self._days.setdefault(stored.tenant, {})
-                days.update({day: {tuple(key): [*hours] for key, hours in rows} for day, rows in stored.days.items()})
+                days.update({day: {key: [*hours] for key, hours in rows} for day, rows in stored.days.items()})
 
     def count(self, records: Iterable[UsageRecord]) -> None:
         """Count records: of each, the time that no earlier record of the pod covers."""
