@@ -187,6 +187,34 @@ def test_missing_right_names_the_way_out(reader: Plugin, plugged: Cluster) -> No
         plugged.kubectl("delete", "clusterrolebinding", "reader-view")
 
 
+def test_two_roles_suffice_for_ops(platform: Platform, plugged: Cluster, programs: Path, tmp_path: Path) -> None:
+    if not platform.usage_log():
+        pytest.skip("the gateway is no pod, so only its user reads its state")
+    compute = platform.compute
+    compute.kubectl("create", "serviceaccount", "watcher")
+    cluster = compute.with_token(compute.kubectl("create", "token", "watcher").strip(), tmp_path)
+    watcher = Plugin(platform, programs, cluster.kubeconfig)
+    watcher.environment["VKGATEWAY_DATA_DIR"] = str(tmp_path)
+    refused = watcher.run("vkgateway", "queue")
+    assert refused.code == 5
+    assert "cannot get leases.coordination.k8s.io 'gateway' in namespace 'vkgateway-system'" in refused.err
+    assert "--role=vkgateway-state-reader --serviceaccount=default:watcher" in refused.err
+    state = ("rolebinding", "watcher", "-n", "vkgateway-system")
+    viewer = ("clusterrolebinding", "watcher")
+    compute.kubectl("create", *state, "--role=vkgateway-state-reader", "--serviceaccount=default:watcher")
+    compute.kubectl("create", *viewer, "--clusterrole=vkgateway-viewer", "--serviceaccount=default:watcher")
+    try:
+        eventually(lambda: watcher.run("vkgateway", "queue").code == 0, what="the proposed role suffices")
+        assert watcher.data("top", "--tenant", "plugged")["tenants"]
+        status = json.loads(watcher.run("vkgateway", "status", "-o", "json").out)
+        assert (status["problems"], bool(status["tenants"])) == ([], True)
+        assert "gateway-metrics.txt" in watcher.bundle(tmp_path / "watcher.tar.gz")
+    finally:
+        compute.kubectl("delete", *state)
+        compute.kubectl("delete", *viewer)
+        compute.kubectl("delete", "serviceaccount", "watcher")
+
+
 def test_silent_server_is_reported(platform: Platform, programs: Path, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
