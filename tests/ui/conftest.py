@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.ui import documents
-from tests.ui.gateway import COOKIE, Gateway
+from tests.ui.gateway import Gateway, shorten_waits
 
 try:
     from axe_playwright_python.sync_playwright import Axe
@@ -94,8 +94,9 @@ Visits = Callable[..., Visit]
 
 
 @pytest.fixture
-def gateways() -> Iterator[Callable[..., Gateway]]:
+def gateways(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Gateway]]:
     """Start gateways that end with the test."""
+    shorten_waits(monkeypatch)
     started: list[Gateway] = []
 
     def start(document: documents.Document, **options: Any) -> Gateway:
@@ -127,10 +128,11 @@ def visit(browser: Browser, gateways: Callable[..., Gateway], now: float) -> Ite
         if gateway is None:
             made = documents.platform(now) if scope == "platform" else documents.tenant(now)
             shown = document or made
-            gateway = gateways(shown, scope=scope, tenant="" if scope == "platform" else "alpha")
+            gateway = gateways(shown, tenant="" if scope == "platform" else "alpha")
             if shown["tenants"]:
-                gateway.history = documents.history(shown, now)
+                gateway.history.content = documents.history(shown, now)
                 gateway.usage = documents.usage(shown)
+                gateway.starts = documents.starts()
         size = {"width": width, "height": height}
         context = browser.new_context(
             viewport=size,  # type: ignore[arg-type]
@@ -141,7 +143,7 @@ def visit(browser: Browser, gateways: Callable[..., Gateway], now: float) -> Ite
         )
         contexts.append(context)
         if signed_in:
-            context.add_cookies([{"name": COOKIE, "value": "signed-in", "url": gateway.url}])
+            context.add_cookies([gateway.cookie()])  # type: ignore[list-item]
         page = context.new_page()
         page.set_default_timeout(TIMEOUT_MS)
         made_visit = Visit(page, gateway)

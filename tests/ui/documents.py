@@ -428,6 +428,32 @@ def usage(document: Document) -> Item:
     return {"days": days, "budgets": budgets}
 
 
+def starts() -> Item:
+    """Return the phases of starts in two pools, and slow images."""
+    seconds = {"admit": 3.0, "bind": 0.4, "sandbox": 1.8, "pull": 95.0, "start": 2.2, "ready": 6.0}
+    pools = [
+        {
+            "pool": pool,
+            "starts": number,
+            "phases": [
+                {"phase": phase, "median": median * factor, "slowest": median * factor * 4}
+                for phase, median in seconds.items()
+            ],
+            "starting": starting,
+        }
+        for pool, number, factor, starting in (("a100", 212, 1.0, {"pull": 6, "ready": 1}), ("h100", 71, 0.3, {}))
+    ]
+    images = [
+        {"image": name, "pulls": pulls, "seconds": pulls * each, "longest": each * 2.4, "failures": failures}
+        for name, pulls, each, failures in (
+            ("registry.example.org/research/train-llm:2026.11", 48, 171.0, 0),
+            ("registry.example.org/serving/triton@sha256:3e5c0fd2", 31, 88.0, 2),
+            ("docker.io/library/busybox:1.37", 120, 1.4, 0),
+        )
+    ]
+    return {"pools": pools, "images": images}
+
+
 HOSTILE = {
     "html": '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>',
     "bidirectional": "abc\u202e\u2066gnp.exe \u05d0\u05d1\u05d2 \u0645\u0631\u062d\u0628\u0627",

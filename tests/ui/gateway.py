@@ -1,75 +1,138 @@
-"""Gateway for tests of the page, in a thread: it serves the static files, and given documents as the real one would."""
+"""The real page with given documents, in a thread: requests, sign-in, streams and deltas are those of the gateway.
+
+Only three things are replaced: what the gateway knows, which is a document; API servers that review tokens; and the
+waiting times.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import mimetypes
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from aiohttp import web
+import msgspec
+import pytest
 
 import vkgateway
-from tests.ui.documents import VERSION, Document, Item
+from tests.ui.documents import Document, Item
+from vkgateway.kubelet.http import Reply, Request, Session
+from vkgateway.kubelet.listener import HttpListener
+from vkgateway.kubelet.token_reviewer import TokenReviewer
+from vkgateway.model.errors import NotFoundError
+from vkgateway.page import documents, handler, hub, streams
+from vkgateway.page.access import PageAccess
+from vkgateway.page.cookies import COOKIE, CookieSealer
+from vkgateway.page.facts import Observation
+from vkgateway.page.handler import PageHandler
+from vkgateway.page.hub import PageHub
+from vkgateway.page.static_files import load_files
+from vkgateway.page.timeline import Timeline
 
 STATIC = Path(vkgateway.__file__).parent / "page" / "static"
-POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
-COOKIE = "session"
-
-Sections = dict[str, dict[str, Item]]
+TOKEN = "good-token"
+USER = "jane@example.com"
 
 
-def delta(before: Document, after: Document) -> Document:
-    """Return what changes between two documents, as the stream sends it."""
-    changed: Sections = {}
-    removed: dict[str, list[str]] = {}
-    for name, old in before.items():
-        if not isinstance(old, dict):
-            continue
-        new = after.get(name, {})
-        if news := {key: item for key, item in new.items() if old.get(key) != item}:
-            changed[name] = news
-        if gone := [key for key in old if key not in new]:
-            removed[name] = gone
-    return {"time": after["time"], "leading": after["leading"], "set": changed, "remove": removed}
+def shorten_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send changes and check access much more often than in production."""
+    monkeypatch.setattr(hub, "REFRESH_SECONDS", 0.05)
+    monkeypatch.setattr(streams, "CHECK_SECONDS", 0.1)
+    monkeypatch.setattr(hub, "_build_document", lambda facts, _: facts)
+
+
+def serve_version(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    """Pretend that another version of the gateway answers."""
+    monkeypatch.setattr(handler, "__version__", version)
+
+
+@dataclass
+class _ApiServer:
+    """API server that knows one token, while its user may see the page."""
+
+    name: str = "server"
+    knows_token: bool = True
+
+    async def request(self, method: str, path: str, **given: Any) -> bytes:
+        spec = msgspec.json.decode(given["body"])["spec"]
+        if path.endswith("tokenreviews"):
+            known = self.knows_token and spec["token"] == TOKEN
+            return msgspec.json.encode({"status": {"authenticated": known, "user": {"username": USER}}})
+        return msgspec.json.encode({"status": {"allowed": True}})
+
+
+@dataclass
+class _Source:
+    """The gateway behind the page: it leads or stands by, and answers questions as a test says."""
+
+    leading: bool
+    answer: Callable[[Item], Item] = lambda question: {"message": "No answer is set.", "hint": ""}
+
+    def observe(self) -> Observation:
+        return Observation(
+            time=0.0, leading=self.leading, cycle=None, tenants={}, compute_clusters={}, timeline=Timeline()
+        )
+
+    def pod_names(self) -> Mapping[str, tuple[str, str]]:
+        return {}
+
+    def answer_what_if(self, question: bytes) -> tuple[int, bytes]:
+        answer = self.answer(msgspec.json.decode(question))
+        return 422 if "message" in answer else 200, msgspec.json.encode(answer)
+
+
+@dataclass
+class _History:
+    content: Item = field(default_factory=lambda: {"step": 60, "times": [], "series": {}})
+
+    def pool_series(self) -> Item:
+        return self.content
+
+    def tenant_series(self, tenant: str) -> Item:
+        return self.content
+
+
+class _Hub(PageHub):
+    """Hub that reads the given document in place of the arbiter's state. `_build_document` returns it as it is."""
+
+    given: documents.Document
+
+    async def _collect(self) -> Any:
+        return self.given
 
 
 class Gateway:
-    """Server on a port that stays the same after a restart. Its methods are called from the test's thread."""
+    """Page on a port that stays the same after a restart. Its methods are called from the test's thread."""
 
-    def __init__(self, document: Document, *, scope: str = "platform", tenant: str = "") -> None:
+    def __init__(self, document: Document, *, tenant: str = "") -> None:
         self.document = document
-        self.session: Item = {
-            "user": "jane@example.com",
-            "scope": scope,
-            "tenant": tenant,
-            "expires": None,
-            "version": VERSION,
-        }
-        self.history: Item = {"step": 15, "times": [], "series": {}}
+        self.tenant = tenant
+        self.source = _Source(document["leading"])
+        self.history = _History()
         self.usage: Item = {"days": []}
-        self.answer: Callable[[Item], Item] = lambda question: {"message": "no answer is set", "hint": ""}
-        self.token = "good-token"
-        self.cookies: set[str] = {"signed-in"}
+        self.starts: Item = {"pools": [], "images": []}
         self.refuse: tuple[int, str, str] | None = None
-        """Status, message and hint of every answer but static files."""
+        """Status, message and hint of every answer but files."""
         self.delay = 0.0
-        """Seconds before each answer."""
+        """Seconds before each answer but files."""
         self.requests: list[str] = []
-        self._streams: set[asyncio.Queue[bytes]] = set()
+        self.url = ""
+        self._server = _ApiServer()
+        self._sealer = CookieSealer(b"secret")
+        self._changes = 0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self._runner: web.AppRunner | None = None
-        self.port = 0
-        self.start()
+        self._port = 0
+        self._do(self._start())
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/ui/"
+    def cookie(self) -> Item:
+        """Return the cookie of a session, as a browser's context takes it."""
+        value, _ = self._sealer.seal(TOKEN, self.tenant)
+        return {"name": COOKIE, "value": value, "domain": "127.0.0.1", "path": "/"}
 
     def start(self) -> None:
         self._do(self._start())
@@ -85,124 +148,87 @@ class Gateway:
         self._loop.close()
 
     def publish(self, document: Document) -> None:
-        """Send the changes to a new document."""
-        message = event("delta", delta(self.document, document))
+        """Replace the document."""
         self.document = document
-        self._do(self._send(message))
+        self._changes += 1
+        self.source.leading = document["leading"]
+        self._do(self._give())
 
-    def end(self, message: str, hint: str = "") -> None:
-        """End all sessions."""
-        self.cookies.clear()
-        self._do(self._send(event("end", {"message": message, "hint": hint})))
+    def forget_token(self) -> None:
+        """End all sessions: their token is not valid any more."""
+        self._server.knows_token = False
+        self._do(self._forget())
 
-    @property
-    def streams(self) -> int:
-        return len(self._streams)
+    def know_token(self) -> None:
+        """Accept the token again."""
+        self._server.knows_token = True
+        self._do(self._forget())
 
     def _do(self, work: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(15)
 
     async def _start(self) -> None:
-        app = web.Application(middlewares=[self._answer])
-        app.router.add_get("/ui/api/session", self._read_session)
-        app.router.add_post("/ui/api/session", self._sign_in)
-        app.router.add_delete("/ui/api/session", self._sign_out)
-        app.router.add_get("/ui/api/stream", self._stream)
-        app.router.add_get("/ui/api/history", self._history)
-        app.router.add_get("/ui/api/usage", self._usage)
-        app.router.add_get("/ui/api/what-if", self._what_if)
-        app.router.add_get("/ui/{name:.*}", self._file)
-        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True)
-        await site.start()
-        self.port = self._runner.addresses[0][1]
+        self._reviewer = TokenReviewer(self._server_of)
+        self._hub = _Hub(self.source)
+        self._hub.history = self.history  # type: ignore[assignment] # it has the same methods
+        await self._give()
+        self._handler = PageHandler(
+            access=PageAccess(self._reviewer, self._sealer),
+            sealer=self._sealer,
+            hub=self._hub,
+            source=self.source,
+            files=load_files(),
+            usage=lambda tenant, days: msgspec.json.encode(self.usage),
+            starts=lambda: msgspec.json.encode(self.starts),
+            secure=False,
+        )
+        self._refresh = asyncio.create_task(self._hub.run())
+        self._listener = HttpListener(self._answer, name="page", connections=256)
+        self._port = await self._listener.listen_tcp("127.0.0.1", self._port)
+        self.url = f"http://127.0.0.1:{self._port}/ui/"
 
     async def _stop(self) -> None:
-        if self._runner is not None:
-            for queue in self._streams:
-                queue.put_nowait(b"")
-            await self._runner.cleanup()
-            self._runner = None
+        self._refresh.cancel()
+        await asyncio.gather(self._refresh, return_exceptions=True)
+        await self._listener.close()
 
-    async def _send(self, message: bytes) -> None:
-        for queue in self._streams:
-            queue.put_nowait(message)
+    async def _give(self) -> None:
+        # The hub takes documents of the same time for unchanged.
+        self._hub.given = structured({**self.document, "time": self.document["time"] + self._changes / 1000})
 
-    @web.middleware
-    async def _answer(self, request: web.Request, handler: Callable[..., Any]) -> web.StreamResponse:
-        path = request.path.removeprefix("/ui/")
-        self.requests.append(f"{request.method} {path}")
-        if path.startswith("api/"):
-            if self.delay:
-                await asyncio.sleep(self.delay)
+    async def _forget(self) -> None:
+        self._reviewer.forget_tenant(self.tenant)
+
+    def _server_of(self, tenant: str) -> Any:
+        if tenant != self.tenant:
+            raise NotFoundError(f"tenant {tenant} is not running now")
+        return self._server
+
+    async def _answer(self, request: Request, session: Session) -> Reply | None:
+        self.requests.append(f"{request.method} {'/'.join(request.path)}")
+        if request.path[1:2] == ("api",):
+            await asyncio.sleep(self.delay)
             if self.refuse is not None:
-                return problem(*self.refuse)
-            if path != "api/session" and request.cookies.get(COOKIE) not in self.cookies:
-                return problem(401, "You are not signed in.", "Sign in.")
-        response: web.StreamResponse = await handler(request)
-        if not response.prepared:
-            response.headers["Content-Security-Policy"] = POLICY
-            if isinstance(response, web.Response) and response.body is not None:
-                response.enable_compression()
-        return response
-
-    async def _read_session(self, request: web.Request) -> web.Response:
-        if request.cookies.get(COOKIE) not in self.cookies:
-            return problem(401, "You are not signed in.", "Sign in.")
-        return web.json_response(self.session)
-
-    async def _sign_in(self, request: web.Request) -> web.Response:
-        given = await request.json()
-        if given["token"] != self.token:
-            return problem(401, "The token is not valid.", "Create another one: kubectl create token NAME.")
-        self.cookies.add("signed-in")
-        response = web.json_response(self.session)
-        response.set_cookie(COOKIE, "signed-in", httponly=True, samesite="Strict", path="/ui/")
-        return response
-
-    async def _sign_out(self, request: web.Request) -> web.Response:
-        self.cookies.clear()
-        response = web.Response(status=204)
-        response.del_cookie(COOKIE, path="/ui/")
-        return response
-
-    async def _stream(self, request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        await response.prepare(request)
-        queue: asyncio.Queue[bytes] = asyncio.Queue()
-        queue.put_nowait(event("state", self.document))
-        self._streams.add(queue)
-        try:
-            while message := await queue.get():
-                await response.write(message)
-        except ConnectionResetError:
-            pass
-        finally:
-            self._streams.discard(queue)
-        return response
-
-    async def _history(self, request: web.Request) -> web.Response:
-        return web.json_response(self.history)
-
-    async def _usage(self, request: web.Request) -> web.Response:
-        return web.json_response(self.usage)
-
-    async def _what_if(self, request: web.Request) -> web.Response:
-        answer = self.answer(json.loads(request.query["question"]))
-        return web.json_response(answer, status=422 if "message" in answer else 200)
-
-    async def _file(self, request: web.Request) -> web.StreamResponse:
-        path = (STATIC / (request.match_info["name"] or "index.html")).resolve()
-        if not path.is_relative_to(STATIC) or not path.is_file():
-            return problem(404, f"{request.path} does not exist.", "")
-        kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
-        return web.Response(body=path.read_bytes(), content_type=kind)
+                status, message, hint = self.refuse
+                return Reply(status, msgspec.json.encode({"message": message, "hint": hint}), "application/json")
+        return await self._handler(request, session)
 
 
-def event(name: str, content: object) -> bytes:
-    return f"event: {name}\ndata: {json.dumps(content)}\n\n".encode()
+def structured(document: Document) -> documents.Document:
+    """Return a document with structs as rows, as the gateway compares them."""
+    sections = {
+        name: {key: _row(row) for key, row in rows.items()} for name, rows in document.items() if isinstance(rows, dict)
+    }
+    return documents.Document(
+        scope=document["scope"], time=document["time"], leading=document["leading"], sections=sections
+    )
 
 
-def problem(status: int, message: str, hint: str) -> web.Response:
-    return web.json_response({"message": message, "hint": hint}, status=status)
+def _row(fields: Item) -> msgspec.Struct:
+    return _row_type(tuple(fields))(**{f"{name}_": value for name, value in fields.items()})
+
+
+@cache
+def _row_type(names: tuple[str, ...]) -> type[msgspec.Struct]:
+    renamed = {f"{name}_": name for name in names}
+    return msgspec.defstruct("Row", [(name, Any) for name in renamed], rename=renamed)

@@ -9,6 +9,7 @@ import pytest
 
 from tests.ui import documents
 from tests.ui.conftest import Visit, Visits
+from tests.ui.gateway import TOKEN, serve_version
 from tests.ui.test_views import VIEWS
 
 REFUSED = "Failed to load resource"
@@ -34,10 +35,10 @@ def test_signing_in(visit: Visits, scheme: str) -> None:
     seen_in_both(seen, "sign-in", scheme)
     page.fill("[name=token]", "wrong")
     page.keyboard.press("Enter")
-    assert "The token is not valid." in (page.locator(".problem").text_content() or "")
+    assert "does not know this token" in (page.locator(".problem").text_content() or "")
     assert page.input_value("[name=token]") == ""
     seen_in_both(seen, "sign-in-refused", scheme)
-    page.fill("[name=token]", seen.gateway.token)
+    page.fill("[name=token]", TOKEN)
     page.keyboard.press("Enter")
     page.wait_for_selector(".connection.live")
     assert page.text_content("#title") == "Pools"
@@ -46,7 +47,7 @@ def test_signing_in(visit: Visits, scheme: str) -> None:
 def test_signing_in_by_the_address_removes_the_token_from_it(visit: Visits) -> None:
     seen = visit("tenant", signed_in=False)
     page = seen.page
-    page.goto(f"{seen.gateway.url}#token={seen.gateway.token}&tenant=alpha")
+    page.goto(f"{seen.gateway.url}#token={TOKEN}&tenant=alpha")
     page.wait_for_selector(".connection.live")
     assert "token" not in page.url
     page.get_by_role("link", name="Gangs", exact=True).click()
@@ -65,7 +66,7 @@ def test_signing_out(visit: Visits) -> None:
     page = seen.open()
     page.get_by_role("button", name="Sign out").click()
     page.wait_for_selector("form")
-    assert not seen.gateway.cookies
+    assert not page.context.cookies()
     assert "a100" not in (page.text_content("body") or "")
 
 
@@ -75,15 +76,15 @@ def test_loading_shows_shapes_only_after_a_while(visit: Visits, now: float, sche
     page = seen.page
     page.clock.install(time=now - 60)
     page.clock.pause_at(now)
-    seen.gateway.delay = 2.0
+    seen.gateway.delay = 5.0
     seen.open(ready=False)
     page.clock.run_for(200)
     assert page.locator(".skeleton").count() == 0
     page.clock.run_for(300)
-    page.wait_for_selector(".skeleton")
+    assert page.locator(".skeleton").count() == 1
+    page.clock.resume()
     seen_in_both(seen, "loading", scheme)
     seen.gateway.delay = 0
-    page.clock.resume()
     page.wait_for_selector(".connection.live")
 
 
@@ -117,12 +118,12 @@ def test_restart_under_an_open_page_heals(visit: Visits, now: float, scheme: str
     page.wait_for_selector(f"text={name}")
 
 
-def test_restart_with_another_version_offers_a_reload(visit: Visits) -> None:
+def test_restart_with_another_version_offers_a_reload(visit: Visits, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = visit()
     seen.allowed = ("net::ERR_", REFUSED)
     page = seen.open()
     seen.gateway.stop()
-    seen.gateway.session = {**seen.gateway.session, "version": "0.2.0"}
+    serve_version(monkeypatch, "9.9.9")
     seen.gateway.start()
     page.get_by_role("button", name="Reload the page").wait_for()
 
@@ -140,18 +141,22 @@ def test_failing_gateway(visit: Visits, scheme: str) -> None:
 
 
 @SCHEMES
-def test_end_of_the_session(visit: Visits, scheme: str) -> None:
+def test_end_of_the_session(visit: Visits, now: float, scheme: str) -> None:
     seen = visit("tenant", scheme=scheme)
     page = seen.open("timeline")
-    seen.gateway.end("Your access to tenant alpha was removed.", "Ask an admin of the platform.")
+    seen.gateway.forget_token()
+    page.wait_for_timeout(200)
+    seen.gateway.publish({**seen.gateway.document, "gangs": {}})
     page.wait_for_selector("form")
-    assert "Your access to tenant alpha was removed." in (page.text_content("main") or "")
+    assert "The session has ended." in (page.text_content("main") or "")
+    assert "does not know this token" in (page.text_content("main") or "")
     seen_in_both(seen, "ended", scheme)
     requests = len(seen.gateway.requests)
     page.wait_for_timeout(1500)
     assert len(seen.gateway.requests) == requests, "a session that ended is not retried"
-    seen.gateway.cookies.add("signed-in")
-    page.fill("[name=token]", seen.gateway.token)
+    seen.gateway.know_token()
+    page.fill("[name=token]", TOKEN)
+    page.fill("[name=tenant]", "alpha")
     page.keyboard.press("Enter")
     page.wait_for_selector(".connection.live")
     assert page.text_content("#title") == "Timeline"
@@ -162,7 +167,7 @@ def test_session_that_is_unknown_after_a_restart(visit: Visits) -> None:
     seen.allowed = ("net::ERR_", REFUSED)
     page = seen.open()
     seen.gateway.stop()
-    seen.gateway.cookies.clear()
+    seen.gateway.forget_token()
     seen.gateway.start()
     page.wait_for_selector("form")
 
@@ -170,11 +175,14 @@ def test_session_that_is_unknown_after_a_restart(visit: Visits) -> None:
 @SCHEMES
 def test_standby(visit: Visits, now: float, scheme: str) -> None:
     seen = visit(document={**empty("platform", now), "leading": False}, scheme=scheme)
+    seen.allowed = (REFUSED,)
     page = seen.open(ready=False)
     page.wait_for_selector("text=This gateway is a standby.")
     seen_in_both(seen, "standby", scheme)
     seen.gateway.publish({**documents.platform(now), "leading": True})
     page.wait_for_selector(".map")
+    seen.gateway.publish({**empty("platform", now), "leading": False})
+    page.wait_for_selector("text=This gateway is a standby.")
 
 
 ANSWER: dict[str, Any] = {
@@ -246,7 +254,7 @@ def test_what_if_answer(visit: Visits, now: float, scheme: str) -> None:
             "notes": ["No other gang is affected."],
         }
 
-    seen.gateway.answer = answer
+    seen.gateway.source.answer = answer
     page = seen.open("what-if")
     page.get_by_role("button", name="Ask the arbiter").click()
     assert page.evaluate("document.activeElement.name") == "tenant"
@@ -268,7 +276,10 @@ def test_what_if_answer(visit: Visits, now: float, scheme: str) -> None:
 def test_what_if_that_the_gateway_refuses(visit: Visits) -> None:
     seen = visit()
     seen.allowed = (REFUSED,)
-    seen.gateway.answer = lambda question: {"message": "Pool 'x' does not exist.", "hint": "Available pools: a100."}
+    seen.gateway.source.answer = lambda question: {
+        "message": "Pool 'x' does not exist.",
+        "hint": "Available pools: a100.",
+    }
     page = seen.open("what-if")
     page.get_by_text("Drain nodes").click()
     page.get_by_label("Nodes", exact=False).last.fill("a100-01")

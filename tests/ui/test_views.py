@@ -8,7 +8,7 @@ from tests.ui.conftest import Visits
 
 VIEWS = {
     "tenant": ("overview", "gangs", "nodes", "usage", "timeline"),
-    "platform": ("pools", "queue", "gangs", "tenants", "timeline", "clusters", "what-if", "usage"),
+    "platform": ("pools", "queue", "gangs", "tenants", "timeline", "clusters", "what-if", "starts", "usage"),
 }
 EACH = [(scope, view) for scope, views in VIEWS.items() for view in views]
 TITLES = {"clusters": "Clusters and control planes", "what-if": "What-if"}

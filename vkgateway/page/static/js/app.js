@@ -4,7 +4,7 @@ import { announce, newsOf } from "./announce.js";
 import { readSession, RequestError, signIn, signOut } from "./core/api.js";
 import { learnTime } from "./core/clock.js";
 import { redraw } from "./core/draw.js";
-import { history24, usage } from "./core/remote.js";
+import { history24, starts, usage } from "./core/remote.js";
 import { store } from "./core/store.js";
 import { Stream } from "./core/stream.js";
 
@@ -100,6 +100,7 @@ function open(session) {
   store.clear();
   history24.forget();
   usage.forget();
+  starts.forget();
   Object.assign(app, { phase: "open", session, problem: null, ended: false, outdated: false });
   app.connection = { state: "connecting", since: Date.now(), problem: null };
   startPatience();

@@ -2,7 +2,7 @@
 
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { leave, reconnect } from "./app.js";
-import { count, duration } from "./core/format.js";
+import { count, duration, plain } from "./core/format.js";
 import { leavingGangs, waitingGangs } from "./core/facts.js";
 import { address, route } from "./core/route.js";
 import { store } from "./core/store.js";
@@ -54,7 +54,7 @@ function open(app) {
       </nav>
       <div class="who">
         ${connection(app)}
-        <span class="user" title=${session.user}>${foreign(session.user)}</span>
+        <span class="user" title=${plain(session.user)}>${foreign(session.user)}</span>
         <button class="quiet" @click=${leave}>Sign out</button>
       </div>
     </header>

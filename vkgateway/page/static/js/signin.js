@@ -2,7 +2,7 @@
 
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { signInWith } from "./app.js";
-import { icon, problemBox } from "./parts/basics.js";
+import { foreign, icon, problemBox } from "./parts/basics.js";
 
 export const signInForm = (app) => html`
   <main class="lonely sign-in" id="main">
@@ -10,7 +10,7 @@ export const signInForm = (app) => html`
     ${app.ended && app.problem
       ? html`<div class="banner info" role="status">
           ${icon("info")}
-          <p><strong>The session has ended.</strong> <bdi>${app.problem.message}</bdi> ${app.problem.hint ? html`<bdi>${app.problem.hint}</bdi>` : nothing}</p>
+          <p><strong>The session has ended.</strong> ${foreign(app.problem.message)} ${app.problem.hint ? foreign(app.problem.hint) : nothing}</p>
         </div>`
       : app.problem
         ? problemBox(app.problem)

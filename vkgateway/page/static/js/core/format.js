@@ -69,15 +69,18 @@ export function countdown(seconds) {
 const STEPS = [
   [600, 60],
   [3600, 300],
-  [6 * 3600, 900],
+  [6 * 3600, 1800],
   [24 * 3600, 3600],
-  [Infinity, 6 * 3600],
+  [Infinity, 12 * 3600],
 ];
 
 function rounded(seconds, round) {
   const [, step] = STEPS.find(([limit]) => seconds <= limit);
   return round(seconds / step) * step;
 }
+
+/** Return a rounded duration in one unit: `25 min`, `1.5 h`, `2 d`. */
+const coarse = (seconds) => (seconds < 3600 ? `${seconds / 60} min` : seconds < 86_400 ? `${amount(seconds / 3600)} h` : `${amount(seconds / 86_400)} d`);
 
 /**
  * Return the expected start in words, as the command line does, but relative to now: `within a minute`,
@@ -93,19 +96,21 @@ export function startRange(earliest, likely, now) {
   if (last <= 60) return "within a minute";
   const from = rounded(first, Math.floor);
   const to = rounded(last, Math.ceil);
-  if (from < 60) return `within ${duration(to)}`;
-  return from === to || to - from <= 60 ? `in about ${duration(to)}` : `in ${joined(duration(from), duration(to))}`;
+  if (from < 60) return `within ${coarse(to)}`;
+  return from === to || to - from <= 60 ? `in about ${coarse(to)}` : `in ${joined(coarse(from), coarse(to))}`;
 }
 
 /** Return `10–25 min` for `10 min` and `25 min`; both units are written if they differ. */
 function joined(first, last) {
-  const [number, unit, ...more] = first.split(" ");
-  const [, otherUnit, ...otherMore] = last.split(" ");
-  return !more.length && !otherMore.length && unit === otherUnit ? `${number}–${last}` : `${first} to ${last}`;
+  const [number, unit] = first.split(" ");
+  return last.endsWith(` ${unit}`) ? `${number}–${last}` : `${first} to ${last}`;
 }
 
+/** Return text whose marks of writing direction are visible: unclosed ones would leave the element that isolates them. */
+export const plain = (text) => String(text ?? "").replace(/[\u202a-\u202e\u2066-\u2069]/g, "\ufffd");
+
 /** Return a name protected against its writing direction, for text that cannot hold elements. */
-export const isolated = (text) => `\u2068${text}\u2069`;
+export const isolated = (text) => `\u2068${plain(text)}\u2069`;
 
 /** Return the noun of a resource's units: `GPUs` for nvidia.com/gpu, else the name without its domain. */
 export function unitNoun(resource, value = 2) {

@@ -51,5 +51,8 @@ export class Remote {
 /** The last 24 hours: used, borrowed and waiting units. */
 export const history24 = new Remote("api/history", 60);
 
+/** Starts of pods by phase. */
+export const starts = new Remote("api/starts", 15);
+
 /** GPU-hours of the last days. */
 export const usage = new Remote("api/usage?days=31", 300);

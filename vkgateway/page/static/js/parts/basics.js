@@ -3,7 +3,7 @@
 import { html, nothing, svg } from "../../vendor/lit-html/lit-html.js";
 import { now } from "../core/clock.js";
 import { signOf } from "../core/facts.js";
-import { countdown, duration, exactTime, startRange } from "../core/format.js";
+import { countdown, duration, exactTime, plain, startRange } from "../core/format.js";
 import { address } from "../core/route.js";
 import { STATES } from "../core/words.js";
 
@@ -24,17 +24,17 @@ const SHAPES = {
 export const icon = (name) => html`<svg class="icon" viewBox="0 0 16 16" aria-hidden="true" focusable="false">${SHAPES[name]}</svg>`;
 
 /** Text from outside, isolated: its writing direction does not leak, and any length wraps. */
-export const foreign = (text) => html`<bdi class="foreign">${text}</bdi>`;
+export const foreign = (text) => html`<bdi class="foreign">${plain(text)}</bdi>`;
 
 /** A name in one line, cut by its cell; the whole name is its title. */
-export const shortName = (text) => html`<bdi class="short" title=${text}>${text}</bdi>`;
+export const shortName = (text) => html`<bdi class="short" title=${plain(text)}>${plain(text)}</bdi>`;
 
 /**
  * Namespace and name of a gang.
  * @param {{namespace: string, name: string}} gang
  */
 export const gangName = (gang) =>
-  html`<span class="gang-name"><bdi class="short" title=${`${gang.namespace}/${gang.name}`}><span class="dim">${gang.namespace}/</span>${gang.name}</bdi></span>`;
+  html`<span class="gang-name"><bdi class="short" title=${plain(`${gang.namespace}/${gang.name}`)}><span class="dim">${plain(gang.namespace)}/</span>${plain(gang.name)}</bdi></span>`;
 
 /** Link to the details of a gang in the current scope's list. */
 export const gangLink = (gang, view = "gangs") => html`<a class="gang-link" href=${address(view, { gang: gang.$key ?? gang.id })}>${gangName(gang)}</a>`;

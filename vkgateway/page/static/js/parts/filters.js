@@ -2,6 +2,7 @@
 
 import { html, nothing } from "../../vendor/lit-html/lit-html.js";
 import { live } from "../../vendor/lit-html/directives/live.js";
+import { plain } from "../core/format.js";
 import { change, value } from "../core/route.js";
 
 /**
@@ -22,7 +23,7 @@ export const search = (label, name = "q", page = "page") => html`
 export const options = (choices, chosen) =>
   choices.map((choice) => {
     const [key, text = key] = [choice].flat();
-    return html`<option value=${key} .selected=${key === chosen}>${text}</option>`;
+    return html`<option value=${key} .selected=${key === chosen}>${plain(text)}</option>`;
   });
 
 /** Choice of one of few values, kept in the address. The first is the default. */

@@ -3,7 +3,7 @@
 import { html, nothing, svg } from "../../vendor/lit-html/lit-html.js";
 import { now } from "../core/clock.js";
 import { isWaiting, queueOf, resourceOf } from "../core/facts.js";
-import { amount, clockTime, count, exactTime, units } from "../core/format.js";
+import { amount, clockTime, count, exactTime, plain, units } from "../core/format.js";
 import { changedAddress, go, value } from "../core/route.js";
 import { store } from "../core/store.js";
 import { PERMANENT, reasonText } from "../core/words.js";
@@ -67,7 +67,7 @@ function facts(gang, scope) {
     </dl>
     ${eventsOf(gang.$key)}
     <h3>Pods</h3>
-    <pre tabindex="0" aria-label="Command to list its pods"><code>kubectl get pods --namespace ${gang.namespace}</code></pre>
+    <pre tabindex="0" aria-label="Command to list its pods"><code>kubectl get pods --namespace ${plain(gang.namespace)}</code></pre>
   `;
 }
 

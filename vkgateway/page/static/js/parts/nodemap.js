@@ -4,7 +4,7 @@ import { html, nothing } from "../../vendor/lit-html/lit-html.js";
 import { guard } from "../../vendor/lit-html/directives/guard.js";
 import { repeat } from "../../vendor/lit-html/directives/repeat.js";
 import { signOf, tenantNames } from "../core/facts.js";
-import { amount, count, units } from "../core/format.js";
+import { amount, count, plain, units } from "../core/format.js";
 import { redraw } from "../core/draw.js";
 import { address, change, value } from "../core/route.js";
 import { store } from "../core/store.js";
@@ -68,7 +68,7 @@ export function nodeMap(pool, nodes) {
 function nodeBox(node, tenant, active, chosen) {
   const text = nodeText(node);
   return html`<button class="node ${node.usable ? "" : "unusable"}" data-key=${node.$key} tabindex=${active ? 0 : -1} aria-pressed=${chosen ? "true" : "false"} title=${text} aria-label=${text}>
-    <span class="node-name">${node.usable ? nothing : html`<b class="broken-mark">!</b>`}<bdi>${node.name}</bdi></span>
+    <span class="node-name">${node.usable ? nothing : html`<b class="broken-mark">!</b>`}<bdi>${plain(node.name)}</bdi></span>
     <span class="parts">${partsOf(node).map((part) => partBox(part, tenant))}</span>
   </button>`;
 }
@@ -96,7 +96,7 @@ function nodeText(node) {
   if (node.others) parts.push(`unmanaged pods ${amount(node.others)}`);
   if (node.usable) parts.push(`${amount(node.free)} free`);
   const problem = node.usable ? "" : `, not usable${node.problem ? `: ${node.problem}` : ""}`;
-  return `${node.name}: ${units(node.capacity, node.resource)}${problem}; ${parts.join("; ")}`;
+  return plain(`${node.name}: ${units(node.capacity, node.resource)}${problem}; ${parts.join("; ")}`);
 }
 
 /** Arrow keys move between the nodes, so that the map is one stop of the Tab key. */

@@ -1,12 +1,12 @@
 // All gangs of the scope: search, state, order, details.
 
-import { html } from "../../vendor/lit-html/lit-html.js";
+import { html, nothing } from "../../vendor/lit-html/lit-html.js";
 import { byPlace, compareText, gangMatches, isWaiting, resourceOf, searchWords } from "../core/facts.js";
-import { amount, count, unitNoun } from "../core/format.js";
+import { amount, count, plain, unitNoun } from "../core/format.js";
 import { value } from "../core/route.js";
 import { store } from "../core/store.js";
 import { reasonText } from "../core/words.js";
-import { empty, expectedStart, gangLink, shortName, since, stateChip, tenantName } from "../parts/basics.js";
+import { empty, expectedStart, gangLink, icon, shortName, since, stateChip, tenantName, timer } from "../parts/basics.js";
 import { choice, filterBar, search } from "../parts/filters.js";
 import { withDetails } from "../parts/gang.js";
 import { dataTable } from "../parts/table.js";
@@ -57,17 +57,20 @@ function gangTable(rows, scope) {
     columns: [
       { id: "name", title: "Gang", main: true, by: (gang) => `${gang.namespace}/${gang.name}`, cell: (gang) => gangLink(gang) },
       ...(scope === "platform" ? [tenant] : []),
-      { id: "state", title: "State", by: (gang) => RANKS[gang.state] ?? 4, cell: (gang) => stateChip(gang.state) },
+      { id: "state", title: "State", look: "line", by: (gang) => RANKS[gang.state] ?? 4, cell: stateCell },
       { id: "units", title: "GPUs", number: true, by: (gang) => gang.units, cell: (gang) => html`<span title=${unitNoun(resourceOf(gang.pool))}>${amount(gang.units)}</span>` },
       { id: "pods", title: "Pods", look: "minor", number: true, by: (gang) => gang.pods, cell: (gang) => (gang.placed === gang.pods ? amount(gang.pods) : `${amount(gang.placed)}/${amount(gang.pods)}`), help: "placed pods of all pods" },
-      { id: "pool", title: "Pool", by: (gang) => gang.pool, cell: (gang) => shortName(gang.pool || "–") },
-      { id: "place", title: "Place", number: true, by: (gang) => gang.place || null, cell: (gang) => (gang.place ? amount(gang.place) : "–"), help: "place in the queue of its pool" },
-      { id: "start", title: "Expected start", by: (gang) => (isWaiting(gang) ? (gang.likely ?? gang.earliest) : null), cell: (gang) => (isWaiting(gang) ? expectedStart(gang) : "–") },
-      { id: "why", title: "Why it waits", look: "wide", by: (gang) => (isWaiting(gang) ? gang.code : ""), cell: (gang) => (isWaiting(gang) ? html`<span title=${gang.message}>${reasonText(gang.code, scope)}</span>` : "–") },
-      { id: "capacity", title: "Capacity", look: "minor", by: (gang) => capacityText(gang), cell: (gang) => capacityText(gang) },
+      { id: "pool", title: "Pool", look: "minor", by: (gang) => gang.pool, cell: (gang) => shortName(gang.pool || "–") },
+      { id: "place", title: "Place", number: true, by: (gang) => gang.place || null, cell: (gang) => (gang.place ? amount(gang.place) : nothing), help: "place in the queue of its pool" },
+      { id: "start", title: "Expected start", by: (gang) => (isWaiting(gang) ? (gang.likely ?? gang.earliest) : null), cell: (gang) => (isWaiting(gang) ? expectedStart(gang) : nothing) },
+      { id: "why", title: "Why it waits", look: "wide", by: (gang) => (isWaiting(gang) ? gang.code : ""), cell: (gang) => (isWaiting(gang) ? html`<span title=${plain(gang.message)}>${reasonText(gang.code, scope)}</span>` : nothing) },
       { id: "since", title: "For", look: "minor", number: true, by: (gang) => -(gang.since ?? 0), cell: (gang) => since(gang.since), help: "since its creation, or its placement if it runs" },
     ],
   });
 }
 
-const capacityText = (gang) => (gang.placed ? (gang.borrowed ? "borrowed" : "guarantee") : "–");
+/** State, with the countdown of an eviction; whether it borrows. */
+const stateCell = (gang) =>
+  gang.state === "leaving" && gang.deadline
+    ? html`<span class="chip state-leaving">${icon("leaving")}evicted in ${timer(gang.deadline)}</span>`
+    : html`${stateChip(gang.state)}${gang.placed && gang.borrowed ? html` <span class="dim">borrowed</span>` : nothing}`;

@@ -6,6 +6,7 @@ import { nodesView } from "./nodes.js";
 import { overviewView } from "./overview.js";
 import { poolsView } from "./pools.js";
 import { queueView } from "./queue.js";
+import { startsView } from "./starts.js";
 import { tenantsView } from "./tenants.js";
 import { timelineView } from "./timeline.js";
 import { usageView } from "./usage.js";
@@ -35,6 +36,7 @@ export const VIEWS = {
     { id: "timeline", title: "Timeline", draw: timelineView },
     { id: "clusters", title: "Clusters", draw: clustersView },
     { id: "what-if", title: "What-if", draw: whatIfView },
+    { id: "starts", title: "Starts", draw: startsView },
     { id: "usage", title: "Usage", draw: usageView },
   ],
 };
