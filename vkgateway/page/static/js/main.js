@@ -31,6 +31,7 @@ function takeToken() {
   return { token: given.get("token") ?? "", tenant: given.get("tenant") ?? "" };
 }
 
+root.replaceChildren();
 const given = takeToken();
 drawWith(() => {
   render(frame(app), root);
