@@ -30,13 +30,13 @@ export const hours = (value) => (value < 100 ? HOURS : WHOLE).format(value);
 export const count = (value, one, many = `${one}s`) => `${amount(value)} ${value === 1 ? one : many}`;
 
 /**
- * Return a time of day, or day and time if it is not today.
+ * Return a time of day, with its day if it is 12 hours away or more.
  * @param {number} time seconds since the epoch
  */
 export function clockTime(time, now) {
   const then = new Date(time * 1000);
   const text = HOUR.format(then);
-  return then.toDateString() === new Date(now * 1000).toDateString() ? text : `${DAY.format(then)}, ${text}`;
+  return Math.abs(time - now) < 12 * 3600 ? text : `${DAY.format(then)}, ${text}`;
 }
 
 export const secondTime = (time) => SECOND.format(new Date(time * 1000));

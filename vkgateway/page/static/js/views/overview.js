@@ -61,7 +61,7 @@ function evictions() {
   if (!gangs.length) return nothing;
   return html`
     <section class="evictions" aria-labelledby="evictions-title">
-      <h2 id="evictions-title">${icon("leaving")} ${count(gangs.length, "gang")} ${gangs.length === 1 ? "is" : "are"} evicted</h2>
+      <h2 id="evictions-title">${icon("leaving")} ${count(gangs.length, "gang")} ${gangs.length === 1 ? "is" : "are"} being evicted</h2>
       <ul>
         ${repeat(
           gangs.slice(0, MOST_LEAVING),
