@@ -84,7 +84,7 @@ function badge(view) {
 function connection({ connection: { state, since } }) {
   if (state === "live") return html`<span class="connection live"><i></i>Live</span>`;
   if (state === "connecting") return html`<span class="connection"><i></i>Connecting</span>`;
-  return html`<span class="connection broken"><i></i>Old since ${duration((Date.now() - since) / 1000)}</span>`;
+  return html`<span class="connection broken"><i></i>Stale for ${duration((Date.now() - since) / 1000)}</span>`;
 }
 
 function banners(app) {

@@ -20,7 +20,7 @@ export const signInForm = (app) => html`
         <span>Token</span>
         <input name="token" type="password" required autocomplete="current-password" spellcheck="false" aria-describedby="token-help" />
       </label>
-      <p class="help" id="token-help">A bearer token of your cluster. It is sent to the gateway once and not kept in the browser.</p>
+      <p class="help" id="token-help">A bearer token of your cluster. The browser keeps it only encrypted, in a cookie that scripts cannot read.</p>
       <label class="field">
         <span>Tenant</span>
         <input name="tenant" autocomplete="username" autocapitalize="none" spellcheck="false" aria-describedby="tenant-help" />
