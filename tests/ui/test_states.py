@@ -44,10 +44,11 @@ def test_signing_in(visit: Visits, scheme: str) -> None:
     assert page.text_content("#title") == "Pools"
 
 
-def test_signing_in_by_the_address_removes_the_token_from_it(visit: Visits) -> None:
+@pytest.mark.parametrize("address", [f"#token={TOKEN}&tenant=alpha", f"#tenant=alpha&token={TOKEN}"])
+def test_signing_in_by_the_address_removes_the_token_from_it(visit: Visits, address: str) -> None:
     seen = visit("tenant", signed_in=False)
     page = seen.page
-    page.goto(f"{seen.gateway.url}#token={TOKEN}&tenant=alpha")
+    page.goto(f"{seen.gateway.url}{address}")
     page.wait_for_selector(".connection.live")
     assert "token" not in page.url
     page.get_by_role("link", name="Gangs", exact=True).click()
@@ -56,7 +57,7 @@ def test_signing_in_by_the_address_removes_the_token_from_it(visit: Visits) -> N
     page.go_back()
     page.wait_for_selector("text=Capacity")
     assert "token" not in page.url
-    page.evaluate("location.hash = '#token=good-token&tenant=alpha'")
+    page.evaluate("location.hash = '#tenant=alpha&token=good-token'")
     seen.wait_until("!location.hash.includes('token')")
     page.wait_for_selector(".connection.live")
 

@@ -54,7 +54,7 @@ function open(app) {
       </nav>
       <div class="who">
         ${connection(app)}
-        <span class="user" title=${plain(session.user)}>${foreign(session.user)}</span>
+        <span class="user" title=${plain(session.user)}>${foreign(session.user.replace(/^system:serviceaccount:[^:]+:/, ""))}</span>
         <button class="quiet" @click=${leave}>Sign out</button>
       </div>
     </header>

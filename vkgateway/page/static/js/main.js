@@ -23,10 +23,10 @@ function tick() {
 
 const root = document.getElementById("page");
 
-/** Return token and tenant of an address like `#token=...&tenant=alpha`, and remove them from address and history. */
+/** Return token and tenant of an address like `#tenant=alpha&token=...`, and remove them from address and history. */
 function takeToken() {
-  if (!/^#token=/.test(location.hash)) return null;
   const given = new URLSearchParams(location.hash.slice(1));
+  if (location.hash.startsWith("#/") || !given.has("token")) return null;
   history.replaceState(null, "", location.pathname + location.search);
   return { token: given.get("token") ?? "", tenant: given.get("tenant") ?? "" };
 }

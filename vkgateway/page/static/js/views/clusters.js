@@ -86,7 +86,7 @@ function controlPlanes() {
           columns: [
             { id: "tenant", title: "Tenant", main: true, by: (plane) => plane.$key, cell: (plane) => tenantName(plane.$key) },
             { id: "phase", title: "Phase", by: (plane) => plane.phase, cell: (plane) => phaseChip(plane) },
-            { id: "driver", title: "Driver", by: (plane) => plane.driver, cell: (plane) => shortName(plane.driver || "–") },
+            { id: "driver", title: "Driver", by: (plane) => plane.driver, cell: (plane) => shortName(plane.driver || "default") },
             { id: "conditions", title: "Conditions", look: "why", cell: (plane) => planeConditions(plane) },
           ],
         })

@@ -13,6 +13,8 @@ import { plainTable } from "../parts/table.js";
 /** @typedef {{day: string, inside: number, borrowed: number, lost: number}} Day */
 
 const MOST_DAYS = 31;
+/** Fewer days would make wide bars. */
+const LEAST_DAYS = 14;
 
 export function usageView(session) {
   const { data, problem } = usage.want();
@@ -97,7 +99,7 @@ function daySums(rows) {
   const names = rows.map((row) => row.day).sort();
   const first = Date.parse(names[0]);
   const last = Date.parse(names[names.length - 1]);
-  const from = Math.max(first, last - (MOST_DAYS - 1) * 86_400_000);
+  const from = Math.max(Math.min(first, last - (LEAST_DAYS - 1) * 86_400_000), last - (MOST_DAYS - 1) * 86_400_000);
   for (let time = from; time <= last; time += 86_400_000) {
     const day = new Date(time).toISOString().slice(0, 10);
     sums.set(day, { day, inside: 0, borrowed: 0, lost: 0 });
