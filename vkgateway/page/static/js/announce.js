@@ -6,7 +6,6 @@ import { store } from "./core/store.js";
 
 const PAUSE_MS = 4000;
 
-/** @type {string[]} */
 let pending = [];
 let timer = 0;
 

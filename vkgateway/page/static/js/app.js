@@ -36,7 +36,6 @@ export const app = {
   outdated: false,
 };
 
-/** @type {Stream | null} */
 let stream = null;
 let openFailures = 0;
 
@@ -163,7 +162,6 @@ async function compareVersion() {
 /** Connect now instead of after the delay. */
 export const reconnect = () => stream?.retryNow();
 
-/** @returns {Problem} */
 export function problemOf(error) {
   if (error instanceof RequestError) return error.problem;
   return { message: String(error?.message ?? error), hint: "Reload the page.", status: 0 };

@@ -3,7 +3,6 @@
 import { value } from "./core/route.js";
 
 let moveToTitle = false;
-/** @type {string | null} */
 let detailsBefore = null;
 
 /** After the next drawing, the focus goes to the title of the new view. */

@@ -11,8 +11,6 @@ import { stripesDefinition } from "./parts/bar.js";
 import { signInForm } from "./signin.js";
 import { VIEWS } from "./views/index.js";
 
-/** @typedef {typeof import("./app.js").app} App */
-
 export function frame(app) {
   if (app.phase === "signed-out") {
     document.title = "Sign in · vkgateway";

@@ -4,7 +4,6 @@
 
 /** A request failed; `problem.status` is 0 if no answer arrived. */
 export class RequestError extends Error {
-  /** @param {Problem} problem */
   constructor(problem) {
     super(problem.message);
     this.problem = problem;
@@ -19,8 +18,6 @@ const UNREACHABLE = {
 
 /**
  * Send a request and return its response. The address is relative, because a proxy may serve the page elsewhere.
- * @param {RequestInit} [options]
- * @returns {Promise<Response>}
  * @throws {RequestError} for every status of 400 and above, and if no answer arrives
  */
 export async function send(path, options = {}) {
@@ -35,10 +32,7 @@ export async function send(path, options = {}) {
   return response;
 }
 
-/**
- * Return the JSON of an answer.
- * @param {RequestInit} [options]
- */
+/** Return the JSON of an answer. */
 export async function getJson(path, options) {
   const response = await send(path, options);
   try {
@@ -48,11 +42,7 @@ export async function getJson(path, options) {
   }
 }
 
-/**
- * Return the problem of a failed response; a proxy may have written any other text.
- * @param {Response} response
- * @returns {Promise<Problem>}
- */
+/** Return the problem of a failed response; a proxy may have written any other text. */
 async function readProblem(response) {
   const status = response.status;
   try {

@@ -1,13 +1,9 @@
 // Redraws: at most one for each frame, and none while the page is hidden.
 
-/** @type {() => void} */
 let drawPage = () => {};
 let asked = false;
 
-/**
- * Set the function that draws the page.
- * @param {() => void} draw
- */
+/** Set the function that draws the page. */
 export function drawWith(draw) {
   drawPage = draw;
   document.addEventListener("visibilitychange", redraw);

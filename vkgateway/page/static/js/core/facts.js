@@ -38,7 +38,6 @@ export const leavingGangs = () =>
  */
 export function queueOf(pool) {
   const queues = store.derive("queues", () => {
-    /** @type {Map<string, Item[]>} */
     const found = new Map();
     for (const gang of waitingGangs()) {
       if (!gang.place) continue;
@@ -65,7 +64,6 @@ export const poolNames = () =>
  */
 export function resourceOf(pool) {
   const resources = store.derive("resources", () => {
-    /** @type {Map<string, string>} */
     const found = new Map();
     for (const report of store.list("pools")) if (!found.has(report.node)) found.set(report.node, report.resource);
     for (const tenant of store.list("tenants")) {
@@ -86,13 +84,9 @@ export const tenantNames = () =>
     return [...names].sort();
   });
 
-/**
- * Return the sign of a tenant on the map: a colour (0 to 9) and the shortest letters that no other tenant has.
- * @returns {{colour: number, letters: string}}
- */
+/** Return the sign of a tenant on the map: a colour (0 to 9) and the shortest letters that no other tenant has. */
 export function signOf(tenant) {
   const signs = store.derive("signs", () => {
-    /** @type {Map<string, {colour: number, letters: string}>} */
     const found = new Map();
     const used = new Set();
     tenantNames().forEach((name, index) => {

@@ -17,10 +17,7 @@ const HOUR = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digi
 const SECOND = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const DAY = new Intl.DateTimeFormat("en-GB", { weekday: "short", day: "numeric", month: "short" });
 
-/**
- * Return an amount of units, or a dash if it is unknown.
- * @param {number | null | undefined} value
- */
+/** Return an amount of units, or a dash if it is unknown. */
 export const amount = (value) => (value === null || value === undefined ? "–" : isNaN(value) ? value : NUMBER.format(value));
 
 /** Return GPU-hours, with one decimal below 100. */
@@ -85,8 +82,6 @@ const coarse = (seconds) => (seconds < 3600 ? `${seconds / 60} min` : seconds < 
 /**
  * Return the expected start in words, as the command line does, but relative to now: `within a minute`,
  * `in about 5 min`, `in 10–25 min`.
- * @param {number | null | undefined} earliest
- * @param {number | null | undefined} likely
  */
 export function startRange(earliest, likely, now) {
   if (earliest === null || earliest === undefined) return "not known";

@@ -13,9 +13,7 @@ export class Remote {
 
   /** Drop the answer, such as at the end of a session. */
   forget() {
-    /** @type {any} */
     this.data = null;
-    /** @type {import("./api.js").Problem | null} */
     this.problem = null;
     this.fetched = -Infinity;
     this.request = {};

@@ -1,10 +1,6 @@
 // The view and its filters, kept in the address after `#`: #/gangs?q=train&gang=...
 
-/** @typedef {{view: string, values: URLSearchParams}} Route */
-
-/** @type {Route} */
 let current = parse(location.hash);
-/** @type {() => void} */
 let changed = () => {};
 
 function parse(hash) {
@@ -14,10 +10,7 @@ function parse(hash) {
   return { view: view ?? "", values: new URLSearchParams(query ?? "") };
 }
 
-/**
- * Call a function when the address changes.
- * @param {(viewChanged: boolean) => void} onChange
- */
+/** Call a function when the address changes. */
 export function followAddress(onChange) {
   changed = () => {
     const before = current.view;
@@ -32,28 +25,19 @@ export const route = () => current;
 /** Return the text of a filter; empty if it is not set. */
 export const value = (name) => current.values.get(name) ?? "";
 
-/**
- * Return the address of a view.
- * @param {Record<string, string>} [values]
- */
+/** Return the address of a view. */
 export function address(view, values = {}) {
   const query = new URLSearchParams(Object.entries(values).filter(([, text]) => text !== ""));
   return `#/${view}${query.size ? `?${query}` : ""}`;
 }
 
-/**
- * Return the address of the same view with some filters changed; empty text removes a filter.
- * @param {Record<string, string>} values
- */
+/** Return the address of the same view with some filters changed; empty text removes a filter. */
 export function changedAddress(values) {
   const all = Object.fromEntries(current.values);
   return address(current.view, { ...all, ...values });
 }
 
-/**
- * Change filters without a new entry in the history of the browser.
- * @param {Record<string, string>} values
- */
+/** Change filters without a new entry in the history of the browser. */
 export function change(values) {
   history.replaceState(null, "", changedAddress(values));
   changed();

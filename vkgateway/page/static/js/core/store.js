@@ -15,7 +15,6 @@ export class Store {
     this.leading = true;
     /** Time of the gateway at the last change, in seconds since the epoch. */
     this.time = 0;
-    /** @type {Map<string, Map<string, Item>>} */
     this.sections = new Map();
     this.clear();
   }
@@ -68,12 +67,7 @@ export class Store {
     return this.derive(`list ${section}`, () => [...(this.sections.get(section)?.values() ?? [])].sort(section === "timeline" ? byNumber : byKey));
   }
 
-  /**
-   * Return a value derived from the document, computed once for each version.
-   * @template T
-   * @param {() => T} compute
-   * @returns {T}
-   */
+  /** Return a value derived from the document, computed once for each version. */
   derive(name, compute) {
     if (this.derivedVersion !== this.version) {
       this.derived = new Map();

@@ -16,12 +16,10 @@ const DELAYS_MS = [300, 1000, 2000, 4000, 8000, 15_000];
 
 /** Stream that reconnects until it is stopped or the session ends. */
 export class Stream {
-  /** @param {StreamHandlers} handlers */
   constructor(handlers) {
     this.handlers = handlers;
     this.failures = 0;
     this.stopped = true;
-    /** @type {AbortController | null} */
     this.request = null;
     this.wake = () => {};
     this.retryNow = () => this.wake();
@@ -111,13 +109,10 @@ export class Stream {
 /**
  * Return a function that takes pieces of text and calls `onEvent(event, data)` for each complete event.
  * Comments are ignored, as the format requires.
- * @param {(event: string, data: string) => void} onEvent
- * @returns {(text: string) => void}
  */
 function eventParser(onEvent) {
   let rest = "";
   let event = "";
-  /** @type {string[]} */
   let data = [];
   const take = (line) => {
     if (line === "") {

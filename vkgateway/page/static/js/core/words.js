@@ -1,6 +1,6 @@
 // Words for codes of the gateway: pending reasons, states, events, verdicts.
 
-/** What a pending reason means, in a few words. @type {Record<string, string>} */
+/** What a pending reason means, in a few words. */
 export const REASONS = {
   WaitingForQuota: "The tenant's limit is reached",
   WaitingForRoom: "Not enough free capacity",
@@ -21,10 +21,8 @@ export function reasonText(code, scope = "platform") {
   return REASONS[code] ?? (code || "The arbiter has not decided yet");
 }
 
-/** @type {Record<string, string>} */
 export const STATES = { waiting: "waiting", starting: "starting", running: "running", leaving: "evicted soon" };
 
-/** @type {Record<string, string>} */
 export const EVENTS = {
   start: "started",
   evict: "eviction",
@@ -33,7 +31,6 @@ export const EVENTS = {
   end: "ended",
 };
 
-/** @type {Record<string, string>} */
 export const VERDICTS = {
   Starts: "Starts now",
   StartsAfterEviction: "Starts after evictions",
@@ -49,7 +46,7 @@ export const VERDICTS = {
   NoEffect: "No effect",
 };
 
-/** Tone of a verdict. @type {Record<string, string>} */
+/** Tone of a verdict. */
 export const VERDICT_TONES = {
   Starts: "good",
   StartsAfterEviction: "warn",
@@ -65,7 +62,6 @@ export const VERDICT_TONES = {
   NoEffect: "quiet",
 };
 
-/** @type {Record<string, string>} */
 export const EFFECTS = {
   Starts: "starts",
   DoesNotStart: "does not start now",

@@ -2,16 +2,9 @@
 
 import { html, nothing, svg } from "../../vendor/lit-html/lit-html.js";
 
-/** @typedef {{amount: number, look: string}} Segment `look` is a class: used, borrowed, others, waiting */
-/** @typedef {{at: number, look: string}} Mark */
-
 /**
  * A bar as an image with a text alternative; the figures must also stand next to it.
- * @param {object} options
- * @param {Segment[]} options.segments
- * @param {Mark[]} [options.marks]
  * @param {number} options.whole amount of the full width
- * @param {string} options.label
  */
 export function bar({ segments, marks = [], whole, label }) {
   const scale = whole > 0 ? 100 / whole : 0;

@@ -29,10 +29,7 @@ export const foreign = (text) => html`<bdi class="foreign">${plain(text)}</bdi>`
 /** A name in one line, cut by its cell; the whole name is its title. */
 export const shortName = (text) => html`<bdi class="short" title=${plain(text)}>${plain(text)}</bdi>`;
 
-/**
- * Namespace and name of a gang.
- * @param {{namespace: string, name: string}} gang
- */
+/** Namespace and name of a gang. */
 export const gangName = (gang) =>
   html`<span class="gang-name"><bdi class="short" title=${plain(`${gang.namespace}/${gang.name}`)}><span class="dim">${plain(gang.namespace)}/</span>${plain(gang.name)}</bdi></span>`;
 
@@ -47,10 +44,7 @@ export function tenantName(tenant) {
 
 const iso = (time) => new Date(time * 1000).toISOString();
 
-/**
- * Time since a moment: `12 min`.
- * @param {number | null | undefined} time
- */
+/** Time since a moment: `12 min`. */
 export const since = (time, suffix = "") =>
   time === null || time === undefined
     ? html`<span class="dim">–</span>`
@@ -59,10 +53,7 @@ export const since = (time, suffix = "") =>
 /** A moment with given text; its title is the exact time. */
 export const moment = (time, text) => html`<time datetime=${iso(time)} title=${exactTime(time)}>${text}</time>`;
 
-/**
- * Countdown to a moment.
- * @param {number | null | undefined} time
- */
+/** Countdown to a moment. */
 export const timer = (time) =>
   time === null || time === undefined
     ? html`<span class="countdown">soon</span>`

@@ -6,7 +6,6 @@ import { amount } from "../core/format.js";
 
 const HEIGHT = 180;
 
-/** @type {Promise<any> | null} */
 let loading = null;
 
 /** Load uPlot. Its published minified file is a classic script. */
@@ -21,7 +20,7 @@ function loadPlot() {
   return loading;
 }
 
-/** Charts on the page. @type {Map<HTMLElement, () => void>} */
+/** Charts on the page. */
 const DRAWN = new Map();
 
 /** Draw all charts again: colours are read from the style when a chart is drawn. */
@@ -36,20 +35,13 @@ for (const query of ["(prefers-color-scheme: dark)", "(forced-colors: active)"])
 
 /** Keeps a chart in an element, and its data current. */
 class Chart extends Directive {
-  /** @type {any} */
   plot = null;
-  /** @type {HTMLElement | null} */
   element = null;
 
-  /**
-   * @param {number[]} times
-   * @param {Record<string, (number | null)[]>} series
-   */
   render(times, series, total) {
     return noChange;
   }
 
-  /** @param {[number[], Record<string, (number | null)[]>, string]} values */
   update(part, [times, series, total]) {
     if (this.times === times && this.series === series) return noChange;
     Object.assign(this, { times, series, total });
@@ -87,7 +79,6 @@ class Chart extends Directive {
     new ResizeObserver(() => element.isConnected && this.plot?.setSize({ width: element.clientWidth, height: HEIGHT })).observe(element);
   }
 
-  /** @param {HTMLElement} element */
   options(element) {
     const style = getComputedStyle(element);
     const colour = (name) => style.getPropertyValue(name).trim();

@@ -13,7 +13,6 @@ const LOOKS = { start: ["running", "good"], evict: ["leaving", "bad"], reprieve:
 /** What happened, in words. */
 export const eventWord = (event) => (event.kind === "evict" && event.reclaim ? "evicted: reclaim" : (EVENTS[event.kind] ?? event.kind));
 
-/** @param {{withGang?: boolean, withTenant?: boolean}} [options] */
 export function eventRow(event, { withGang = true, withTenant = false } = {}) {
   const [shape, tone] = LOOKS[event.kind] ?? ["info", "quiet"];
   return html`

@@ -5,7 +5,7 @@ import { store } from "../core/store.js";
 
 /** @typedef {import("../core/store.js").Item} Item */
 
-/** Rows as they were drawn last, by the name of their list. @type {Map<string, {view: string, session: number, rows: Item[]}>} */
+/** Rows as they were drawn last, by the name of their list. */
 const DRAWN = new Map();
 
 let mouse = false;
@@ -23,8 +23,6 @@ function isRead(name) {
  * ended meanwhile stay, marked.
  * @param {string} name of the list; its element has it as `data-hold`
  * @param {string} view filters, order and page: any change of them releases the order
- * @param {(key: string) => Item | undefined} find
- * @returns {{rows: {item: Item, ended: boolean}[], changed: number}}
  */
 export function heldRows(name, view, page, find) {
   const last = DRAWN.get(name);

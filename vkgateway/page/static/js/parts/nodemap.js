@@ -13,16 +13,15 @@ import { dataTable, figure } from "./table.js";
 import { vars } from "./vars.js";
 
 /** @typedef {import("../core/store.js").Item} Item */
-/** @typedef {{tenant: string, units: number, borrowed: boolean, gang: string, leaving: boolean}} Part */
 
 /** Nodes drawn at once; more are on further pages. */
 const MOST_NODES = 1200;
 const MOST_LEGEND = 24;
 
-/** Node with the focus of the arrow keys, by pool. @type {Map<string, string>} */
+/** Node with the focus of the arrow keys, by pool. */
 const ACTIVE = new Map();
 
-/** Node whose content is shown, by pool. @type {Map<string, string>} */
+/** Node whose content is shown, by pool. */
 const CHOSEN = new Map();
 
 export const mapLegend = () => html`

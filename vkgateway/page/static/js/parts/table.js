@@ -88,10 +88,7 @@ function sortRows({ name, columns, rows }, sort) {
   return sorted;
 }
 
-/**
- * Return sorted rows; missing values come last in both directions.
- * @param {(row: Item) => string | number | null | undefined} by
- */
+/** Return sorted rows; missing values come last in both directions. */
 function sortBy(rows, by, sign) {
   const keyed = rows.map((row) => [by(row) ?? "", row]);
   keyed.sort(([one], [other]) => {
@@ -139,10 +136,7 @@ function pager({ name, caption, size = PAGE_SIZE }, page, pages, total) {
   `;
 }
 
-/**
- * Table without sorting, pages and held order, for short lists.
- * @param {Column[]} columns
- */
+/** Table without sorting, pages and held order, for short lists. */
 export const plainTable = (caption, columns, rows, stacked = true) => html`
   <div class="table-frame" role="region" aria-label=${caption} tabindex="0">
     <table class="data ${stacked ? "stacked" : ""}" role="table">

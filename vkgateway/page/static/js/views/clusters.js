@@ -10,12 +10,7 @@ import { empty, foreign, icon, shortName, since, tenantName } from "../parts/bas
 import { filterBar, search } from "../parts/filters.js";
 import { dataTable } from "../parts/table.js";
 
-/** @typedef {{type: string, status: string, reason: string, message: string, since: number}} Condition */
-
-/**
- * Return the conditions that report a problem. All conditions of the gateway are good while they are true.
- * @returns {Condition[]}
- */
+/** Return the conditions that report a problem. All conditions of the gateway are good while they are true. */
 export const conditionProblems = (object) => (object.conditions ?? []).filter((condition) => condition.status !== "True");
 
 export function clustersView() {

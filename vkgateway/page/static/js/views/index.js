@@ -19,7 +19,6 @@ import { whatIfView } from "./whatif.js";
  * @property {(session: import("../app.js").Session) => unknown} draw
  */
 
-/** @type {{tenant: View[], platform: View[]}} */
 export const VIEWS = {
   tenant: [
     { id: "overview", title: "Overview", draw: overviewView },

@@ -93,7 +93,6 @@ function poolSection(pool) {
 /** Return the nodes of each pool and resource. */
 const nodesByPool = () =>
   store.derive("nodes by pool", () => {
-    /** @type {Map<string, Item[]>} */
     const found = new Map();
     for (const node of store.list("nodes")) {
       const key = `${node.pool}/${node.resource}`;

@@ -9,7 +9,6 @@ import { bar } from "../parts/bar.js";
 import { choice, filterBar } from "../parts/filters.js";
 import { plainTable } from "../parts/table.js";
 
-/** @typedef {{day: string, tenant: string, pool: string, computeCluster: string, band: string, resource: string, hours: number, borrowed: number, lost: number}} Row */
 /** @typedef {{day: string, inside: number, borrowed: number, lost: number}} Day */
 
 const MOST_DAYS = 31;
@@ -44,10 +43,7 @@ function body(data, scope) {
   `;
 }
 
-/**
- * Return the rows that the filters leave.
- * @param {Row[]} from
- */
+/** Return the rows that the filters leave. */
 function chosenRows(from, resource) {
   const [tenant, pool, band] = [value("tenant"), value("pool"), value("band")];
   return from.filter((row) => row.resource === resource && (!tenant || row.tenant === tenant) && (!pool || poolOf(row) === pool) && (!band || row.band === band));
@@ -88,13 +84,8 @@ function byDay(rows, resource) {
   `;
 }
 
-/**
- * Return the sums of all days from the first to the last, without gaps.
- * @param {Row[]} rows
- * @returns {Day[]}
- */
+/** Return the sums of all days from the first to the last, without gaps. */
 function daySums(rows) {
-  /** @type {Map<string, Day>} */
   const sums = new Map();
   const names = rows.map((row) => row.day).sort();
   const first = Date.parse(names[0]);
@@ -151,7 +142,6 @@ function niceTop(most) {
 }
 
 function byTenant(rows) {
-  /** @type {Map<string, {tenant: string, inside: number, borrowed: number, lost: number}>} */
   const sums = new Map();
   for (const row of rows) {
     const sum = sums.get(row.tenant) ?? { tenant: row.tenant, inside: 0, borrowed: 0, lost: 0 };

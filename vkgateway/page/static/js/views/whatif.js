@@ -11,15 +11,10 @@ import { FieldError, questionOf } from "../whatif/questions.js";
 import { announce } from "../announce.js";
 
 const NOTHING_ASKED = {
-  /** @type {import("../app.js").Session | null} */
   session: null,
-  /** @type {import("../whatif/questions.js").Fields} */
   fields: { kind: "gang", pods: "1", units: "8", band: "guaranteed", count: "1" },
-  /** @type {{field: string, message: string} | null} */
   wrong: null,
-  /** @type {import("../core/api.js").Problem | null} */
   problem: null,
-  /** @type {any} */
   answer: null,
   busy: false,
 };

@@ -58,7 +58,6 @@ function section(title, rows, columns, more = 0) {
     ${plainTable(title, columns, rows.slice(0, MOST_ROWS))} ${left ? html`<p class="dim">and ${amount(left)} more; the command line lists all with -o json</p>` : nothing}`;
 }
 
-
 const gangColumns = [
   { id: "tenant", title: "Tenant", cell: (row) => tenantName(row.gang.tenant) },
   { id: "name", title: "Gang", main: true, cell: (row) => gangName(row.gang) },

@@ -15,14 +15,6 @@ const KINDS = [
   ["grow", "More nodes"],
 ];
 
-/**
- * @param {object} options
- * @param {Fields} options.fields
- * @param {{field: string, message: string} | null} options.wrong
- * @param {boolean} options.busy
- * @param {(name: string, text: string) => void} options.onChange
- * @param {() => void} options.onAsk
- */
 export function questionForm({ fields, wrong, busy, onChange, onAsk }) {
   const given = { fields, wrong, onChange };
   return html`
@@ -38,8 +30,6 @@ export function questionForm({ fields, wrong, busy, onChange, onAsk }) {
     </form>
   `;
 }
-
-/** @typedef {{fields: Fields, wrong: {field: string, message: string} | null, onChange: (name: string, text: string) => void}} Given */
 
 function controls(given) {
   const resource = input(given, "resource", "Resource", { placeholder: "nvidia.com/gpu", list: resources() });

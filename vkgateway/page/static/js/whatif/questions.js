@@ -14,7 +14,6 @@ const DURATION_UNITS = { s: 1, m: 60, h: 3600, d: 86_400 };
 
 /**
  * Return the question of the filled fields, as the gateway expects it.
- * @returns {Record<string, any>}
  * @throws {FieldError}
  */
 export function questionOf(fields) {
@@ -62,11 +61,6 @@ function guaranteeQuestion(fields) {
   };
 }
 
-/**
- * @template {string | string[]} T
- * @param {T | undefined} given
- * @returns {T}
- */
 function needed(given, field, message) {
   const trimmed = (typeof given === "string" ? given.trim() : given);
   if (!trimmed?.length) throw new FieldError(field, message);
@@ -89,7 +83,6 @@ function decimal(fields, name) {
 
 /** Parse `cpu=4,memory=16Gi`. */
 function quantities(fields, name) {
-  /** @type {Record<string, string>} */
   const found = {};
   for (const item of words(fields[name])) {
     const [resource, amount, ...rest] = item.split("=");
@@ -113,13 +106,9 @@ function cells(text) {
   });
 }
 
-/**
- * Return the command that asks the same question.
- * @param {Record<string, any>} question
- */
+/** Return the command that asks the same question. */
 export function commandOf(question) {
   const amounts = (each, prefix = "") => Object.entries(each).map(([name, amount]) => `${prefix}${name}=${amount}`);
-  /** @type {string[]} */
   let parts;
   if (question.kind === "gang") {
     parts = ["gang", "--tenant", question.tenant, "--pods", String(question.pods), "--request", amounts(question.requests).join(",")];
