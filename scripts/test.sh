@@ -47,7 +47,9 @@ chart() { step chart "$BIN/python" -m pytest -q tests/chart; }
 # interface appears on the machine, as end-to-end tests create them.
 ui() {
     scripts/ui_setup.sh
-    set -- "$BIN/python" -m pytest -q -n 2 --dist worksteal tests/ui
+    programs
+    step ui "$BIN/python" -m pytest -q tests/ui/platform
+    set -- "$BIN/python" -m pytest -q -n 2 --dist worksteal --ignore tests/ui/platform tests/ui
     if [ "$(id -u)" -eq 0 ] && unshare --net true 2>/dev/null; then
         # shellcheck disable=SC2016
         set -- unshare --net -- sh -c 'ip link set lo up && exec "$@"' sh "$@"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -32,6 +33,16 @@ ARGUMENTS = [
 PICTURES = Path(__file__).parents[2] / "build" / "ui"
 WCAG = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 TIMEOUT_MS = 30_000
+_HANGS_AFTER = 300.0
+"""Seconds."""
+
+
+@pytest.fixture(autouse=True)
+def watchdog() -> Iterator[None]:
+    """End the process with a traceback if a test hangs: the browser may answer a request never."""
+    faulthandler.dump_traceback_later(_HANGS_AFTER, exit=True)
+    yield
+    faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.fixture(scope="session")
