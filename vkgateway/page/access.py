@@ -22,6 +22,7 @@ from vkgateway.page.documents import Problem, Scope
 API_GROUP: Final = "vkgateway.io"
 RESOURCE: Final = "pages"
 _SIGN_IN: Final = Problem(message="You are not signed in.", hint="Sign in with a token, or run `vkgateway ui`.")
+_NOT_SERVED: Final = Problem(message="The tenant is not served now.", hint="The page tries again.")
 _log = structlog.get_logger(__name__)
 
 
@@ -32,6 +33,10 @@ class RefusedError(Exception):
         super().__init__(problem.message)
         self.status = status
         self.problem = problem
+
+
+class _NotServedError(RefusedError):
+    """The tenant of a session is not served."""
 
 
 class Reader(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,10 +64,21 @@ class PageAccess:
         credentials = self._credentials(request)
         if credentials is None:
             raise RefusedError(401, _SIGN_IN)
-        return await self.check(credentials)
+        return await (self.check(credentials) if credentials.until else self.sign_in(credentials))
+
+    async def sign_in(self, credentials: Credentials) -> Reader:
+        """Return the reader with new credentials. Raises RefusedError."""
+        try:
+            return await self.check(credentials)
+        except _NotServedError:
+            # The same answer as for an invalid token: it must not reveal which tenants exist.
+            raise RefusedError(401, _invalid_token(credentials.tenant)) from None
 
     async def check(self, credentials: Credentials) -> Reader:
-        """Return the reader with these credentials. Raises RefusedError."""
+        """Return the reader with the credentials of a session. Raises RefusedError.
+
+        The session of a tenant that is not served now, for example while the gateway starts, is not over.
+        """
         tenant = credentials.tenant
         try:
             user = await self._reviewer.review_token(tenant, credentials.token)
@@ -71,8 +87,7 @@ class PageAccess:
             if not await self._may_read(tenant, user):
                 raise RefusedError(403, _forbidden(tenant, user))
         except NotFoundError:
-            # The same answer as for an invalid token: it must not reveal which tenants exist.
-            raise RefusedError(401, _invalid_token(tenant)) from None
+            raise _NotServedError(503, _NOT_SERVED) from None
         except TooManyStreamsError as error:
             raise RefusedError(429, Problem(message=str(error), hint="Retry in a few seconds.")) from error
         except (ApiError, msgspec.DecodeError) as error:

@@ -125,7 +125,7 @@ class PageHandler:
                 message="The token is too long for a browser's cookie.", hint="Use a token of a service account."
             )
             raise RefusedError(400, problem)
-        reader = await self._access.check(credentials)
+        reader = await self._access.sign_in(credentials)
         return _json_reply(_session_info(reader), ("set-cookie", cookie_header(value, secure=self._secure)))
 
     def _sign_out(self) -> Reply:

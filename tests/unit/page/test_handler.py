@@ -200,6 +200,16 @@ async def test_an_unknown_tenant_is_answered_like_an_invalid_token(page: ServedP
     assert answers[0] == answers[1]
 
 
+async def test_a_session_waits_for_a_tenant_that_is_not_served_yet(page: ServedPage) -> None:
+    alice = await page.signed_in("alice", "alpha")
+    server = page.servers.pop("alpha")
+    page.reviewer.forget_tenant("alpha")
+    for path in ("session", "state", "stream"):
+        assert (await read(alice, path))[0] == 503
+    page.servers["alpha"] = server
+    assert (await read(alice, "session"))[0] == 200
+
+
 async def test_sign_in_from_another_site_is_refused(page: ServedPage) -> None:
     browser = await page.browser()
     body = {"token": "alice", "tenant": "alpha"}
