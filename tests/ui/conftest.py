@@ -144,17 +144,13 @@ def visit(browser: Browser, gateways: Callable[..., Gateway], now: float) -> Ite
                 gateway.history.content = documents.history(shown, now)
                 gateway.usage = documents.usage(shown)
                 gateway.starts = documents.starts()
-        size = {"width": width, "height": height}
-        context = browser.new_context(
-            viewport=size,  # type: ignore[arg-type]
-            color_scheme=scheme,  # type: ignore[arg-type]
-            timezone_id="Europe/Berlin",
-            locale="en-GB",
-            **options,
-        )
+        # Untyped, because mypy runs with and without playwright.
+        settings: dict[str, Any] = {"viewport": {"width": width, "height": height}, "color_scheme": scheme, **options}
+        context = browser.new_context(timezone_id="Europe/Berlin", locale="en-GB", **settings)
         contexts.append(context)
         if signed_in:
-            context.add_cookies([gateway.cookie()])  # type: ignore[list-item]
+            cookies: list[Any] = [gateway.cookie()]
+            context.add_cookies(cookies)
         page = context.new_page()
         page.set_default_timeout(TIMEOUT_MS)
         made_visit = Visit(page, gateway)
