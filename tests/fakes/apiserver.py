@@ -193,8 +193,8 @@ class FakeApiServer:
         self.store.wake()
 
     async def until(self, condition: Callable[[], object]) -> None:
-        """Wait until a condition holds that requests or watches bring about, for 5 s at most."""
-        async with asyncio.timeout(5):
+        """Wait until a condition holds that requests or watches bring about, for 30 s at most."""
+        async with asyncio.timeout(30):
             while not condition():
                 await self._changed.wait()
 

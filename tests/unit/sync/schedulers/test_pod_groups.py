@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
@@ -58,7 +59,7 @@ async def test_attempt_waits_for_the_namespace_of_its_pods(server: FakeApiServer
             reconciler.apply(result)
             await wait_until(lambda: missing == [GANG])
             server.store.create(NAMESPACES, {"metadata": {"name": "a--default"}})
-            reconciler.apply(result)
+            reconciler.apply(replace(result))  # each cycle has a result of its own
             await wait_until(lambda: "a-1" in reconciler.attempts())
             attempt = reconciler.attempts()["a-1"]
             assert (attempt.namespace, attempt.tenant) == ("a--default", "a")
