@@ -101,14 +101,16 @@ def test_tokens_open_the_page_of_their_own_cluster_only(opened: Opened, alpha: C
 
 
 def test_the_right_to_view_opens_the_page(opened: Opened, alpha: Cluster) -> None:
-    alpha.kubectl("create", "serviceaccount", "reader")
-    token = alpha.kubectl("create", "token", "reader").strip()
+    alpha.kubectl("create", "serviceaccount", "page-viewer")
+    token = alpha.kubectl("create", "token", "page-viewer").strip()
     browser = opened("alpha")
     assert browser.sign_in(token=token) == 403
-    alpha.kubectl("create", "clusterrolebinding", "reader", "--clusterrole=view", "--serviceaccount=default:reader")
+    alpha.kubectl(
+        "create", "clusterrolebinding", "page-viewer", "--clusterrole=view", "--serviceaccount=default:page-viewer"
+    )
     eventually(lambda: browser.sign_in(token=token) == 200, seconds=60, what="the right is known")
     assert browser.state()["scope"] == "tenant"
-    alpha.kubectl("delete", "serviceaccount", "reader")
+    alpha.kubectl("delete", "serviceaccount", "page-viewer")
     eventually(lambda: browser.read("api/state")[0] == 401, seconds=120, what="the session ends with the account")
 
 
