@@ -105,7 +105,7 @@ class FakeGateway:
         self.gangs |= {gang.id: gang for gang in gangs}
 
     def remove_gang(self, gang: str) -> None:
-        """End a gang: its pods are gone."""
+        """End a gang: its pods no longer exist."""
         del self.gangs[gang]
 
     def run_cycle(self) -> Decisions:

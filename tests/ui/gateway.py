@@ -96,7 +96,7 @@ class _History:
 
 
 class _Hub(PageHub):
-    """Hub that reads the given document in place of the arbiter's state. `_build_document` returns it as it is."""
+    """Hub that reads the given document in place of the arbiter's state. `_build_document` returns it unchanged."""
 
     given: documents.Document
 

@@ -102,3 +102,15 @@ def run_async(function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, R]:
         return asyncio.run(function(*args, **kwargs))
 
     return run
+
+
+def watch_options(command: F) -> F:
+    """Add `--watch` and `--interval`; the command gets `watch: bool` and `interval: float` (seconds)."""
+    interval = click.option(
+        "--interval",
+        type=click.FloatRange(min=0.2),
+        default=2.0,
+        show_default=True,
+        help="Seconds between refreshes with --watch.",
+    )
+    return click.option("-w", "--watch", is_flag=True, help="Refresh until interrupted.")(interval(command))

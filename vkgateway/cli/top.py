@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vkgateway.cli.gateway_state import GatewayEndpoint, gateway_option
-from vkgateway.cli.options import data_dir_option, run_async
+from vkgateway.cli.options import data_dir_option, run_async, watch_options
 from vkgateway.cli.output import Column, output_option_of, print_table, serialize
 
 if TYPE_CHECKING:
@@ -56,14 +56,7 @@ TENANTS: tuple[Column[TenantReport], ...] = (
 
 
 @click.command(short_help="Show the usage of pools and tenants.", epilog=EPILOG)
-@click.option("-w", "--watch", is_flag=True, help="Refresh until interrupted.")
-@click.option(
-    "--interval",
-    type=click.FloatRange(min=0.2),
-    default=2.0,
-    show_default=True,
-    help="Seconds between refreshes with --watch.",
-)
+@watch_options
 @output_option_of("table", "json", "yaml")
 @gateway_option
 @data_dir_option

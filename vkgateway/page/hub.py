@@ -92,7 +92,7 @@ class PageHub:
         live = self._live.setdefault(tenant, _LiveDocument())
         live.readers += 1
         try:
-            if live.document is None or live.readers == 1:
+            if live.document is None:
                 await self._refresh(tenant, live)
             self._wanted.set()
             number = -1

@@ -35,7 +35,7 @@ _INDEX: Final = "index.html"
 
 @dataclass(frozen=True, slots=True)
 class StaticFile:
-    """A file, as it is and compressed with gzip."""
+    """A file, plain and compressed with gzip."""
 
     content_type: str
     plain: bytes

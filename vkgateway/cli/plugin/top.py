@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from vkgateway.cli.options import watch_options
 from vkgateway.cli.output import Column, output_option_of, print_objects
 from vkgateway.cli.plugin import completion
 from vkgateway.cli.plugin.options import Target, run_async, target_options
@@ -40,14 +41,7 @@ COLUMNS: tuple[Column[NodeUsage], ...] = (
 
 
 @click.command(short_help="Show the usage of pools.", epilog=EPILOG)
-@click.option("-w", "--watch", is_flag=True, help="Refresh until interrupted.")
-@click.option(
-    "--interval",
-    type=click.FloatRange(min=0.2),
-    default=2.0,
-    show_default=True,
-    help="Seconds between refreshes with --watch.",
-)
+@watch_options
 @click.option(
     "--tenant",
     metavar="NAME",

@@ -56,7 +56,7 @@ class DayUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class MonthUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """Usage of a tenant in one UTC month, as it is stored."""
+    """Usage of a tenant in one UTC month, in its stored form."""
 
     tenant: str
     month: str
