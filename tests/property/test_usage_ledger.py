@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.gateway.usage.records import at, used
-from vkgateway.gateway.usage.ledger import MonthUsage, UsageLedger
-from vkgateway.gateway.usagelog import GroupKey, UsageRecord, sum_usage
+from tests.unit.usage.records import at, used
+from vkgateway.gateway.usagelog import GroupKey, sum_usage
+from vkgateway.usage.ledger import MonthUsage, UsageLedger
+from vkgateway.usage.records import UsageRecord
 
 START = at("2026-11-29 00:00")
 _SECONDS = st.integers(min_value=0, max_value=4 * 86_400)

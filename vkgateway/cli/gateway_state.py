@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from vkgateway.arbiter.whatif.questions import Question
     from vkgateway.cli.cluster_gateway import ForwardedGateway
     from vkgateway.gateway.config import Config
-    from vkgateway.gateway.usage.budgets import UsageReport
     from vkgateway.kube.client import Client
+    from vkgateway.usage.budgets import UsageReport
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -162,7 +162,7 @@ async def get_usage(data_dir: Path, gateway: GatewayEndpoint, *, days: int) -> U
     """
     import msgspec
 
-    from vkgateway.gateway.usage.budgets import UsageReport
+    from vkgateway.usage.budgets import UsageReport
 
     body = await _get_answer("arbiter/usage", {"days": str(days)}, data_dir, gateway, timeout=_STATE_TIMEOUT)
     try:

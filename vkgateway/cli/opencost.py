@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from vkgateway.model import times
 
 if TYPE_CHECKING:
-    from vkgateway.gateway.usage.ledger import DayUsage
+    from vkgateway.usage.ledger import DayUsage
 
 _ZERO_FIELDS: Final = (
     "cpuCores",

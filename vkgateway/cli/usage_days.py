@@ -15,8 +15,8 @@ from vkgateway.cli.output import Column, print_table, serialize
 from vkgateway.model.errors import InputError
 
 if TYPE_CHECKING:
-    from vkgateway.gateway.usage.budgets import BudgetUse
-    from vkgateway.gateway.usage.ledger import DayUsage
+    from vkgateway.usage.budgets import BudgetUse
+    from vkgateway.usage.ledger import DayUsage
 
 DAY_KEYS: Final = ("day", "tenant", "band", "pool", "computeCluster", "resource")
 """Keys by which the gateway's sums can be grouped."""

@@ -15,7 +15,7 @@ from vkgateway.gateway import metrics
 from vkgateway.gateway.config import Arbiter
 from vkgateway.gateway.decisionlog import DecisionLog
 from vkgateway.gateway.guarantees import GuaranteeMonitor
-from vkgateway.gateway.usagelog import UsageLog, UsageRecord
+from vkgateway.gateway.usagelog import UsageLog
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.kube.write_gate import Permit
 from vkgateway.model.errors import InputError, UnavailableError, VkgatewayError
@@ -25,6 +25,7 @@ from vkgateway.page.timeline import PodName, Timeline
 from vkgateway.sync.admission.accounting import PodRun
 from vkgateway.sync.views.ownership import Key
 from vkgateway.translate.conditions import PREEMPTED
+from vkgateway.usage.records import UsageRecord
 
 _MIN_INTERVAL: Final = 60.0
 _MAX_INTERVAL: Final = 3600.0

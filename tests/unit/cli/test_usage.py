@@ -13,8 +13,9 @@ import pytest
 
 from tests.unit.cli.gateway import Cli
 from vkgateway.cli import usage
-from vkgateway.gateway.usagelog import UsageLog, UsageRecord
+from vkgateway.gateway.usagelog import UsageLog
 from vkgateway.model.errors import InputError
+from vkgateway.usage.records import UsageRecord
 
 HOUR = 3600.0
 

@@ -15,8 +15,8 @@ import pytest
 from tests.unit.cli.gateway import GPU, Cli
 from vkgateway.arbiter.reasons.report_types import ArbiterReport
 from vkgateway.cli.opencost import allocations
-from vkgateway.gateway.usage.budgets import BudgetState, BudgetUse, UsageReport
-from vkgateway.gateway.usage.ledger import DayUsage
+from vkgateway.usage.budgets import BudgetState, BudgetUse, UsageReport
+from vkgateway.usage.ledger import DayUsage
 
 
 def day_usage(day: str, hours: float, **fields: object) -> DayUsage:

@@ -21,9 +21,10 @@ from vkgateway.gateway.arbiter_observer import ArbiterObserver
 from vkgateway.gateway.config import Arbiter
 from vkgateway.gateway.decisionlog import LogEntry
 from vkgateway.gateway.decisionlog import read_entries as read_decisions
-from vkgateway.gateway.usagelog import UsageLog, UsageRecord, read_usage
+from vkgateway.gateway.usagelog import UsageLog, read_usage
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.sync.admission.accounting import PodRun
+from vkgateway.usage.records import UsageRecord
 
 NAMES: Mapping[str, tuple[str, str]] = {
     "b/ns/gang/low-0": ("ns", "low-0"),

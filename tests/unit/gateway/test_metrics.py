@@ -10,7 +10,6 @@ from prometheus_client import REGISTRY
 import vkgateway.sync.metrics
 from vkgateway.controlplane.pki import Authority
 from vkgateway.gateway import metrics
-from vkgateway.gateway.usage.budgets import BudgetState, BudgetUse
 from vkgateway.model.api import (
     ACCEPTED,
     CONTROL_PLANE_READY,
@@ -23,6 +22,7 @@ from vkgateway.model.api import (
 )
 from vkgateway.model.objects import Condition
 from vkgateway.sync import metrics as sync_metrics
+from vkgateway.usage.budgets import BudgetState, BudgetUse
 
 PAGE = Path(vkgateway.__file__).parents[1] / "docs" / "reference" / "metrics.md"
 TENANT_CONDITIONS = (

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from vkgateway.gateway.jsonlines import ROTATED_FILES, rotated_path
-from vkgateway.gateway.usagelog import UsageLog, UsageRecord, read_usage, sum_usage
+from vkgateway.gateway.usagelog import UsageLog, read_usage, sum_usage
+from vkgateway.usage.records import UsageRecord
 
 HOUR = 3600.0
 

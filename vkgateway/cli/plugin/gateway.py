@@ -15,7 +15,7 @@ from vkgateway.model.errors import InputError, UnavailableError
 
 if TYPE_CHECKING:
     from vkgateway.arbiter.reasons.report_types import ArbiterReport
-    from vkgateway.gateway.usage.budgets import UsageReport
+    from vkgateway.usage.budgets import UsageReport
 
 _NO_FOLDER = Path("/nonexistent")
 

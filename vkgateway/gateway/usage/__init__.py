@@ -1,1 +1,1 @@
-"""GPU-hours by UTC day, kept in the management cluster, and the monthly budgets of tenants."""
+"""GPU-hours by UTC day, counted by the leader and kept in the management cluster, and the condition WithinBudget."""

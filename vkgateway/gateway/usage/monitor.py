@@ -11,14 +11,15 @@ import structlog
 
 from vkgateway.arbiter.snapshot import PoolKey
 from vkgateway.gateway.status import Verdict
-from vkgateway.gateway.usage.budgets import BudgetUse, UsageReport, budget_uses, budget_verdict, stopped_resources
-from vkgateway.gateway.usage.days import month_of, months_before
-from vkgateway.gateway.usage.ledger import MonthUsage, UsageLedger
-from vkgateway.gateway.usagelog import UsageRecord
+from vkgateway.gateway.usage.condition import budget_verdict
 from vkgateway.kube import errors
 from vkgateway.kube.clock import Clock
 from vkgateway.model.api import TenantBudget
 from vkgateway.model.names import SYSTEM_NAMESPACE
+from vkgateway.usage.budgets import BudgetUse, UsageReport, budget_uses, stopped_resources
+from vkgateway.usage.days import month_of, months_before
+from vkgateway.usage.ledger import MonthUsage, UsageLedger
+from vkgateway.usage.records import UsageRecord
 
 log = structlog.get_logger(__name__)
 

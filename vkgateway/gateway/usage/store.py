@@ -8,12 +8,12 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from vkgateway.gateway.usage.ledger import MonthUsage
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import CONFIG_MAPS
 from vkgateway.model.names import RESERVED_PREFIX, SYSTEM_NAMESPACE
 from vkgateway.model.objects import Meta
+from vkgateway.usage.ledger import MonthUsage
 
 log = structlog.get_logger(__name__)
 

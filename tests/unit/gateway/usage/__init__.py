@@ -1,1 +1,1 @@
-"""Tests of usage by day and of budgets."""
+"""Tests of the usage that the leader counts and stores."""

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from tests.fakes.clock import EPOCH, FakeClock
-from tests.unit.gateway.usage.records import GPU, HOUR, MemoryStore, at, used
-from vkgateway.gateway.usage.budgets import BudgetState, UsageReport
+from tests.unit.usage.records import GPU, HOUR, MemoryStore, at, used
 from vkgateway.gateway.usage.monitor import COUNT_SECONDS, SAVE_SECONDS, UsageMonitor
-from vkgateway.gateway.usagelog import UsageRecord
 from vkgateway.model.api import TenantBudget
+from vkgateway.usage.budgets import BudgetState, UsageReport
+from vkgateway.usage.records import UsageRecord
 
 NOON = at("2026-11-26 12:00")
 A100 = ("local", "a100")

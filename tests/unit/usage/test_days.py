@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.gateway.usage.records import at
-from vkgateway.gateway.usage.days import (
+from tests.unit.usage.records import at
+from vkgateway.usage.days import (
     day_of,
     last_days,
     month_of,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tests.unit.gateway.usage.records import GPU, HOUR, at, used
-from vkgateway.gateway.usage.ledger import MAX_ROWS, MonthUsage, UsageLedger
+from tests.unit.usage.records import GPU, HOUR, at, used
+from vkgateway.usage.ledger import MAX_ROWS, MonthUsage, UsageLedger
 
 NOON = at("2026-11-26 12:00")
 

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from vkgateway.gateway.usage.days import last_days, split_days
-from vkgateway.gateway.usagelog import UsageRecord
+from vkgateway.usage.days import last_days, split_days
+from vkgateway.usage.records import UsageRecord
 
 MAX_ROWS: Final = 128
 """Rows of a tenant and day, enough for 64 pools and both bands. Further rows are summed up without their pool."""

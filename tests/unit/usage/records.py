@@ -7,9 +7,11 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from vkgateway.gateway.usage.ledger import MonthUsage
-from vkgateway.gateway.usagelog import UsageRecord
 from vkgateway.kube import errors
+from vkgateway.model.api import TenantBudget
+from vkgateway.usage.budgets import BudgetUse, budget_uses
+from vkgateway.usage.ledger import MonthUsage, UsageLedger
+from vkgateway.usage.records import UsageRecord
 
 GPU = "nvidia.com/gpu"
 HOUR = 3600.0
@@ -37,6 +39,18 @@ def used(pod: str, start: float, end: float, **fields: object) -> UsageRecord:
         **fields,
     }
     return msgspec.convert(given, UsageRecord)
+
+
+NOON = at("2026-11-26 12:00")
+
+
+def uses(
+    *budgets: TenantBudget, hours: float = 1.0, now: float = NOON + HOUR, **fields: object
+) -> tuple[BudgetUse, ...]:
+    """Return the use of the budgets of alpha after 8 devices ran for some hours from NOON."""
+    ledger = UsageLedger()
+    ledger.count([used("p", NOON, NOON + hours * HOUR, **fields)])
+    return budget_uses("alpha", budgets, ledger, now=now)
 
 
 class MemoryStore:

@@ -1,0 +1,1 @@
+"""Tests of usage by day and of budgets."""
