@@ -26,6 +26,7 @@ EPILOG = """\b
 Examples:
   vkgateway tenant create alpha --pool a100:guarantee=nvidia.com/gpu=8,limit=nvidia.com/gpu=16
   vkgateway tenant create beta --pool a100 --pool v100.local --no-wait
+  vkgateway tenant create beta --pool a100 --budget resource=nvidia.com/gpu,hours=1000,pool=a100
   vkgateway tenant create gamma --pool real --storage-class local
   vkgateway tenant create -f beta.yaml
   vkgateway tenant create alpha --pool a100 --dry-run > alpha.yaml; kubectl apply -f alpha.yaml
@@ -41,6 +42,13 @@ Examples:
     multiple=True,
     metavar="POOL[.CLUSTER][:guarantee=RES=QTY,...,limit=RES=QTY,...,weight=N,cells=8+8+1]",
     help="A pool of the tenant; repeatable. The default cluster is local.",
+)
+@click.option(
+    "--budget",
+    "budgets",
+    multiple=True,
+    metavar="resource=RES,hours=NUMBER[,pool=POOL]",
+    help="Monthly budget in hours of a unit of the resource (GPU-hours), of all pools or one; repeatable.",
 )
 @click.option("--template", help="Tenant template. [default: default]")
 @click.option(
@@ -81,6 +89,7 @@ async def create(
     name: str | None,
     file: Path | None,
     pools: tuple[str, ...],
+    budgets: tuple[str, ...],
     template: str | None,
     kubernetes_version: str | None,
     pod_security: str | None,
@@ -108,6 +117,7 @@ async def create(
         template=template,
         kubernetes_version=kubernetes_version,
         pools=pools,
+        budgets=budgets,
         pod_security=pod_security,
         storage_classes=storage_classes,
         preemption=preemption,

@@ -15,7 +15,7 @@ from vkgateway.cli.options import cluster_options, run_async
 from vkgateway.cli.output import output_option
 
 if TYPE_CHECKING:
-    from vkgateway.model.api import ApiServerExposure, Tenant, TenantPool
+    from vkgateway.model.api import ApiServerExposure, Tenant, TenantBudget, TenantPool
 
 
 @click.command(short_help="Show the details of a tenant.", epilog="\b\nExample: vkgateway tenant describe alpha")
@@ -54,6 +54,7 @@ def description_lines(tenant: Tenant) -> Iterator[str]:
         "Load balancers": policy.load_balancers,
         "Node ports": policy.node_ports,
         "Preemption": spec.preemption.within_tenant,
+        "Monthly budget": ", ".join(map(_format_budget, spec.budget)),
     }
     pools = table_lines(_POOL_TITLES, (_pool_row(pool, tenant) for pool in spec.pools))
     return object_lines(facts, pools=pools, conditions=status.conditions)
@@ -63,6 +64,10 @@ def _format_exposure(exposure: ApiServerExposure) -> str:
     if exposure.type == "ClusterIP":
         return ""
     return " ".join(filter(None, (exposure.type, exposure.hostname)))
+
+
+def _format_budget(budget: TenantBudget) -> str:
+    return f"{budget.hours:.15g} hours of {budget.resource}" + (f" in pool {budget.pool}" if budget.pool else "")
 
 
 def _format_classes(names: Sequence[str], renamed: Mapping[str, str]) -> str:

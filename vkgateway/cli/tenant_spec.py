@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from vkgateway.model import quantity
-from vkgateway.model.api import DEFAULT_COMPUTE_CLUSTER, Tenant, TenantPool
+from vkgateway.model.api import DEFAULT_COMPUTE_CLUSTER, Tenant, TenantBudget, TenantPool
 from vkgateway.model.errors import InputError
 from vkgateway.model.names import API_VERSION, validate_dns_label, validate_tenant_name
 from vkgateway.model.objects import Meta
@@ -19,6 +19,11 @@ from vkgateway.model.quantity import Resources
 POOL_HINT = (
     "Use POOL[.CLUSTER][:guarantee=RESOURCE=QUANTITY,...,limit=RESOURCE=QUANTITY,...,weight=NUMBER,cells=8+8+1], "
     "for example a100:guarantee=nvidia.com/gpu=8,limit=nvidia.com/gpu=16,cpu=64"
+)
+
+BUDGET_HINT = (
+    "Use resource=RESOURCE,hours=NUMBER[,pool=POOL], for example resource=nvidia.com/gpu,hours=1000,pool=a100. "
+    "Repeat --budget for another budget."
 )
 
 
@@ -99,6 +104,40 @@ def _parse_resource(item: str, *, pool: str, section: str) -> tuple[str, str]:
     return resource, amount
 
 
+def parse_budget(text: str) -> TenantBudget:
+    """Parse `resource=nvidia.com/gpu,hours=1000,pool=a100`, the fields of an entry of spec.budget.
+
+    The pool is optional. Raises InputError that quotes the invalid part.
+    """
+    fields: dict[str, str] = {}
+    for item in text.split(","):
+        name, equals, value = item.partition("=")
+        if name not in _BUDGET_FIELDS or not equals or not value:
+            raise InputError(f"--budget {text!r}: invalid part {item!r}", hint=BUDGET_HINT)
+        if name in fields:
+            raise InputError(f"--budget {text!r}: {name} is given twice", hint=BUDGET_HINT)
+        fields[name] = value
+    for name in ("resource", "hours"):
+        if name not in fields:
+            raise InputError(f"--budget {text!r}: {name} is missing", hint=BUDGET_HINT)
+    if pool := fields.get("pool", ""):
+        validate_dns_label(pool, what=f"--budget {text!r}: the pool's name")
+    return TenantBudget(resource=fields["resource"], hours=_parse_hours(fields["hours"], budget=text), pool=pool)
+
+
+_BUDGET_FIELDS = frozenset({"resource", "hours", "pool"})
+
+
+def _parse_hours(text: str, *, budget: str) -> float:
+    try:
+        hours = float(text)
+    except ValueError as error:
+        raise InputError(f"--budget {budget!r}: hours {text!r} is not a number", hint=BUDGET_HINT) from error
+    if not 0 <= hours < math.inf:
+        raise InputError(f"--budget {budget!r}: hours {text} is not a number of hours", hint="Use 0 or more.")
+    return hours
+
+
 def with_name(tenant: Tenant | None, name: str | None) -> Tenant:
     """Return the tenant with the name from the command line or the manifest.
 
@@ -125,6 +164,7 @@ def apply_options(
     template: str | None = None,
     kubernetes_version: str | None = None,
     pools: Sequence[str] = (),
+    budgets: Sequence[str] = (),
     pod_security: str | None = None,
     storage_classes: Sequence[str] = (),
     preemption: str | None = None,
@@ -137,6 +177,7 @@ def apply_options(
         "template": template or spec.template,
         "kubernetes_version": (kubernetes_version or spec.kubernetes_version).removeprefix("v"),
         "pools": tuple(parse_pool(pool) for pool in pools) or spec.pools,
+        "budget": tuple(parse_budget(budget) for budget in budgets) or spec.budget,
     }
     policy = {"pod_security": pod_security, "storage_classes": tuple(storage_classes)}
     if changed_fields := {field: value for field, value in policy.items() if value}:

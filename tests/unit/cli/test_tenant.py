@@ -236,6 +236,35 @@ async def test_describe_shows_cells(cli: Cli) -> None:
     assert "nvidia.com/gpu=17   2x8+1   -       2.5" in cli.out
 
 
+async def test_budget_is_created_and_described(cli: Cli) -> None:
+    budget = "resource=nvidia.com/gpu,hours="
+    line = ("tenant", "create", "alpha", "--pool", "a100", "--budget", f"{budget}1234567.5")
+    code, _ = await asyncio.gather(
+        cli(*line, "--budget", f"{budget}0,pool=a100"), cli.when_made("alpha", all_true(cli, "alpha"))
+    )
+    assert code == 0, cli.err
+    assert cli.server.store.get(TENANTS, "alpha")["spec"]["budget"] == [
+        {"resource": "nvidia.com/gpu", "hours": 1234567.5},
+        {"resource": "nvidia.com/gpu", "hours": 0.0, "pool": "a100"},
+    ]
+    assert await cli("tenant", "describe", "alpha") == 0
+    assert "1234567.5 hours of nvidia.com/gpu, 0 hours of nvidia.com/gpu in pool a100" in cli.out
+
+
+@pytest.mark.parametrize(
+    ("budget", "complaint"),
+    [
+        ("resource=nvidia.com/gpu,hours=1,pool=v100", "has no pool 'v100'; its pools: a100"),
+        ("resource=cpu,hours=1", "'cpu' has no hours"),
+        ("nvidia.com/gpu=1", "for example resource=nvidia.com/gpu,hours=1000,pool=a100"),
+    ],
+)
+async def test_budget_that_cannot_be_counted_is_refused(cli: Cli, budget: str, complaint: str) -> None:
+    assert await cli("tenant", "create", "alpha", "--pool", "a100", "--budget", budget) == 2
+    assert complaint in cli.err
+    assert cli.server.store.find(TENANTS, "alpha") is None
+
+
 def test_describe_shows_exposure_and_driver() -> None:
     access = ApiServerAccess(exposure=ApiServerExposure(type="NodePort", hostname="alpha.example.org"))
     spec = TenantSpec(api_server=access, control_plane=TenantControlPlane(driver="kubernetes"))

@@ -3,7 +3,7 @@
 import pytest
 
 from vkgateway.cli import tenant_spec
-from vkgateway.model.api import Tenant, TenantPool, TenantSpec
+from vkgateway.model.api import Tenant, TenantBudget, TenantPool, TenantSpec
 from vkgateway.model.errors import InputError
 from vkgateway.model.objects import Meta
 
@@ -65,6 +65,55 @@ def test_invalid_pools_are_refused(text: str, complaint: str) -> None:
     with pytest.raises(InputError, match=r"--pool") as caught:
         tenant_spec.parse_pool(text)
     assert complaint in str(caught.value)
+
+
+GPU_HOURS = "resource=nvidia.com/gpu,hours=1000"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (GPU_HOURS, TenantBudget(resource="nvidia.com/gpu", hours=1000)),
+        ("hours=0.5,pool=a100,resource=x.io/nic", TenantBudget(resource="x.io/nic", hours=0.5, pool="a100")),
+        ("resource=nvidia.com/gpu,hours=0", TenantBudget(resource="nvidia.com/gpu", hours=0)),
+    ],
+)
+def test_budgets_are_parsed(text: str, expected: TenantBudget) -> None:
+    assert tenant_spec.parse_budget(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "invalid part ''"),
+        ("nvidia.com/gpu=1000", "invalid part 'nvidia.com/gpu=1000'"),
+        ("resource=nvidia.com/gpu", "hours is missing"),
+        ("hours=1000", "resource is missing"),
+        (f"{GPU_HOURS},hours=2000", "hours is given twice"),
+        (f"{GPU_HOURS},pool=", "invalid part 'pool='"),
+        (f"{GPU_HOURS},pool=A100", "'A100'"),
+        (f"{GPU_HOURS},month=11", "'month=11'"),
+        ("resource=nvidia.com/gpu,hours=many", "hours 'many' is not a number"),
+        ("resource=nvidia.com/gpu,hours=-1", "hours -1 is not"),
+        ("resource=nvidia.com/gpu,hours=nan", "hours nan is not"),
+        ("resource=nvidia.com/gpu,hours=inf", "hours inf is not"),
+    ],
+)
+def test_invalid_budgets_are_refused(text: str, complaint: str) -> None:
+    with pytest.raises(InputError, match=r"--budget") as caught:
+        tenant_spec.parse_budget(text)
+    assert complaint in str(caught.value)
+
+
+def test_budgets_replace_those_of_the_manifest() -> None:
+    before = (TenantBudget(resource="x.io/nic", hours=1),)
+    given = Tenant(metadata=Meta(name="a"), spec=TenantSpec(budget=before))
+    assert tenant_spec.apply_options(given).spec.budget == before
+    wanted = tenant_spec.apply_options(given, budgets=[GPU_HOURS, f"{GPU_HOURS},pool=p"])
+    assert wanted.spec.budget == (
+        TenantBudget(resource="nvidia.com/gpu", hours=1000),
+        TenantBudget(resource="nvidia.com/gpu", hours=1000, pool="p"),
+    )
 
 
 def test_options_override_manifest() -> None:
