@@ -243,6 +243,34 @@ TENANT: Final = Dashboard(
             text="Pods that the gateway set to Failed in the last hour, by reason.",
         ),
         Panel(
+            title="Used part of monthly budgets",
+            queries=(
+                (
+                    "max by (tenant, resource, pool) "
+                    f"(vkgateway_budget_used_hours{{{_TENANT}}} / (vkgateway_budget_hours{{{_TENANT}}} > 0))",
+                    "{{tenant}} {{resource}} {{pool}}",
+                ),
+            ),
+            text="Part of each budget that is used in this UTC month. From 100 %, the tenant does not borrow. "
+            "Budgets of 0 hours, which never allow borrowing, are left out.",
+            unit="percentunit",
+            thresholds=((0.8, "orange"), (1, "red")),
+        ),
+        Panel(
+            title="Hours of monthly budgets",
+            queries=(
+                (
+                    f"max by (tenant, resource, pool) (vkgateway_budget_used_hours{{{_TENANT}}})",
+                    "{{tenant}} {{resource}} {{pool}} used",
+                ),
+                (
+                    f"max by (tenant, resource, pool) (vkgateway_budget_hours{{{_TENANT}}})",
+                    "{{tenant}} {{resource}} {{pool}} budget",
+                ),
+            ),
+            text="Hours of each resource that are used in this UTC month, and the budget.",
+        ),
+        Panel(
             title="Time to the compute pod",
             queries=_percentiles("vkgateway_pod_forward_seconds", _TENANT),
             text="From the creation of a tenant pod to that of its compute pod, including the tenant's scheduler.",

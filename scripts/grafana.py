@@ -27,6 +27,8 @@ class Panel:
     """Or `stat` and `table`, which show the current values."""
     width: int = 12
     stacked: bool = False
+    thresholds: tuple[tuple[float, str], ...] = ()
+    """Values, ascending, from which a graph has another colour, as lines; below the first it is green."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +89,12 @@ def _arrange(panels: Sequence[Panel]) -> Iterable[tuple[Panel, int, int]]:
 
 def _panel(number: int, panel: Panel, column: int, row: int) -> dict[str, Any]:
     is_current = panel.kind != "timeseries"
-    custom = {"fillOpacity": 30, "stacking": {"mode": "normal"}} if panel.stacked else {}
+    custom: dict[str, Any] = {"fillOpacity": 30, "stacking": {"mode": "normal"}} if panel.stacked else {}
+    defaults: dict[str, Any] = {"unit": panel.unit, "min": 0, "custom": custom}
+    if panel.thresholds:
+        custom["thresholdsStyle"] = {"mode": "dashed"}
+        steps = [{"color": colour, "value": value} for value, colour in ((None, "green"), *panel.thresholds)]
+        defaults["thresholds"] = {"mode": "absolute", "steps": steps}
     return {
         "id": number,
         "type": panel.kind,
@@ -95,7 +102,7 @@ def _panel(number: int, panel: Panel, column: int, row: int) -> dict[str, Any]:
         "description": panel.text,
         "datasource": _SOURCE,
         "gridPos": {"x": column, "y": row, "w": panel.width, "h": _HEIGHT},
-        "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0, "custom": custom}, "overrides": []},
+        "fieldConfig": {"defaults": defaults, "overrides": []},
         "targets": [
             {
                 "refId": chr(ord("A") + index),

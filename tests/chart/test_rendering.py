@@ -79,15 +79,21 @@ def test_settings_of_the_values_override_computed_ones(helm: Helm, tmp_path: Pat
     assert container(objects.get("StatefulSet", "vkgateway-etcd"))["image"] == "mirror.example.com/k8s/etcd:3.6.8-0"
 
 
-def test_alerts_lead_to_the_given_documentation(helm: Helm) -> None:
-    url = "https://docs.example.com/vkgateway"
+@pytest.mark.parametrize(
+    ("url", "page"),
+    [
+        ("https://docs.example.com/vkgateway", "https://docs.example.com/vkgateway/how-to/alerts.html"),
+        ("", "docs/how-to/alerts.md"),
+    ],
+)
+def test_alerts_lead_to_the_given_documentation(helm: Helm, url: str, page: str) -> None:
     objects = helm.render(
         *ALL_APIS, "--set=metrics.prometheusRule.enabled=true", f"--set=metrics.prometheusRule.docsUrl={url}"
     )
     groups = objects.get("PrometheusRule")["spec"]["groups"]
     links = [rule["annotations"]["runbook_url"] for group in groups for rule in group["rules"]]
     assert len(links) > 20
-    assert all(link.startswith(f"{url}/how-to/alerts.html#vkgateway") for link in links)
+    assert all(link.startswith(f"{page}#vkgateway") for link in links)
 
 
 def test_dashboards_are_config_maps_that_grafana_selects(helm: Helm) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
@@ -62,6 +63,7 @@ class Leadership:
             clock=clock,
         )
         metrics.LEADER.set_function(lambda: float(self.gate.is_open))
+        metrics.LEASE_TRANSITIONS.set_function(self._transitions)
 
     @property
     def role(self) -> str:
@@ -105,7 +107,6 @@ class Leadership:
     async def _elect(self, free_space: Callable[[], Awaitable[None]]) -> None:
         """Acquire the Lease and renew it. Raises ConflictError if it is lost."""
         await self._acquire(free_space)
-        metrics.LEADER_CHANGES.inc()
         log.info("this gateway leads", identity=self._elector.identity)
         self.leading.set()
         self.role_known.set()
@@ -189,6 +190,10 @@ class Leadership:
             await prerequisites.ensure_namespace(self._management)
         except VkgatewayError as error:
             self.problem = str(error)
+
+    def _transitions(self) -> float:
+        found = self._elector.transitions
+        return math.nan if found is None else float(found)
 
     def _report(self, error: errors.ApiError) -> None:
         """Log the first of several equal problems."""

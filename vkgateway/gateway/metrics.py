@@ -32,8 +32,8 @@ __all__ = [
     "COMPUTE_CLUSTER_CONDITIONS",
     "DATASTORE",
     "LEADER",
-    "LEADER_CHANGES",
     "LEASE_RENEWAL",
+    "LEASE_TRANSITIONS",
     "LOOP_LAG",
     "ONBOARDING",
     "OVERDUE_SECONDS",
@@ -90,7 +90,11 @@ CERTIFICATE_EXPIRY: Final = Gauge(
 QUEUE_DEPTH: Final = Gauge("vkgateway_queue_depth", "Objects that are due for reconciliation, by tenant.", ["tenant"])
 LOOP_LAG: Final = Gauge("vkgateway_event_loop_lag_seconds", "Delay of the event loop at the last measurement.")
 LEADER: Final = Gauge("vkgateway_leader", "Whether this gateway may write: 1 for the leader, 0 for a standby.")
-LEADER_CHANGES: Final = Counter("vkgateway_leader_changes", "How often this gateway became the leader.")
+LEASE_TRANSITIONS: Final = Gauge(
+    "vkgateway_lease_transitions",
+    "How often the leader's Lease changed its holder, restarts included, as the Lease counts; NaN for a standby.",
+)
+"""The process ends when it loses the Lease, so a count of each process would never exceed 1."""
 LEASE_RENEWAL: Final = Histogram(
     "vkgateway_lease_renewal_seconds",
     "Seconds of a successful renewal of the leader's Lease.",

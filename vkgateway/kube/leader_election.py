@@ -111,6 +111,11 @@ class LeaderElector:
         """Duration of the observed Lease."""
         self._held: _HeldLease | None = None
 
+    @property
+    def transitions(self) -> int | None:
+        """How often the Lease changed its holder process before this one; None while this process does not hold it."""
+        return self._held.transitions if self._held is not None else None
+
     async def try_acquire(self) -> bool:
         """Acquire the Lease if it is free, expired or has this identity. Return whether this process holds it.
 

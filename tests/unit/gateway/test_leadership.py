@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
 
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.rights import Rights
@@ -95,6 +97,23 @@ async def test_leader_releases_lease_before_its_work_ends(server: FakeApiServer,
             assert holders == [""]
             assert not leader.gate.is_open
             assert (holder(server), standby.role) == ("host/2", "leader")
+
+
+async def test_each_leader_exports_how_often_the_lease_changed_its_holder(client: Client) -> None:
+    seen: list[float] = []
+    for _ in range(3):  # restarts of one process, too
+        leader = Leadership(client, identity="host/1", settings=FAST)
+        assert math.isnan(transitions())
+        async with running(leader, serve()):
+            await leader.leading.wait()
+            seen.append(transitions())
+    assert seen == [0, 1, 2]
+
+
+def transitions() -> float:
+    found = REGISTRY.get_sample_value("vkgateway_lease_transitions")
+    assert found is not None
+    return found
 
 
 async def test_work_ends_when_lease_is_lost(server: FakeApiServer, client: Client) -> None:

@@ -67,7 +67,8 @@ SLOW_CYCLES = histogram("vkgateway_arbiter_cycle_seconds", 2, le_0_05=0.5, le_1=
 HEALTHY: Series = {
     'vkgateway_leader{pod="a"}': constant(1),
     'vkgateway_leader{pod="b"}': constant(0),
-    'vkgateway_leader_changes_total{pod="a"}': constant(1),
+    'vkgateway_lease_transitions{pod="a"}': constant(70),
+    'vkgateway_lease_transitions{pod="b"}': f"NaN+0{FOREVER}",
     'vkgateway_tenants{phase="Ready"}': constant(1),
     **histogram("vkgateway_lease_renewal_seconds", 40, le_0_05=0.99, le_0_1=1, le_1=1),
     DEFECTS: constant(0),
@@ -124,7 +125,7 @@ def _one(alert: str, series: Series, *absent: str, minute: int = 75) -> Trouble:
 TROUBLES: Mapping[str, Trouble] = {
     "no gateway": _one("VkgatewayAbsent", {}, 'vkgateway_tenants{phase="Ready"}'),
     "two standbys": _one("VkgatewayLeaderMissing", {'vkgateway_leader{pod="a"}': constant(0)}),
-    "restarting leader": _one("VkgatewayLeaderChanges", {'vkgateway_leader_changes_total{pod="a"}': growing(0.1)}),
+    "restarting leader": _one("VkgatewayLeaderChanges", {'vkgateway_lease_transitions{pod="a"}': growing(0.1)}),
     "slow renewals": _one(
         "VkgatewayLeaseSlow", histogram("vkgateway_lease_renewal_seconds", 40, le_0_05=0.5, le_0_1=0.5, le_1=1)
     ),

@@ -16,7 +16,7 @@ from tests.unit.test_docs import anchors
 ROOT = Path(__file__).parents[3]
 RULES = ROOT / "deploy/monitoring/rules.yaml"
 PAGE = ROOT / "docs/how-to/alerts.md"
-RUNBOOKS = "https://docs.vkgateway.example/how-to/alerts.html#"
+RUNBOOKS = "docs/how-to/alerts.md#"
 SEVERITIES = {"critical", "warning", "info"}
 FIRING = 'count by (alertname) (ALERTS{alertstate="firing"})'
 
