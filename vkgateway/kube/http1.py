@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 from vkgateway.kube.deadlines import Deadlines
 from vkgateway.kube.endpoint import IDLE_SECONDS, Endpoint
+from vkgateway.kube.errors import NotLeader
 from vkgateway.kube.responses import MalformedResponseError, Response, ResponseParser
 from vkgateway.kube.sockets import discard_on_close
 from vkgateway.kube.tls_protocol import TlsProtocol
@@ -65,14 +66,16 @@ class Connection(TlsProtocol):
     def send_request(self, request: bytes, *, permit: Permit | None = None) -> asyncio.Future[Response]:
         """Send a request. The returned future gets the response, ConnectionError or NotLeader.
 
-        The kernel takes a small request at once. Of a large one with a `permit`, the permit is checked again before
-        each further part, and the last part is sent alone. So a request is complete only if the permit was valid at its
-        end.
+        A `permit` is checked after the encryption, right before the kernel takes the bytes: a process may be frozen at
+        any moment, and what it has passed to the kernel arrives. Of a large request, each part is checked, and the last
+        part is sent alone. So a request is complete only if the permit was valid at its end.
         """
         waiter: asyncio.Future[Response] = self._loop.create_future()
         self._waiter = waiter
-        if permit is None or len(request) <= _PART_BYTES:
+        if permit is None:
             self.write(request)
+        elif len(request) <= _PART_BYTES:
+            self._send_part(request, permit)
         else:
             assert self.transport is not None
             self.transport.set_write_buffer_limits(high=0)  # calls resume_writing when the kernel has taken all bytes
@@ -96,14 +99,17 @@ class Connection(TlsProtocol):
         assert self.transport is not None
         assert self._permit is not None
         while self._unsent and not self.transport.get_write_buffer_size():
-            if not self._permit.is_valid:
-                self._unsent = memoryview(b"")
-                self._fail_request(self._permit.refusal())
-                self.abort()
-                return
             size = min(_PART_BYTES, max(len(self._unsent) - _LAST_PART_BYTES, 0)) or len(self._unsent)
             part, self._unsent = self._unsent[:size], self._unsent[size:]
-            self.write(bytes(part))
+            self._send_part(bytes(part), self._permit)
+
+    def _send_part(self, part: bytes, permit: Permit) -> None:
+        try:
+            self.write(part, check=permit.check)
+        except NotLeader as error:
+            self._unsent = memoryview(b"")
+            self._fail_request(error)
+            self.abort()
 
     def handle_data(self, data: bytes) -> None:
         """Parse bytes of the response."""

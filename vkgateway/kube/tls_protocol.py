@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Callable
 from typing import ClassVar, cast
 
 from vkgateway.kube.sockets import REQUEST_KEEPALIVE, KeepAlive, enable_keepalive
@@ -59,21 +60,26 @@ class TlsProtocol(asyncio.Protocol):
             self._opening = asyncio.get_running_loop().create_future()
         await self._opening
 
-    def write(self, data: bytes) -> None:
-        """Send bytes on the open connection."""
+    def write(self, data: bytes, *, check: Callable[[], None] | None = None) -> None:
+        """Send bytes on the open connection. `check` is called right before each part, and may refuse it by an error.
+
+        After an error of `check`, the connection can only be aborted.
+        """
         assert self.transport is not None
         if self.tls is None:
+            if check is not None:
+                check()
             self.transport.write(data)
             return
         try:
             if len(data) <= CHUNK_BYTES:
                 self.tls.encrypt_data(data)
-                self._flush_tls()
+                self._flush_tls(check)
                 return
             view = memoryview(data)
             for start in range(0, len(view), CHUNK_BYTES):
                 self.tls.encrypt_data(view[start : start + CHUNK_BYTES])
-                self._flush_tls()
+                self._flush_tls(check)
         except ssl.SSLError as error:
             self._fail_tls(error)
 
@@ -159,9 +165,11 @@ class TlsProtocol(asyncio.Protocol):
             self.transport.close()
         self.handle_end()
 
-    def _flush_tls(self) -> None:
+    def _flush_tls(self, check: Callable[[], None] | None = None) -> None:
         """Send the bytes that the TLS engine produced."""
         if self.tls is not None and self.transport is not None:
             data = self.tls.take_outgoing()
             if data and not self.transport.is_closing():
+                if check is not None:
+                    check()
                 self.transport.write(data)

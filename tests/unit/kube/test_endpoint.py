@@ -7,7 +7,7 @@ import contextlib
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import uvloop
@@ -21,6 +21,7 @@ from vkgateway.kube.response_streams import StreamPool
 from vkgateway.kube.tls import client_context, load_identity
 from vkgateway.kube.tls_engine import TlsEngine
 from vkgateway.kube.tls_protocol import TlsProtocol
+from vkgateway.kube.write_gate import Permit
 
 REQUEST = b"GET / HTTP/1.1\r\n\r\n"
 REQUEST_LINE_END = b" HTTP/1.1\r\n"
@@ -317,3 +318,25 @@ class MemoryTransport(asyncio.Transport):
     def get_protocol(self) -> asyncio.BaseProtocol:
         assert self.protocol is not None
         return self.protocol
+
+
+class RecordingServer(TlsServer):
+    """TLS server that keeps what it receives."""
+
+    received: ClassVar[list[bytes]] = []
+
+    def data_received(self, data: bytes) -> None:
+        self.received.append(data)
+        super().data_received(data)
+
+
+async def test_permission_that_ends_during_encryption_lets_nothing_out() -> None:
+    times = iter((0.0, 2.0))  # of the check before the encryption, and of the one after it
+    permit = Permit(lambda: next(times, 2.0))
+    permit.extend(1.0)
+    async with serving(server_type=RecordingServer) as server, open_pool(server) as pool:
+        await pool.request("GET", REQUEST, timeout=5)
+        RecordingServer.received.clear()
+        with pytest.raises(errors.NotLeader):
+            await pool.request("POST", REQUEST, timeout=5, permit=permit)
+    assert RecordingServer.received == []
