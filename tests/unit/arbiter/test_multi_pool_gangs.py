@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.arbiter.simulated_cluster import (
+    GPU,
     KEY,
     LOW,
     OTHER,
@@ -227,6 +228,20 @@ def test_surplus_grows_and_is_reclaimed_per_pool() -> None:
     [evict] = cluster.cycle().evicts
 
     assert (evict.pods, evict.whole) == (("x-2",), False)
+
+
+def test_surplus_starts_with_the_gang_in_the_other_pool_of_its_part() -> None:
+    budget_used = replace(make_quota("a", 8), stopped=(GPU,)), replace(make_quota("a", 2, pool=OTHER), stopped=(GPU,))
+    cluster = make_two_pools(*budget_used, nodes=(make_node("n0"), make_node("n1")))
+    cluster.add(make_gang("beside", "b", [4], band=LOW, pools=(OTHER,)))
+    cluster.cycle()
+    pools = (KEY,), (OTHER,), (OTHER, KEY), (KEY, OTHER)
+    cluster.add(with_pod_pools(make_gang("x", "a", [4, 1, 1, 2], minimum=3), *pools))
+
+    cluster.cycle()
+
+    placed = {pod.uid: (pod.pool, pod.borrowed) for pod in cluster.gangs["x"].pods}
+    assert placed == {"x-0": (KEY, False), "x-1": (OTHER, False), "x-2": (OTHER, False), "x-3": (KEY, False)}
 
 
 @pytest.mark.parametrize("full", [KEY, OTHER])

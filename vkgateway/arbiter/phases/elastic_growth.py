@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +19,7 @@ from vkgateway.arbiter.preemption.eviction_units import select_min_members
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang
 from vkgateway.arbiter.queueing.pending_table import PendingTable
 from vkgateway.arbiter.queueing.queue_order import QueueOrder
-from vkgateway.arbiter.snapshot import GUARANTEED, NOTIFIED, PLACED, Pod, PoolKey
+from vkgateway.arbiter.snapshot import GUARANTEED, NOTIFIED, PLACED, Gang, Pod, PoolKey
 
 
 def grow_gangs(state: CycleState) -> None:
@@ -46,7 +47,9 @@ def _can_grow(state: CycleState, pending: PendingGang) -> bool:
 
 def _start_next(state: CycleState, pending: PendingGang) -> bool:
     if pending.gang.part_info is not None:
-        return any(_start_next_in(state, pool_state, pending) for pool_state in _pools_for_part(state, pending))
+        pool_states = _pools_for_part(state, pending)
+        # A pod that may go to several pools is a part of its own in the next cycle.
+        return any(_start_next_in(state, each, pending, alone=len(pool_states) > 1) for each in pool_states)
     started = state.started.get(pending.gang.id)
     pool_state = started.pool_state if started is not None else next(state.usable_pools(pending), None)
     return pool_state is not None and _start_next_in(state, pool_state, pending)
@@ -56,23 +59,26 @@ def _pools_for_part(state: CycleState, pending: PendingGang) -> list[PoolState]:
     """Return the pools for the next pod of a part: those of the next cycle, when the pods that start now are placed."""
     pools_by_role: dict[str, set[PoolKey]] = {}
     for name in pending.gang.part_ids:
-        for pod in state.gangs[name].pods:
-            key = state.pool_by_pod.get(pod.uid) or (pod.pool if pod.state in (PLACED, NOTIFIED) else None)
-            if key is not None:
-                pools_by_role.setdefault(pod.role, set()).add(key)
+        for pod in _placed_pods(state, state.gangs[name]):
+            if pod.pool is not None:
+                pools_by_role.setdefault(pod.role, set()).add(pod.pool)
     keys = narrow_to_gang(pending.allowed_pools, pending.surplus[0].role, pools_by_role)
     clusters = {key[0] for found in pools_by_role.values() for key in found}
     return [each for each in state.usable_pools(pending) if each.pool.key in keys and each.pool.key[0] in clusters]
 
 
-def _start_next_in(state: CycleState, pool_state: PoolState, pending: PendingGang) -> bool:
-    pod, started = pending.surplus[0], state.started.get(pending.gang.id)
+def _start_next_in(state: CycleState, pool_state: PoolState, pending: PendingGang, *, alone: bool = False) -> bool:
+    """Start the next surplus pod in a pool, beside the pods that its gang has there, or `alone`."""
+    pod = pending.surplus[0]
     if pool_state.tenant_usage.exceeded_limits(pending.tenant, [pod]) or exceeds_reserved_limit(
         state, pool_state, pending, [pod]
     ):
         return False
-    near = replace(pending, running=_placed_pods(pending, pool_state, started.nodes if started is not None else {}))
-    nodes = _take_guaranteed_nodes(pool_state, near, pod)
+    parts = [] if alone else [state.gangs[name] for name in pending.gang.part_ids]
+    placed = [_placed_pods(state, part) for part in parts]
+    core = [select_min_members(part, pods) for part, pods in zip(parts, placed, strict=True)]
+    near = replace(pending, running=_pods_in(pool_state, placed))
+    nodes = _take_guaranteed_nodes(pool_state, near, pod, _pods_in(pool_state, core))
     guaranteed = nodes is not None
     if nodes is None and pool_state.tenant_usage.may_borrow(pending.tenant, [pod]):
         nodes = _find_borrowed_nodes(state, pool_state, near, pod)
@@ -96,25 +102,34 @@ def _find_borrowed_nodes(
     return nodes
 
 
-def _placed_pods(pending: PendingGang, pool_state: PoolState, nodes: dict[str, str]) -> tuple[Pod, ...]:
-    """Return the gang's pods that run or start in this round."""
-    pods = {pod.uid: pod for pod in pending.gang.pods}
-    started = (
-        replace(pods[uid], node=node, pool=pool_state.pool.key, borrowed=not pool_state.guarantee.is_guaranteed(uid))
-        for uid, node in nodes.items()
-    )
-    return (*pending.running, *started)
+def _pods_in(pool_state: PoolState, parts: Iterable[Iterable[Pod]]) -> tuple[Pod, ...]:
+    return tuple(pod for pods in parts for pod in pods if pod.pool == pool_state.pool.key)
 
 
-def _take_guaranteed_nodes(pool_state: PoolState, pending: PendingGang, pod: Pod) -> dict[str, str] | None:
+def _placed_pods(state: CycleState, part: Gang) -> list[Pod]:
+    """Return the pods that run or start in this round, as they will be placed."""
+    started = state.started.get(part.id)
+    nodes = started.nodes if started is not None else {}
+    found = []
+    for pod in part.pods:
+        if pod.uid in nodes:
+            key = state.pool_by_pod[pod.uid]
+            borrowed = not state.pool_states[key].guarantee.is_guaranteed(pod.uid)
+            found.append(replace(pod, node=nodes[pod.uid], pool=key, borrowed=borrowed))
+        elif pod.state is PLACED:
+            found.append(pod)
+    return found
+
+
+def _take_guaranteed_nodes(
+    pool_state: PoolState, pending: PendingGang, pod: Pod, min_members: Iterable[Pod]
+) -> dict[str, str] | None:
     """Return nodes in the tenant's cells, and allocate the cells. While the gang's min members borrow, no surplus pod
     enters cells: an eviction of the min members would evict guaranteed pods.
     """
     if pending.gang.band is not GUARANTEED or not pool_state.guarantee.may_use_guarantee(pending.gang, [pod]):
         return None
-    if not all(
-        pool_state.guarantee.is_guaranteed(one.uid) for one in select_min_members(pending.gang, pending.running)
-    ):
+    if not all(pool_state.guarantee.is_guaranteed(one.uid) for one in min_members):
         return None
     placement = GuaranteedPlacement(pool_state.cells, pending.tenant, [pod], among=allowed_nodes(pool_state, pending))
     nodes = placement(pool_state.node_resources)
