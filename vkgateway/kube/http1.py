@@ -105,7 +105,7 @@ class Connection(TlsProtocol):
 
     def _send_part(self, part: bytes, permit: Permit) -> None:
         try:
-            self.write(part, check=permit.check)
+            self.write_checked(part, permit.check)
         except NotLeader as error:
             self._unsent = memoryview(b"")
             self._fail_request(error)

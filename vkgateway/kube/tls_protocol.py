@@ -34,6 +34,8 @@ class TlsProtocol(asyncio.Protocol):
         self.error: Exception | None = None
         self._opening: asyncio.Future[None] | None = None
         """Future of `wait_opened`; None without a caller or after the connection was opened."""
+        self._check: Callable[[], None] | None = None
+        """Check of the bytes that are being written. See `write_checked`."""
 
     # Hooks of subclasses.
 
@@ -60,28 +62,34 @@ class TlsProtocol(asyncio.Protocol):
             self._opening = asyncio.get_running_loop().create_future()
         await self._opening
 
-    def write(self, data: bytes, *, check: Callable[[], None] | None = None) -> None:
-        """Send bytes on the open connection. `check` is called right before each part, and may refuse it by an error.
-
-        After an error of `check`, the connection can only be aborted.
-        """
+    def write(self, data: bytes) -> None:
+        """Send bytes on the open connection."""
         assert self.transport is not None
         if self.tls is None:
-            if check is not None:
-                check()
-            self.transport.write(data)
+            self._pass_to_kernel(self.transport, data)
             return
         try:
             if len(data) <= CHUNK_BYTES:
                 self.tls.encrypt_data(data)
-                self._flush_tls(check)
+                self._flush_tls()
                 return
             view = memoryview(data)
             for start in range(0, len(view), CHUNK_BYTES):
                 self.tls.encrypt_data(view[start : start + CHUNK_BYTES])
-                self._flush_tls(check)
+                self._flush_tls()
         except ssl.SSLError as error:
             self._fail_tls(error)
+
+    def write_checked(self, data: bytes, check: Callable[[], None]) -> None:
+        """Send bytes, and call `check` right before the kernel takes each part. An error of `check` refuses the part.
+
+        After such an error, the connection can only be aborted.
+        """
+        self._check = check
+        try:
+            self.write(data)
+        finally:
+            self._check = None
 
     def close(self) -> None:
         """Send the buffered bytes and close_notify, then close the connection."""
@@ -165,11 +173,14 @@ class TlsProtocol(asyncio.Protocol):
             self.transport.close()
         self.handle_end()
 
-    def _flush_tls(self, check: Callable[[], None] | None = None) -> None:
+    def _flush_tls(self) -> None:
         """Send the bytes that the TLS engine produced."""
         if self.tls is not None and self.transport is not None:
             data = self.tls.take_outgoing()
             if data and not self.transport.is_closing():
-                if check is not None:
-                    check()
-                self.transport.write(data)
+                self._pass_to_kernel(self.transport, data)
+
+    def _pass_to_kernel(self, transport: asyncio.Transport, data: bytes) -> None:
+        if self._check is not None:
+            self._check()
+        transport.write(data)
