@@ -10,15 +10,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from vkgateway.arbiter.snapshot import Pool, Quota, Snapshot
 from vkgateway.cli.replay import decision_log_path
+from vkgateway.model.api import TenantBudget
 from vkgateway.model.errors import InputError
 from vkgateway.simulate.cluster import equal_nodes, equal_quotas, named_quotas
 from vkgateway.simulate.scenario import Job, Scenario, Settings, sort_jobs
+from vkgateway.simulate.tenants import read_budgets
 from vkgateway.simulate.tenants import read_quotas as read_tenants
 from vkgateway.simulate.traces import decision_log, kubernetes, kueue, openb, philly
 from vkgateway.simulate.traces.adaptation import adapt_jobs, limit_runs, scale_load, select_window
 from vkgateway.simulate.traces.synthetic import GANG_SIZES, WorkloadParameters, generate_jobs
+from vkgateway.usage.ledger import MonthUsage, UsageLedger
 
 _MAX_RUN_SECONDS = 43_200.0
 FORMATS = ("openb", "philly", "kueue", "log")
@@ -65,6 +70,8 @@ class _TraceParts:
     quotas: tuple[Quota, ...] | None = None
     jobs: tuple[Job, ...] = ()
     duration: float | None = None
+    begin: float = 0.0
+    """When the trace begins, in seconds since the epoch; 0 for a trace without dates."""
     notice: float = 30.0
     grace: float = 60.0
 
@@ -97,7 +104,10 @@ def build_scenario(inputs: ScenarioOptions) -> Scenario:
         raise InputError(
             f"--warm-up {inputs.warm_up:g}s is not shorter than the trace", hint=f"The trace takes {horizon:g}s."
         )
+    begin = parts.begin + (inputs.start if trace is not None else 0.0)
+    budgets = _read_budgets(inputs, pools)
     settings = Settings(
+        begin=begin,
         notice=parts.notice if inputs.notice is None else inputs.notice,
         grace=parts.grace if inputs.grace is None else inputs.grace,
         recreate=inputs.recreate,
@@ -107,7 +117,8 @@ def build_scenario(inputs: ScenarioOptions) -> Scenario:
         horizon=horizon,
         warm_up=inputs.warm_up,
     )
-    return sort_jobs(Scenario(pools=pools, quotas=quotas, jobs=jobs, settings=settings))
+    usage = _used_before(inputs.usage_log, begin) if budgets else ()
+    return sort_jobs(Scenario(pools=pools, quotas=quotas, jobs=jobs, settings=settings, budgets=budgets, usage=usage))
 
 
 def _tenant_quotas(inputs: ScenarioOptions, pools: tuple[Pool, ...], parts: _TraceParts) -> tuple[Quota, ...]:
@@ -117,6 +128,10 @@ def _tenant_quotas(inputs: ScenarioOptions, pools: tuple[Pool, ...], parts: _Tra
         return parts.quotas
     names = sorted({job.tenant for job in parts.jobs})
     return named_quotas(pools, names, guaranteed=inputs.guaranteed)
+
+
+def _read_budgets(inputs: ScenarioOptions, pools: Sequence[Pool]) -> dict[str, tuple[TenantBudget, ...]]:
+    return read_budgets(_read_documents(inputs.tenants_file), pools) if inputs.tenants_file is not None else {}
 
 
 def _validate_jobs(jobs: Sequence[Job], pools: Sequence[Pool], quotas: Sequence[Quota], trace: Path | None) -> None:
@@ -190,6 +205,7 @@ def _read_trace(trace: Path, format_: str, inputs: ScenarioOptions) -> _TracePar
                 quotas=recorded.quotas,
                 jobs=recorded.jobs,
                 duration=recorded.duration,
+                begin=recorded.begin,
                 notice=recorded.notice,
                 grace=recorded.grace,
             )
@@ -222,6 +238,18 @@ def _gang_ends(usage_log: Path | None) -> dict[str, float]:
         return {}
     _read_bytes(usage_log, most=1)
     return dict(decision_log.last_ends((usage.gang, usage.end) for usage in read_usage(usage_log)))
+
+
+def _used_before(usage_log: Path | None, begin: float) -> tuple[MonthUsage, ...]:
+    """Return what the usage log counted before the trace begins."""
+    from vkgateway.gateway.usagelog import read_usage
+
+    ledger = UsageLedger()
+    if usage_log is not None:
+        ledger.count(
+            msgspec.structs.replace(usage, end=min(usage.end, begin), lost=0.0) for usage in read_usage(usage_log)
+        )
+    return tuple(ledger.take_changed(begin))
 
 
 def _read_nodes(file: Path) -> tuple[Pool, ...]:

@@ -99,7 +99,7 @@ def cluster_options(command: F) -> F:
             click.option(
                 "--tenants-file",
                 type=FILE,
-                help="Tenants from a YAML or JSON file: name, and pools as in the Tenant object.",
+                help="Tenants from a YAML or JSON file: name, and pools and budget as in the Tenant object.",
             ),
             click.option(
                 "--guaranteed",
@@ -126,7 +126,11 @@ def trace_options(command: F) -> F:
                 help="Format of the trace. [default: by suffix: .csv openb, .json philly, .yaml kueue, .jsonl log]",
             ),
             click.option("--replay", is_flag=True, help="Jobs, nodes and tenants from the platform's decision log."),
-            click.option("--usage-log", type=FILE, help="Usage log with the exact ends of gangs, for a decision log."),
+            click.option(
+                "--usage-log",
+                type=FILE,
+                help="Usage log with the exact ends of gangs and earlier hours, for a decision log.",
+            ),
             click.option("--start", type=SECONDS, default="0s", help="Skip the trace before this time."),
             click.option(
                 "--load",

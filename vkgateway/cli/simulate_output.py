@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from vkgateway.cli.output import Column, print_table, serialize
-from vkgateway.simulate.result import LateGang, SimulationResult, WaitStatistics
+from vkgateway.simulate.result import BudgetMonth, LateGang, SimulationResult, WaitStatistics
 
 _ONLY_PLOTTED = ("samples", "firstWaits")
 
@@ -57,6 +57,16 @@ LATE: tuple[tuple[str, Callable[[LateGang], str]], ...] = (
     ("behind", lambda gang: gang.behind),
 )
 
+BUDGETS: tuple[tuple[str, Callable[[BudgetMonth], str]], ...] = (
+    ("month", lambda use: use.month),
+    ("tenant", lambda use: use.tenant),
+    ("resource", lambda use: use.resource),
+    ("pool", lambda use: use.pool or "-"),
+    ("used", lambda use: f"{use.used:.1f}"),
+    ("budget", lambda use: f"{use.budget:.15g}"),
+    ("used up after", lambda use: _format_duration(use.used_up)),
+)
+
 
 def print_results(results: Sequence[SimulationResult], *, output: str, late: bool) -> None:
     """Print results; `late` adds a table of late gangs."""
@@ -67,6 +77,10 @@ def print_results(results: Sequence[SimulationResult], *, output: str, late: boo
     print_table([[name, *(read(result) for result in results)] for name, read in METRICS], columns=columns)
     click.echo("\nWaits from submission to the first start:\n")
     _print_fields(WAITS, [(result.scheduler, waits) for result in results for waits in result.waits])
+    budgets = [(result.scheduler, use) for result in results for use in result.budgets]
+    if budgets:
+        click.echo("\nMonthly budgets, in hours:\n")
+        _print_fields(BUDGETS, budgets)
     if late:
         click.echo("\nEntitled gangs that started after the bound:\n")
         _print_fields(LATE, [(result.scheduler, gang) for result in results for gang in result.late])
@@ -79,7 +93,7 @@ def result_to_dict(result: SimulationResult) -> dict[str, Any]:
 
 
 def _print_fields(fields: Sequence[tuple[str, Callable[[Any], str]]], rows: Sequence[tuple[str, Any]]) -> None:
-    left = ("band", "gpus", "gang", "tenant")
+    left = ("band", "gpus", "gang", "tenant", "month", "resource", "pool")
     columns = [Column(name, str, "left" if name in left else "right") for name, _ in fields]
     cells = [[scheduler, *(read(row) for _, read in fields)] for scheduler, row in rows]
     print_table(cells, columns=[Column("scheduler", str), *columns])

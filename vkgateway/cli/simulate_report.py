@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from vkgateway.cli.simulate_output import LATE, METRICS, WAITS
+from vkgateway.cli.simulate_output import BUDGETS, LATE, METRICS, WAITS
 from vkgateway.model.errors import InputError, UnavailableError
 from vkgateway.simulate.result import SimulationResult
 from vkgateway.simulate.state import Sample
@@ -62,6 +62,8 @@ def render_page(results: Sequence[SimulationResult], *, gpus: float) -> str:
         metrics=[(name, [read(result) for result in results]) for name, read in METRICS],
         waits=_table_rows(WAITS, [(result.scheduler, waits) for result in results for waits in result.waits]),
         late=_table_rows(LATE, [(result.scheduler, gang) for result in results for gang in result.late]),
+        budgets=_table_rows(BUDGETS, [(result.scheduler, use) for result in results for use in result.budgets]),
+        budgets_head=["scheduler", *(name for name, _ in BUDGETS)],
         waits_head=["scheduler", *(name for name, _ in WAITS)],
         late_head=["scheduler", *(name for name, _ in LATE)],
         plots=plots,

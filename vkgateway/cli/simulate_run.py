@@ -63,9 +63,9 @@ def _run_simulation(
             report(name, (simulation.state.arrived - len(simulation.state.gangs)) / jobs)
         if saved_states is not None and now - last_saved >= _SAVE_SECONDS:
             last_saved = now
-            saved_states.save(name, simulation.state)
+            saved_states.save(name, simulation.saved_state())
     if saved_states is not None:
-        saved_states.save(name, simulation.state)
+        saved_states.save(name, simulation.saved_state())
     report(name, 1.0)
 
 

@@ -17,6 +17,7 @@ from vkgateway.model.errors import InputError
 from vkgateway.model.names import OBJECT_NAME_MAX, is_ip_address, validate_tenant_name
 from vkgateway.model.quantity import Quantity, Resources
 from vkgateway.model.requests import is_extended
+from vkgateway.usage.budgets import budget_problems
 
 OLDEST_MINOR = 30
 _VERSION = re.compile(r"1\.(\d{1,3})\.(\d{1,3})", re.ASCII)
@@ -129,7 +130,10 @@ def find_objections(
         Objection("InvalidExposure", f"spec.apiServer.exposure.{field}", message)
         for field, message in exposure_problems(spec.api_server.exposure, is_host=_is_host)
     ]
-    objections += _check_budgets(spec)
+    objections += [
+        Objection("InvalidBudget", f"spec.{field}", message)
+        for field, message in budget_problems(spec.budget, {pool.name for pool in spec.pools})
+    ]
     objections += _check_duplicates(spec.pools)
     for index, pool in enumerate(spec.pools):
         path = f"spec.pools[{index}]"
@@ -213,26 +217,6 @@ def _check_certificate_names(names: Sequence[str]) -> Iterator[Objection]:
 def _is_host(name: str) -> bool:
     is_name = len(name) <= OBJECT_NAME_MAX and _HOST.fullmatch(name) is not None
     return is_name or (is_ip_address(name) and "%" not in name)
-
-
-def _check_budgets(spec: TenantSpec) -> Iterator[Objection]:
-    pools, seen = {pool.name for pool in spec.pools}, set[tuple[str, str]]()
-    for index, budget in enumerate(spec.budget):
-        path = f"spec.budget[{index}]"
-        if not is_extended(budget.resource):
-            message = f"{budget.resource!r} has no hours; use an extended resource, such as nvidia.com/gpu"
-            yield Objection("InvalidBudget", f"{path}.resource", message)
-        if not 0 <= budget.hours < math.inf:
-            yield Objection(
-                "InvalidBudget", f"{path}.hours", f"{budget.hours:g} is not a number of hours; use 0 or more"
-            )
-        if budget.pool and budget.pool not in pools:
-            message = f"the tenant has no pool {budget.pool!r}; its pools: {_format_names(pools)}"
-            yield Objection("InvalidBudget", f"{path}.pool", message)
-        if (budget.resource, budget.pool) in seen:
-            message = f"{budget.resource} has two budgets for the same pools; remove one"
-            yield Objection("InvalidBudget", path, message)
-        seen.add((budget.resource, budget.pool))
 
 
 def _check_duplicates(pools: Sequence[TenantPool]) -> Iterator[Objection]:

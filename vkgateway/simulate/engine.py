@@ -9,6 +9,7 @@ from heapq import heappop
 from vkgateway.arbiter.decisions import Decisions, PendingReason
 from vkgateway.arbiter.outcome import changed_gangs
 from vkgateway.arbiter.snapshot import Gang, Snapshot
+from vkgateway.simulate.budgets import Budgets
 from vkgateway.simulate.entitlement import Entitlement
 from vkgateway.simulate.gangs import SubmittedGangs
 from vkgateway.simulate.integrals import UsageIntegrals
@@ -22,12 +23,14 @@ _DOUBLINGS = 4
 """How often the time between cycles without a decision doubles."""
 _STOP_LONGEST_RUNS, _STOP_WORK_FACTOR = 10, 4
 """A simulation stops 10 longest runs after the last submission, plus 4 times what all work takes at full use."""
+_STOP_WITH_BUDGETS = 366 * 86_400.0
+"""A simulation with budgets goes on for a year more: gangs may wait for the next month."""
 _IDLE_CYCLES = 3
 """Cycles without a decision after which pending gangs of an idle cluster never start."""
 
 
 class Simulation:
-    """One scheduler over one scenario. Call `step` until it returns False. `state` may be saved between two steps."""
+    """One scheduler over one scenario. Call `step` until it returns False, and `saved_state` between two steps."""
 
     def __init__(
         self,
@@ -45,6 +48,7 @@ class Simulation:
         self._settings = self.scenario.settings
         usage = Usage(self.scenario, self.state.gangs.values())
         self._gangs = SubmittedGangs(self.state.gangs, usage)
+        self._budgets = Budgets(self.scenario, self.state, self._gangs)
         self._runs = GangRuns(self.scenario, self.state, self._gangs)
         self._entitlement = Entitlement(self.scenario)
         self._integrals = UsageIntegrals(
@@ -58,10 +62,12 @@ class Simulation:
         time = self._next_time()
         if time is None or time > self._stop:
             self._integrals.add_last_sample()
+            self._budgets.store()
             return False
         self._integrals.advance_to(time)
         state.now = time
-        news = self._submit_jobs()
+        news = self._begin_month()
+        news |= self._submit_jobs()
         while state.events and state.events[0].time <= time:
             news |= self._runs.handle_event(heappop(state.events))
         if news:
@@ -76,16 +82,33 @@ class Simulation:
         state, jobs = self.state, self.scenario.jobs
         submitted = jobs[state.arrived].submitted if state.arrived < len(jobs) else None
         event = state.events[0].time if state.events else None
+        month = self._budgets.next_month() if state.gangs else None
+        due = state.cycle_due
         if submitted is None and event is None and (not state.gangs or state.quiet >= _IDLE_CYCLES):
-            return None
-        times = [time for time in (submitted, event, state.cycle_due) if time is not None]
+            due = None  # further cycles decide nothing
+            if month is None:
+                return None
+        times = [time for time in (submitted, event, due, month) if time is not None]
         return max(min(times), state.now) if times else None
 
     def _request_cycle(self, time: float) -> None:
         due = self.state.cycle_due
         self.state.cycle_due = time if due is None else min(due, time)
 
+    def saved_state(self) -> SimulationState:
+        """Return the state, complete so that another simulation can continue from it."""
+        self._budgets.store()
+        return self.state
+
     # Events
+
+    def _begin_month(self) -> bool:
+        """Return whether a month begins, in which pods may borrow again."""
+        month = self._budgets.next_month()
+        if month is None or month > self.state.now:
+            return False
+        self._budgets.stop_quotas()
+        return True
 
     def _submit_jobs(self) -> bool:
         state, jobs, before = self.state, self.scenario.jobs, self.state.arrived
@@ -111,7 +134,7 @@ class Simulation:
         state.cycle_due, state.last_cycle = None, state.now
         snapshot = Snapshot(
             pools=self.scenario.pools,
-            quotas=self.scenario.quotas,
+            quotas=self._budgets.stop_quotas(),
             gangs=tuple(state.gangs.values()),
             policy=self._settings.policy,
         )
@@ -159,6 +182,7 @@ def _stop_time(scenario: Scenario) -> float:
         last
         + _STOP_LONGEST_RUNS * max((job.run for job in jobs), default=0.0)
         + _STOP_WORK_FACTOR * work / max(1, held)
+        + (_STOP_WITH_BUDGETS if scenario.budgets else 0.0)
     )
 
 

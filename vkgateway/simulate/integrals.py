@@ -24,15 +24,19 @@ class UsageIntegrals:
         state = self._state
         now = state.now
         self._add_usage(state.sums, min(time, self._horizon) - max(now, self._warm_up))
-        while (border := (len(state.samples) + 1) * self._sample_seconds) <= time:
-            self._add_usage(state.sample, border - now)
-            now = max(now, border)
-            self._append_sample(self._sample_seconds)
+        while state.sampled + self._sample_seconds <= time:
+            length = self._sample_seconds
+            if now == state.sampled >= self._horizon:
+                # Usage is constant until then. A wait for the next month may be long, and the horizon short.
+                length = max(length, (time - now) // length * length)
+            self._add_usage(state.sample, state.sampled + length - now)
+            now = state.sampled + length
+            self._append_sample(length)
         self._add_usage(state.sample, time - now)
 
     def add_last_sample(self) -> None:
         """Add a sample for the rest of the time."""
-        left = self._state.now - len(self._state.samples) * self._sample_seconds
+        left = self._state.now - self._state.sampled
         if left > 0:
             self._append_sample(left)
 
@@ -53,7 +57,7 @@ class UsageIntegrals:
         sums = state.sample
         state.samples.append(
             Sample(
-                len(state.samples) * self._sample_seconds,
+                state.sampled,
                 sums.allocated / seconds,
                 sums.borrowed / seconds,
                 sums.fragmented / seconds,
@@ -63,3 +67,4 @@ class UsageIntegrals:
             )
         )
         state.sample, state.sample_evictions = UsageSums(), 0
+        state.sampled += seconds

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from vkgateway.arbiter.snapshot import Band
-from vkgateway.simulate.result import Anomaly, LateGang, SimulationResult, TenantUsage, WaitStatistics
+from vkgateway.simulate.budgets import monthly_uses, used_up_key
+from vkgateway.simulate.result import Anomaly, BudgetMonth, LateGang, SimulationResult, TenantUsage, WaitStatistics
 from vkgateway.simulate.scenario import Job, Scenario
 from vkgateway.simulate.state import Run, SimulationState
 from vkgateway.simulate.usage import MILLI_PER_UNIT
@@ -57,6 +58,7 @@ def make_result(
         cycle_p99=percentile(seconds, 0.99),
         cycle_max=percentile(seconds, 1.0),
         tenants=list(_tenant_usage(finished, scenario, state.sums.tenants)),
+        budgets=list(_budget_months(scenario, state)),
         samples=state.samples,
         first_waits={
             band.value: sorted(
@@ -199,6 +201,19 @@ def _tenant_usage(finished: FinishedRuns, scenario: Scenario, used: Mapping[str,
             guaranteed_wait=_mean(list(_band_waits(mine, Band.GUARANTEED))),
             low_wait=_mean(list(_band_waits(mine, Band.LOW))),
             evictions=sum(run.evictions for _, run in mine),
+        )
+
+
+def _budget_months(scenario: Scenario, state: SimulationState) -> Iterator[BudgetMonth]:
+    for use in monthly_uses(scenario, state.usage):
+        yield BudgetMonth(
+            month=use.month,
+            tenant=use.tenant,
+            resource=use.resource,
+            pool=use.pool,
+            budget=use.budget,
+            used=use.used,
+            used_up=state.used_up.get(used_up_key(use)),
         )
 
 

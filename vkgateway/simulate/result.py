@@ -63,6 +63,20 @@ class TenantUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     evictions: int
 
 
+class BudgetMonth(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Use of a budget in one UTC month, in unit-hours (GPU-hours)."""
+
+    month: str
+    tenant: str
+    resource: str
+    pool: str
+    """Pool to which the budget is restricted; empty: all pools."""
+    budget: float
+    used: float
+    used_up: float | None
+    """When it was used up, in seconds since the trace began; None: never in this month."""
+
+
 class SimulationResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Metrics of one scheduler. Shares are of all GPUs of the cluster, from 0 to 1, from warm-up to horizon."""
 
@@ -102,6 +116,7 @@ class SimulationResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     cycle_p99: float | None
     cycle_max: float | None
     tenants: list[TenantUsage]
+    budgets: list[BudgetMonth] = []
     samples: list[Sample] = []
     """Averages over parts of the time."""
     first_waits: dict[str, list[float]] = {}

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from vkgateway.arbiter.snapshot import Band, Gang, Pod, Policy, Pool, PoolKey, Quota, Shape
+from vkgateway.model.api import TenantBudget
+from vkgateway.usage.ledger import MonthUsage
 
 GPU = "nvidia.com/gpu"
 POOL: PoolKey = ("compute", "pool")
@@ -41,6 +43,8 @@ class Settings:
     It doubles with each cycle that decides nothing, up to 16 times as long, until anything changes. The gateway's does
     not: it also keeps pending reasons and expected starts up to date.
     """
+    begin: float = 0.0
+    """When the trace begins, in seconds since the epoch: budgets are for calendar months (UTC)."""
     horizon: float = 0.0
     """The end of the period that metrics of usage cover; 0: the last submission."""
     warm_up: float = 0.0
@@ -105,6 +109,10 @@ class Scenario:
     quotas: tuple[Quota, ...]
     jobs: tuple[Job, ...]
     settings: Settings = field(default_factory=Settings)
+    budgets: Mapping[str, tuple[TenantBudget, ...]] = field(default_factory=dict)
+    """Monthly budgets by tenant; tenants without a budget are missing."""
+    usage: tuple[MonthUsage, ...] = ()
+    """What tenants with a budget used before the trace begins."""
 
     @property
     def horizon(self) -> float:

@@ -8,6 +8,7 @@ from heapq import heappush
 import msgspec
 
 from vkgateway.arbiter.snapshot import Gang
+from vkgateway.usage.ledger import MonthUsage
 
 
 class EventKind(IntEnum):
@@ -113,9 +114,15 @@ class SimulationState(msgspec.Struct, kw_only=True):
     """Run times of ended jobs, by kind."""
     sums: UsageSums = msgspec.field(default_factory=UsageSums)
     samples: list[Sample] = []
+    sampled: float = 0.0
+    """The end of the last sample. After the horizon, a sample may take longer."""
     sample: UsageSums = msgspec.field(default_factory=UsageSums)
     """Sums of the incomplete sample."""
     sample_evictions: int = 0
+    usage: list[MonthUsage] = []
+    """Hours of tenants with a budget, complete after `Simulation.saved_state`."""
+    used_up: dict[str, float] = {}
+    """When a budget was used up, by month, tenant, pool and resource."""
 
     def push_event(self, time: float, what: EventKind, job: str, epoch: int = 0) -> None:
         """Schedule an event."""

@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 
 from vkgateway.arbiter.snapshot import Pool, Quota
-from vkgateway.model.api import TenantPool
+from vkgateway.model.api import TenantBudget, TenantPool
 from vkgateway.model.requests import to_milli
 from vkgateway.simulate.traces.errors import TraceError
+from vkgateway.usage.budgets import budget_problems
 
 
 def read_quotas(documents: Iterable[Any], pools: Sequence[Pool]) -> tuple[Quota, ...]:
@@ -30,6 +31,31 @@ def read_quotas(documents: Iterable[Any], pools: Sequence[Pool]) -> tuple[Quota,
     return quotas
 
 
+def read_budgets(documents: Iterable[Any], pools: Sequence[Pool]) -> dict[str, tuple[TenantBudget, ...]]:
+    """Return the monthly budgets in these documents by tenant: `budget` has the entries of spec.budget of a Tenant.
+
+    Raises:
+        TraceError: a field is missing or wrong, or a pool does not exist.
+    """
+    found = {}
+    for document in documents:
+        for tenant in _list_tenants(document):
+            name, spec = _name_and_spec(tenant)
+            if budgets := _tenant_budgets(name, spec, pools):
+                found[name] = budgets
+    return found
+
+
+def _tenant_budgets(name: str, spec: Mapping[str, Any], pools: Sequence[Pool]) -> tuple[TenantBudget, ...]:
+    try:
+        budgets = msgspec.convert(spec.get("budget") or (), tuple[TenantBudget, ...])
+    except msgspec.ValidationError as error:
+        raise TraceError(f"tenant {name}: budget: {error}", hint="Write a list of {resource, hours, pool}.") from error
+    for field, message in budget_problems(budgets, {pool.key[1] for pool in pools}):
+        raise TraceError(f"tenant {name}: {field}: {message}")
+    return budgets
+
+
 def _list_tenants(document: Any) -> Iterator[Mapping[str, Any]]:
     if isinstance(document, Mapping):
         for key in ("tenants", "items"):
@@ -44,11 +70,15 @@ def _list_tenants(document: Any) -> Iterator[Mapping[str, Any]]:
         yield tenant
 
 
-def _tenant_quotas(tenant: Mapping[str, Any], pools: Sequence[Pool]) -> Iterator[Quota]:
-    spec = tenant.get("spec") or tenant
+def _name_and_spec(tenant: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     name = (tenant.get("metadata") or tenant).get("name")
     if not name:
         raise TraceError(f"tenant {dict(tenant)!r} has no name")
+    return str(name), tenant.get("spec") or tenant
+
+
+def _tenant_quotas(tenant: Mapping[str, Any], pools: Sequence[Pool]) -> Iterator[Quota]:
+    name, spec = _name_and_spec(tenant)
     for entry in spec.get("pools") or [{}]:
         try:
             found = msgspec.convert({"name": "", **entry}, TenantPool)
@@ -56,8 +86,8 @@ def _tenant_quotas(tenant: Mapping[str, Any], pools: Sequence[Pool]) -> Iterator
         except (msgspec.ValidationError, TypeError, ValueError) as error:
             raise TraceError(f"tenant {name}: {error}", hint="Pools are written as in the Tenant object.") from error
         yield Quota(
-            tenant=str(name),
-            pool=_find_pool(found.name, str(name), pools).key,
+            tenant=name,
+            pool=_find_pool(found.name, name, pools).key,
             guarantee=guarantee,
             limit=limit,
             weight=found.weight,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Collection, Iterable, Iterator
 from enum import StrEnum
 from typing import Final
 
 import msgspec
 
 from vkgateway.model.api import TenantBudget
+from vkgateway.model.requests import is_extended
 from vkgateway.usage.days import month_of
 from vkgateway.usage.ledger import DayUsage, UsageLedger
 
@@ -72,6 +74,26 @@ def _use_of(budget: TenantBudget, tenant: str, month: str, used: float) -> Budge
         used=used,
         state=state,
     )
+
+
+def budget_problems(budgets: Iterable[TenantBudget], pools: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with the budgets of a tenant with these pools: a field, such as budget[0].hours, and why."""
+    seen = set[tuple[str, str]]()
+    for index, budget in enumerate(budgets):
+        path = f"budget[{index}]"
+        if not is_extended(budget.resource):
+            yield (
+                f"{path}.resource",
+                f"{budget.resource!r} has no hours; use an extended resource, such as nvidia.com/gpu",
+            )
+        if not 0 <= budget.hours < math.inf:
+            yield f"{path}.hours", f"{budget.hours:g} is not a number of hours; use 0 or more"
+        if budget.pool and budget.pool not in pools:
+            names = ", ".join(sorted(pools)) or "none"
+            yield f"{path}.pool", f"the tenant has no pool {budget.pool!r}; its pools: {names}"
+        if (budget.resource, budget.pool) in seen:
+            yield path, f"{budget.resource} has two budgets for the same pools; remove one"
+        seen.add((budget.resource, budget.pool))
 
 
 def stopped_resources(uses: Iterable[BudgetUse], pool: str) -> frozenset[str]:

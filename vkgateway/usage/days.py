@@ -46,6 +46,11 @@ def months_before(month: str, count: int) -> str:
     return f"{number // 12:04}-{number % 12 + 1:02}"
 
 
+def month_start(month: str) -> float:
+    """Return when a UTC month begins."""
+    return datetime.fromisoformat(f"{month}-01").replace(tzinfo=UTC).timestamp()
+
+
 def month_text(month: str) -> str:
     """Return a month for people, such as `November 2026`."""
     return date.fromisoformat(f"{month}-01").strftime("%B %Y")

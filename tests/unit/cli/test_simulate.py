@@ -10,8 +10,10 @@ import yaml
 
 from tests.unit.cli.gateway import Cli
 from tests.unit.simulate.test_traces import NODES, PODS, recorded
+from tests.unit.usage.records import used
 from vkgateway.arbiter.cycle import decide
 from vkgateway.gateway.decisionlog import DecisionLog
+from vkgateway.gateway.usagelog import UsageLog
 
 SMALL = ("simulate", "--nodes", "4x8", "--tenants", "2", "--duration", "1h", "--run", "5m", "--sizes", "1=1,8=1")
 
@@ -94,6 +96,45 @@ async def test_decision_log_replays_with_other_guarantees(cli: Cli) -> None:
     assert await cli("simulate", "--replay", "--tenants-file", str(others), "-o", "json") == 0, cli.err
     (found,) = json.loads(cli.out)
     assert [each["guarantee"] for each in found["tenants"]] == [0.0, 8.0]
+
+
+async def test_budgets_stop_borrowing_and_are_reported(cli: Cli) -> None:
+    tenants = cli.folder / "tenants.yaml"
+    pools = [{"guarantee": {"nvidia.com/gpu": 8}}]
+    budget = [{"resource": "nvidia.com/gpu", "hours": 20}]
+    tenants.write_text(yaml.safe_dump([{"name": "a", "pools": pools, "budget": budget}, {"name": "b", "pools": pools}]))
+    assert await cli(*SMALL, "--tenants-file", str(tenants), "-o", "json") == 0, cli.err
+    (found,) = json.loads(cli.out)
+    first = found["budgets"][0]
+    assert (first["month"], first["tenant"], first["budget"]) == ("1970-01", "a", 20)
+    assert first["used"] >= 20
+    assert first["usedUp"] > 0
+    report = cli.folder / "report.html"
+    assert await cli(*SMALL, "--tenants-file", str(tenants), "--report", str(report)) == 0, cli.err
+    assert "USED UP AFTER" in cli.out
+    assert "Monthly budgets, in hours" in report.read_text()
+    tenants.write_text(yaml.safe_dump([{"name": "a", "budget": [{"resource": "nvidia.com/gpu", "hours": -1}]}]))
+    assert await cli(*SMALL, "--tenants-file", str(tenants)) == 2
+    assert "tenant a: budget[0].hours: -1 is not a number of hours" in cli.err
+
+
+async def test_replay_knows_the_hours_before_the_decision_log(cli: Cli) -> None:
+    log, usage_log = cli.folder / "decisions.jsonl", cli.folder / "usage.jsonl"
+    writing = DecisionLog(log)
+    cycles = recorded()
+    for now, snapshot in cycles:
+        writing.write_cycle(snapshot, decide(snapshot, now), now)
+    begin = cycles[0][0]
+    UsageLog(usage_log).write_records(used("before", begin - 900, begin + 3600, tenant="b"))
+    tenants = cli.folder / "tenants.yaml"
+    budget = [{"resource": "nvidia.com/gpu", "hours": 1000}]
+    pools = [{"guarantee": {"nvidia.com/gpu": 8}}]
+    tenants.write_text(yaml.safe_dump([{"name": "a"}, {"name": "b", "pools": pools, "budget": budget}]))
+    given = ("simulate", "--trace", str(log), "--tenants-file", str(tenants), "-o", "json")
+    assert await cli(*given) == 0, cli.err
+    without = sum(use["used"] for use in json.loads(cli.out)[0]["budgets"])
+    assert await cli(*given, "--usage-log", str(usage_log)) == 0, cli.err
+    assert sum(use["used"] for use in json.loads(cli.out)[0]["budgets"]) == pytest.approx(without + 2)
 
 
 @pytest.mark.parametrize(

@@ -23,9 +23,8 @@ def test_every_gang_ends_and_no_gpu_is_lost_or_made(seed: int) -> None:
     assert len(state.runs) == len(given.jobs)
     assert all(run.ended is not None for run in state.runs.values())
     work = sum(one.run * sum(shape.requests[0][1] for shape in one.shapes) / 1000 for one in given.jobs)
-    used = sum(sample.allocated for sample in state.samples[:-1]) * given.horizon / 400
-    last = state.samples[-1]
-    used += last.allocated * (state.now - last.time)
+    ends = [*(sample.time for sample in state.samples[1:]), state.now]
+    used = sum(sample.allocated * (end - sample.time) for sample, end in zip(state.samples, ends, strict=True))
     noticed = used - work - sum(run.lost for run in state.runs.values())
     assert noticed == pytest.approx(0, abs=1)
 

@@ -84,6 +84,8 @@ class _CohortCycle:
     def _fits_quota(self, gang: Gang, used: Mapping[str, int]) -> bool:
         request, quota = requested_amount(gang, self._unit), self._gangs.quotas.get(gang.tenant)
         limit = quota.limit.get(self._unit, inf) if quota is not None else 0
+        if quota is not None and self._unit in quota.stopped:
+            limit = min(limit, self._nominal_quota(gang.tenant))
         return used.get(gang.tenant, 0) + request <= limit and sum(used.values()) + request <= self._total
 
     def _use_quota(self, gang: Gang) -> None:

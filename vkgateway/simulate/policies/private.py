@@ -33,7 +33,11 @@ class PrivateClusters(ArbiterScheduler):
         jobs = (_move_job(job, alone) for job in scenario.jobs)
         found = tuple(alone.values())
         return replace(
-            scenario, pools=found, quotas=quotas, jobs=adapt_jobs((job for job in jobs if job is not None), found)
+            scenario,
+            pools=found,
+            quotas=quotas,
+            jobs=adapt_jobs((job for job in jobs if job is not None), found),
+            budgets={},  # no tenant borrows
         )
 
 

@@ -33,6 +33,8 @@ class RecordedTrace:
     quotas: tuple[Quota, ...]
     jobs: tuple[Job, ...]
     duration: float
+    begin: float
+    """Time of the first cycle, in seconds since the epoch."""
     unknown: int
     """Number of gangs that are left out: they never ran, and no run time of similar gangs is known."""
     notice: float
@@ -76,6 +78,7 @@ def read_decisions(cycles: Iterable[tuple[float, Snapshot]], ends: Mapping[str, 
         quotas=quotas,
         jobs=tuple(jobs),
         duration=reading.last - reading.first,
+        begin=reading.first,
         unknown=len(reading.histories) - len(jobs),
         notice=max((life.gang.notice for life in reading.histories), default=0.0),
         grace=max((life.gang.grace for life in reading.histories), default=0.0),
