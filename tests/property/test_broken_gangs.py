@@ -69,6 +69,48 @@ def test_no_gang_runs_on_below_its_minimum_after_an_eviction(seed: int) -> None:
     assert not world.attempts
 
 
+@pytest.mark.parametrize("seed", range(CASES))
+def test_gateway_that_is_killed_before_the_next_cycle_misses_no_eviction(seed: int) -> None:
+    random = Random(seed)
+    world = random_world(random)
+    world.mode = SingleEvictions()
+    for _ in range(30):
+        random_event(world, random)
+        if random.random() < 0.4:
+            # The end of the evicted pod is mirrored, and no cycle follows it.
+            world.now += 5.0
+            world.end_evicted_pods()
+            world.restart()
+            if random.random() < 0.5:
+                world.recreate(random.choice(sorted(world.gangs)))
+        check_evictions(world)
+        for gang in world.gangs.values():
+            placed = [pod for pod in gang.pods if pod.state is PodState.PLACED]
+            evicted_at = world.signs.get(gang.id, 0.0)
+            is_part = 0 < len(placed) < gang.minimum and all(pod.since <= evicted_at for pod in placed)
+            assert not is_part, f"a part of {gang.id} runs on"
+        world.check_nodes()
+
+
+@pytest.mark.parametrize("seed", range(CASES // 4))
+def test_restart_evicts_no_gang_that_runs_again(seed: int) -> None:
+    random = Random(seed)
+    world = random_world(random)
+    world.mode = SingleEvictions()
+    for _ in range(20):
+        random_event(world, random)
+        world.cycle()
+    for name in sorted(world.gangs):
+        world.recreate(name)
+    for _ in range(4):
+        world.settle(seconds=15.0)
+        world.end_evicted_pods()
+    before = {name: world.states(name) for name in world.gangs}
+    world.restart()
+    world.settle()
+    assert {name: world.states(name) for name in world.gangs} == before
+
+
 @pytest.mark.parametrize("seed", range(CASES // 2))
 def test_every_broken_gang_starts_again(seed: int) -> None:
     random = Random(seed)

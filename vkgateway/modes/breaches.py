@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
 
 from vkgateway.arbiter.preemption.eviction_units import has_min_members
 from vkgateway.arbiter.snapshot import PLACED, WAITING, Gang
 from vkgateway.modes.attempt import Attempt, Breach
 from vkgateway.modes.names import attempt_name
+
+_GRAIN: Final = 1.0
+"""Seconds to which API servers round times."""
+
+
+class Eviction(NamedTuple):
+    """The last eviction of a single pod of a gang by its scheduler."""
+
+    at: float
+    """Time in seconds since the epoch, as the ended pod shows it; infinite: the gateway saw it happen."""
+    is_explained: bool = True
+    """Whether the scheduler recorded a reason. External schedulers may delete pods without a word."""
 
 
 def update_breaches(
@@ -15,7 +29,7 @@ def update_breaches(
     gangs: Iterable[Gang],
     attempts: Mapping[str, Attempt],
     *,
-    preempted: Collection[str],
+    preempted: Mapping[str, float],
     retry_seconds: float,
     now: float,
 ) -> dict[str, Breach]:
@@ -23,7 +37,8 @@ def update_breaches(
 
     A breach lasts until the gang has its minimum again or its next attempt exists. Without any attempt, or if the gang
     is gone, it lasts until the gang may start again, `retry_seconds` after its last pod ended. `preempted` are the
-    gangs of which the scheduler evicted pods since the last call.
+    gangs of which evictions of pods became known since the last call, with the times of `Eviction`. An eviction before
+    the start of a pod that runs now concerns an earlier run of the gang.
     """
     gangs = tuple(gangs)
     gone = known.keys() - {gang.id for gang in gangs}
@@ -32,7 +47,7 @@ def update_breaches(
     for gang in gangs:
         breach = known.get(gang.id)
         attempt = attempts.get(attempt_name(gang.tenant, gang.id))
-        if gang.id in preempted:
+        if gang.id in preempted and _last_start(gang) <= preempted[gang.id] + _GRAIN:
             breach = Breach(attempt.uid if attempt is not None else "", now)
         elif _is_whole(gang):
             continue
@@ -43,6 +58,11 @@ def update_breaches(
         elif attempt is not None or now < breach.last_pod + retry_seconds:
             found[gang.id] = breach
     return found
+
+
+def _last_start(gang: Gang) -> float:
+    """Return when the last pod that holds resources started; infinite: there is none."""
+    return max((pod.since for pod in gang.pods if pod.state is not WAITING), default=math.inf)
 
 
 def _is_whole(gang: Gang) -> bool:

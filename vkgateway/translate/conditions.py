@@ -19,6 +19,8 @@ DISRUPTION_CONDITION: Final = "DisruptionTarget"
 """Kubernetes' condition for a pod that a disruption ended or is about to end."""
 PREEMPTED: Final = "PreemptionByVkgateway"
 """Its reason, and the reason in the status, of pods that the arbiter evicts."""
+DELETED_IN_COMPUTE: Final = "DeletionByComputeCluster"
+"""Its reason if a pod was deleted in the compute cluster without a recorded reason."""
 
 _KUBELET_REASON: Final = "TerminationByKubelet"
 """Its reason if a kubelet ended the pod for lack of resources. After this disruption alone, the failed pod remains."""

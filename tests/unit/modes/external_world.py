@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 
 from tests.unit.arbiter.simulated_cluster import KEY
@@ -32,7 +33,7 @@ class ExternalWorld(World):
         pods = list(gang.pods)
         pods[index] = replace(pods[index], state=PodState.ENDING, deadline=self.now + 3)
         self.gangs[name] = replace(gang, pods=tuple(pods))
-        self.preempted.add(gang.id)
+        self.preempted[gang.id] = math.inf
         self.sizes[name] = gang.pods[0].shape.amount_of("nvidia.com/gpu") // 1000
 
     def end_everything(self) -> None:

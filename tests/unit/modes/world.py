@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -55,8 +56,10 @@ class World:
     """Nodes that are not usable."""
     mode: SchedulingMode = field(default_factory=KueueMode)
     breaches: dict[str, Breach] = field(default_factory=dict)
-    preempted: set[str] = field(default_factory=set)
-    """Gangs of which the scheduler evicted single pods since the last cycle."""
+    preempted: dict[str, float] = field(default_factory=dict)
+    """Gangs of which evictions of single pods became known since the last cycle, with the times of the evictions."""
+    signs: dict[str, float] = field(default_factory=dict)
+    """When the last pod of a gang ended by such an eviction. The ended tenant pods show it."""
 
     def add(self, name: str, tenant: str, gpus: list[int], **fields: Any) -> Gang:
         """Add a waiting gang, whose pods request GPUs."""
@@ -89,7 +92,7 @@ class World:
             retry_seconds=self.mode.retry_seconds,
             now=self.now,
         )
-        self.preempted = set()
+        self.preempted = {}
         return ModeInput(
             snapshot=Snapshot(pools=(pool,), quotas=self.quotas, gangs=gangs),
             specs={KEY: SPEC},
@@ -215,8 +218,14 @@ class World:
                     ending = replace(pod, state=PodState.ENDING, deadline=self.now + 3.0)
                     pods = tuple(ending if each.uid == uid else each for each in gang.pods)
                     self.gangs[name] = replace(gang, pods=pods)
-                    self.preempted.add(gang.id)
+                    self.preempted[gang.id] = math.inf
+                    self.signs[gang.id] = self.now
                     return
+
+    def restart(self) -> None:
+        """Start the gateway again: it knows pods and attempts, and the evictions that ended pods show."""
+        self.breaches = {}
+        self.preempted = dict(self.signs)
 
     def _find_slots(self, document: Object) -> Mapping[str, Mapping[str, int]] | None:
         free = self._free_gpus()

@@ -8,6 +8,7 @@ import structlog
 
 from vkgateway.arbiter.decisions import Decisions, PendingReport
 from vkgateway.arbiter.snapshot import Shape, Snapshot
+from vkgateway.modes.breaches import Eviction
 from vkgateway.modes.names import gang_namespace
 from vkgateway.sync.admission.member import gang_id, tenant_of_gang
 from vkgateway.sync.admission.tenant_admission import TenantAdmission
@@ -39,13 +40,13 @@ class ArbitratedTenants:
         member = known.gangs.find_member(uid) if known is not None else None
         return known is not None and member is not None and known.observer.is_ready(member)
 
-    def take_preempted(self) -> frozenset[str]:
-        """Return the gangs of which a scheduler of a compute cluster evicted pods since the last call."""
-        return frozenset(
-            gang_id(name, group)
+    def take_preempted(self) -> dict[str, Eviction]:
+        """Return the evictions of pods by schedulers of compute clusters since the last call, by gang."""
+        return {
+            gang_id(name, group): eviction
             for name, tenant in self.by_name.items()
-            for group in tenant.observer.scheduler_evictions.take_groups()
-        )
+            for group, eviction in tenant.observer.scheduler_evictions.take_groups().items()
+        }
 
     def request_namespace(self, gang: str, cluster: str) -> None:
         """Create the namespace of a gang in a compute cluster soon, before its first pod."""

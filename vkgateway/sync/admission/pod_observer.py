@@ -114,6 +114,8 @@ class PodObserver:
     def _state_in_tenant(self, member: GangMember, tenant_pod: TenantPodView | None) -> MemberState:
         verdict = self._verdict_store.verdicts.get(member.uid)
         if tenant_pod is None or tenant_pod.is_terminal or tenant_pod.metadata.deletion_timestamp is not None:
+            if tenant_pod is not None and tenant_pod.phase == "Failed":
+                self.scheduler_evictions.observe_end(member, tenant_pod)
             if verdict is not None and self.is_forwarding(member):
                 return _terminating_state(verdict, verdict.node, self._clock.time() + member.grace)
             return self._end_state(member, tenant_pod)

@@ -1,18 +1,24 @@
-"""Evictions of pods by the schedulers of compute clusters, as their compute pods show them."""
+"""Evictions of pods by the schedulers of compute clusters, as their compute pods show them.
+
+A gateway that was not running at that time reads them from the ends of the tenant pods.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import msgspec
 
+from vkgateway.model import times
 from vkgateway.model.api import EXTERNAL
 from vkgateway.model.names import SCHEDULING_MODE
 from vkgateway.model.objects import TERMINAL_PHASES, Condition, find_condition, is_condition_true
+from vkgateway.modes.breaches import Eviction
 from vkgateway.sync.admission.member import GangMember
 from vkgateway.sync.views.annotations import EVICTED
 from vkgateway.sync.views.pods import ComputePodView, TenantPodView
-from vkgateway.translate.conditions import DISRUPTION_CONDITION
+from vkgateway.translate.conditions import DELETED_IN_COMPUTE, DISRUPTION_CONDITION
 
 _PREEMPTION: Final = b"PreemptionByScheduler"
 """Reason of the condition DisruptionTarget by which schedulers mark the pods that they evict."""
@@ -22,8 +28,8 @@ class SchedulerEvictions:
     """Gangs of one tenant of which schedulers evicted pods."""
 
     def __init__(self) -> None:
-        self._groups: set[str] = set()
-        """Groups of gangs; the next cycle takes them."""
+        self._groups: dict[str, Eviction] = {}
+        """The last evictions by groups of gangs; the next cycle takes them."""
         self._pods: dict[str, str] = {}
         """UIDs of evicted compute pods by the UIDs of their tenant pods: each counts once."""
 
@@ -32,11 +38,23 @@ class SchedulerEvictions:
         uid = pod.metadata.uid
         if is_scheduler_eviction(pod, tenant_pod) and self._pods.get(member.uid) != uid:
             self._pods[member.uid] = uid
-            self._groups.add(member.gang_group)
+            self._add(member, Eviction(math.inf))
 
-    def take_groups(self) -> set[str]:
-        """Return the groups of gangs of which a scheduler evicted pods since the last call."""
-        taken, self._groups = self._groups, set()
+    def observe_end(self, member: GangMember, tenant_pod: TenantPodView) -> None:
+        """Record whether the end of a tenant pod shows an eviction that this process did not observe."""
+        if member.uid in self._pods:
+            return
+        self._pods[member.uid] = ""
+        if (eviction := read_eviction(tenant_pod.status)) is not None:
+            self._add(member, eviction)
+
+    def _add(self, member: GangMember, eviction: Eviction) -> None:
+        known = self._groups.get(member.gang_group)
+        self._groups[member.gang_group] = eviction if known is None else max(known, eviction)
+
+    def take_groups(self) -> dict[str, Eviction]:
+        """Return the last evictions since the last call, by groups of gangs."""
+        taken, self._groups = self._groups, {}
         return taken
 
     def forget_pod(self, uid: str) -> None:
@@ -62,6 +80,18 @@ def is_preempted(status: bytes) -> bool:
         return False
     found = find_condition(read_conditions(status), DISRUPTION_CONDITION)
     return found is not None and found.status == "True" and found.reason == _PREEMPTION.decode()
+
+
+def read_eviction(status: bytes) -> Eviction | None:
+    """Return the eviction by a scheduler that the status of an ended tenant pod shows, or None."""
+    if _PREEMPTION not in status and DELETED_IN_COMPUTE.encode() not in status:
+        return None
+    found = find_condition(read_conditions(status), DISRUPTION_CONDITION)
+    if found is None or found.status != "True" or found.reason not in (_PREEMPTION.decode(), DELETED_IN_COMPUTE):
+        return None
+    changed = found.last_transition_time
+    at = times.parse_time(changed).timestamp() if changed else 0.0
+    return Eviction(at, is_explained=found.reason != DELETED_IN_COMPUTE)
 
 
 def is_scheduler_eviction(pod: ComputePodView, tenant_pod: TenantPodView | None) -> bool:

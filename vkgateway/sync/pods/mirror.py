@@ -20,7 +20,7 @@ from vkgateway.sync.runtime.requests import POD
 from vkgateway.sync.tenant_scope import TenantScope
 from vkgateway.sync.views.annotations import EVICTED
 from vkgateway.sync.views.pods import ComputePodView, TenantPodView
-from vkgateway.translate.conditions import DISRUPTION_CONDITION, unscheduled_reason
+from vkgateway.translate.conditions import DELETED_IN_COMPUTE, DISRUPTION_CONDITION, unscheduled_reason
 from vkgateway.translate.log_tails import with_tails
 from vkgateway.translate.policy import find_refusals
 from vkgateway.translate.to_tenant import (
@@ -32,8 +32,6 @@ from vkgateway.translate.to_tenant import (
     never_started,
 )
 
-DELETED_IN_COMPUTE: Final = "DeletionByComputeCluster"
-"""Reason of DisruptionTarget if a pod was deleted in the compute cluster without a recorded reason."""
 _DELETED: Final = "the pod was deleted in the compute cluster"
 
 

@@ -17,7 +17,7 @@ from vkgateway.model.api import EXTERNAL, KUEUE, NATIVE, VOLCANO
 from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.modes.attempt import Attempt, Breach
 from vkgateway.modes.attempts import plan_attempts
-from vkgateway.modes.breaches import update_breaches
+from vkgateway.modes.breaches import Eviction, update_breaches
 from vkgateway.modes.external.mode import ExternalMode
 from vkgateway.modes.guarantee import guarantee_losses
 from vkgateway.modes.kueue.mode import KueueMode
@@ -97,8 +97,8 @@ class KnownTenants(Protocol):
     def is_ready(self, tenant: str, uid: str) -> bool:
         """Return whether a governed pod is ready in its compute cluster."""
 
-    def take_preempted(self) -> frozenset[str]:
-        """Return the gangs of which a scheduler of a compute cluster evicted pods since the last call."""
+    def take_preempted(self) -> Mapping[str, Eviction]:
+        """Return the evictions of pods by schedulers of compute clusters since the last call, by gang."""
 
     def request_namespace(self, gang: str, cluster: str) -> None:
         """Create the namespace of a gang in a compute cluster soon, before its first pod."""
@@ -131,10 +131,10 @@ class PoolModes:
         self._clock = clock
         self._specs: dict[PoolKey, PoolSpec] = {}
         self._reconcilers: dict[SchedulerKey, tuple[ModeReconciler, asyncio.Task[None]]] = {}
-        self._preempted: set[str] = set()
-        """Gangs of which schedulers evicted pods, and whose attempts were not known since."""
+        self._preempted: dict[str, Eviction] = {}
+        """Evictions by gang, as long as the gang's attempts are not known."""
         self._breaches: dict[SchedulerKey, dict[str, Breach]] = {}
-        """By gang. After a restart, one is missing if its pods have ended before."""
+        """By gang."""
         self.next_retry: float | None = None
         """When the first broken gang may start again (seconds since the epoch); None: no gang waits for that."""
 
@@ -211,7 +211,7 @@ class PoolModes:
         if not self._specs:
             return None
         split = split_snapshot(snapshot, self._specs.keys())
-        self._preempted |= self._tenants.take_preempted()
+        self._preempted.update(self._tenants.take_preempted())
         inputs: dict[SchedulerKey, ModeInput] = {}
         holds: list[PendingReport] = []
         tenants, listed = self._tenants.known_names(), expected()
@@ -242,10 +242,12 @@ class PoolModes:
         self, key: SchedulerKey, part: Snapshot, attempts: Mapping[str, Attempt], *, now: float
     ) -> Mapping[str, Breach]:
         known, retry = self._breaches.get(key, {}), MODES[key[1]].rules.retry_seconds
+        preempted = {gang: each.at for gang, each in self._preempted.items() if each.is_explained or key[1] == EXTERNAL}
         breaches = self._breaches[key] = update_breaches(
-            known, part.gangs, attempts, preempted=self._preempted, retry_seconds=retry, now=now
+            known, part.gangs, attempts, preempted=preempted, retry_seconds=retry, now=now
         )
-        self._preempted.difference_update(gang.id for gang in part.gangs)
+        for gang in part.gangs:
+            self._preempted.pop(gang.id, None)
         due = (breach.last_pod + retry for breach in breaches.values())
         self.next_retry = min((at for at in (*due, self.next_retry) if at is not None and at > now), default=None)
         return breaches

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tests.fakes.clock import EPOCH, FakeClock
@@ -104,11 +104,16 @@ def make_reference(name: str = "train") -> Reference:
 
 
 def tenant_view(
-    uid: str = "u1", *, meta: Mapping[str, Any] | None = None, phase: str = "Pending", **spec: Any
+    uid: str = "u1",
+    *,
+    meta: Mapping[str, Any] | None = None,
+    phase: str = "Pending",
+    conditions: Sequence[Mapping[str, Any]] = (),
+    **spec: Any,
 ) -> TenantPodView:
     """Return the watch's view of the tenant pod of `make_member(uid)`."""
     metadata = {"name": f"pod-{uid}", "namespace": "default", "uid": uid, "creationTimestamp": BORN, **(meta or {})}
-    document = {"metadata": metadata, "spec": spec, "status": {"phase": phase}}
+    document = {"metadata": metadata, "spec": spec, "status": {"phase": phase, "conditions": list(conditions)}}
     return decode_tenant_pod(json.dumps(document).encode())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +26,7 @@ from vkgateway.model.names import (
     EVICTION_DEADLINE_ANNOTATION,
     UID_ANNOTATION,
 )
+from vkgateway.modes.breaches import Eviction
 from vkgateway.sync.admission.member import MemberState
 from vkgateway.sync.admission.orphans import ending_gang
 from vkgateway.sync.admission.pod_observer import PodObserver
@@ -215,7 +217,9 @@ def test_eviction_by_the_scheduler_of_the_pool_is_told_from_other_ends(
     meta = {"deletionTimestamp": LEAVING} if deleted else {}
     observed.compute_pod(phase=phase, disruption=reason, **meta)
     observed.observe_pod()
-    assert observed.sight.scheduler_evictions.take_groups() == ({observed.member.gang_group} if preempted else set())
+    assert observed.sight.scheduler_evictions.take_groups().keys() == (
+        {observed.member.gang_group} if preempted else set()
+    )
     observed.observe_pod()
     assert not observed.sight.scheduler_evictions.take_groups(), "each eviction counts once"
 
@@ -345,7 +349,7 @@ def is_eviction(
     pod = compute_view(annotations=annotations, phase=phase, node=node, disruption=disruption, **meta)
     observed.pods.put_compute(pod)
     observed.observe_pod()
-    return observed.sight.scheduler_evictions.take_groups() == {observed.member.gang_group}
+    return observed.sight.scheduler_evictions.take_groups().keys() == {observed.member.gang_group}
 
 
 @pytest.mark.parametrize("annotations", [{}, EXTERNAL])
@@ -386,3 +390,42 @@ def test_disruptions_with_another_reason_are_no_evictions_by_the_scheduler(reaso
 )
 def test_deletions_by_others_are_no_evictions_by_the_scheduler(fields: dict[str, Any]) -> None:
     assert not is_eviction(**{"annotations": EXTERNAL, **fields})
+
+
+@pytest.mark.parametrize(
+    ("reason", "phase", "eviction"),
+    [
+        ("PreemptionByScheduler", "Failed", Eviction(LEAVING_AT)),
+        ("DeletionByComputeCluster", "Failed", Eviction(LEAVING_AT, is_explained=False)),
+        ("PreemptionByVkgateway", "Failed", None),
+        ("EvictionByEvictionAPI", "Failed", None),
+        ("", "Failed", None),
+        ("PreemptionByScheduler", "Succeeded", None),
+        ("PreemptionByScheduler", "Running", None),
+    ],
+)
+def test_ended_tenant_pod_shows_an_eviction_that_the_gateway_missed(
+    reason: str, phase: str, eviction: Eviction | None
+) -> None:
+    observed = ObservedPod()
+    condition = {"type": "DisruptionTarget", "status": "True", "reason": reason, "lastTransitionTime": LEAVING}
+    observed.pods.put_tenant(tenant_view(phase=phase, conditions=[condition] if reason else []))
+    observed.observe_pod()
+    expected = {} if eviction is None else {observed.member.gang_group: eviction}
+    assert observed.sight.scheduler_evictions.take_groups() == expected
+    observed.observe_pod()
+    assert not observed.sight.scheduler_evictions.take_groups(), "each eviction counts once"
+
+
+def test_end_of_an_observed_eviction_counts_no_second_time() -> None:
+    observed = ObservedPod()
+    observed.tenant_pod(phase="Running")
+    observed.set_verdict(ADMITTED)
+    observed.compute_pod(disruption="PreemptionByScheduler", deletionTimestamp=LEAVING)
+    observed.observe_pod()
+    assert observed.sight.scheduler_evictions.take_groups() == {observed.member.gang_group: Eviction(math.inf)}
+    condition = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
+    observed.pods.put_tenant(tenant_view(phase="Failed", conditions=[condition]))
+    observed.pods.drop_compute()
+    observed.observe_pod()
+    assert not observed.sight.scheduler_evictions.take_groups()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.model.api import PoolScheduling
 from vkgateway.model.objects import Object
 from vkgateway.modes.attempt import Attempt, AttemptState
+from vkgateway.modes.breaches import Eviction
 from vkgateway.modes.external.mode import ExternalMode
 from vkgateway.modes.kueue.mode import KueueMode
 from vkgateway.modes.mode import ModeResult
@@ -190,13 +192,53 @@ async def test_evicted_pod_breaks_the_attempt_at_that_time_and_no_later_one(kueu
         name = document["metadata"]["name"]
         attempt = admitted_attempt(document)
         kueue[0].known = {name: attempt}
-        harness.alpha.admission.observer.scheduler_evictions._groups.add(GANG.removeprefix("alpha/"))
+        harness.alpha.admission.observer.scheduler_evictions._groups[GANG.removeprefix("alpha/")] = Eviction(math.inf)
         await harness.run_cycle()
         assert [each.uid for each in kueue[0].results[-1].releases] == ["w1"]
         kueue[0].known = {name: replace(attempt, uid="w2")}
         await harness.run_cycle()
         assert not kueue[0].results[-1].releases
         assert harness.alpha.admission.verdict_store.verdicts["u1"].verdict is AdmissionState.ADMITTED
+
+
+@pytest.mark.parametrize(("seconds", "is_broken"), [(-10.0, False), (10.0, True)])
+async def test_eviction_that_ended_pods_show_concerns_pods_that_started_before(
+    kueue: list[FakeReconciler], seconds: float, is_broken: bool
+) -> None:
+    harness = Harness(specs=[SPEC])
+    harness.add_tenant()
+    harness.add_waiting()
+    async with harness.running():
+        await harness.run_cycle()
+        (document,) = kueue[0].results[-1].creates
+        kueue[0].known = {document["metadata"]["name"]: admitted_attempt(document)}
+        await harness.run_cycle()
+        await wait_until(lambda: "u1" in harness.alpha.admission.verdict_store.verdicts)
+        started = harness.alpha.admission.verdict_store.verdicts["u1"].since
+        evictions = harness.alpha.admission.observer.scheduler_evictions
+        evictions._groups[GANG.removeprefix("alpha/")] = Eviction(started + seconds)
+        await harness.run_cycle()
+        assert any(harness.arbitration.modes._breaches.values()) is is_broken
+
+
+@pytest.mark.parametrize(("mode", "is_broken"), [("kueue", False), ("external", True)])
+async def test_unexplained_deletion_counts_for_external_schedulers_only(
+    kueue: list[FakeReconciler], mode: str, is_broken: bool
+) -> None:
+    harness = Harness(specs=[EXTERNAL if mode == "external" else SPEC])
+    harness.add_tenant()
+    harness.add_waiting()
+    async with harness.running():
+        await harness.run_cycle()
+        if kueue:
+            (document,) = kueue[0].results[-1].creates
+            kueue[0].known = {document["metadata"]["name"]: admitted_attempt(document)}
+            await harness.run_cycle()
+        await wait_until(lambda: "u1" in harness.alpha.admission.verdict_store.verdicts)
+        evictions = harness.alpha.admission.observer.scheduler_evictions
+        evictions._groups[GANG.removeprefix("alpha/")] = Eviction(harness.clock.time(), is_explained=False)
+        await harness.run_cycle()
+        assert any(harness.arbitration.modes._breaches.values()) is is_broken
 
 
 EXTERNAL = PoolSpec(name="a100", scheduling=PoolScheduling(mode="external", scheduler_name="gpu-scheduler"))
@@ -225,6 +267,6 @@ async def test_cycle_is_due_when_a_broken_gang_may_start_again() -> None:
         await harness.run_cycle()
         assert harness.arbitration.modes.next_retry is None
         await wait_until(lambda: "u1" in harness.alpha.admission.verdict_store.verdicts)
-        harness.alpha.admission.observer.scheduler_evictions._groups.add(GANG.removeprefix("alpha/"))
+        harness.alpha.admission.observer.scheduler_evictions._groups[GANG.removeprefix("alpha/")] = Eviction(math.inf)
         await harness.run_cycle()
         assert harness.arbitration.modes.next_retry == harness.clock.time() + ExternalMode.retry_seconds
