@@ -112,6 +112,9 @@ function move(event, name) {
   event.preventDefault();
   const target = buttons[Math.max(0, Math.min(buttons.length - 1, index + step))];
   ACTIVE.set(name, target.dataset.key ?? "");
+  // At once: the Tab key may come before the next frame.
+  for (const button of buttons) if (button.tabIndex === 0) button.tabIndex = -1;
+  target.tabIndex = 0;
   target.focus();
   redraw();
 }
