@@ -21,6 +21,8 @@ USAGE_LABEL: Final = f"{RESERVED_PREFIX}usage-of"
 """Label of the ConfigMaps: the tenant. Another label than that of copies, which a compute cluster may watch here."""
 MONTH_LABEL: Final = f"{RESERVED_PREFIX}usage-month"
 _DATA_KEY: Final = "usage.json"
+_UNREADABLE_KEY: Final = "unreadable.json"
+"""Sums that could not be read, for an administrator. New sums begin at zero beside them."""
 _decode_month = msgspec.json.Decoder(MonthUsage).decode
 
 
@@ -36,28 +38,35 @@ class UsageStore:
 
     def __init__(self, client: Client) -> None:
         self._client = client
+        self._unreadable: dict[str, str] = {}
+        """Sums that could not be read and are not kept yet, by ConfigMap."""
 
     async def load(self) -> list[MonthUsage]:
-        """Return all stored months; unreadable ones are logged and left out. Raises ApiError."""
+        """Return all stored months. Unreadable ones are left out, and kept beside the new sums. Raises ApiError."""
         page = await self._client.list_all(CONFIG_MAPS, namespace=SYSTEM_NAMESPACE, label_selector=USAGE_LABEL)
         found = []
         for item in page.items:
             stored = msgspec.json.decode(item, type=_StoredUsage)
+            text = stored.data.get(_DATA_KEY, "")
             try:
-                found.append(_decode_month(stored.data.get(_DATA_KEY, "")))
+                found.append(_decode_month(text))
             except msgspec.DecodeError as error:
-                log.warning("stored usage is unreadable", config_map=stored.metadata.name, error=str(error))
+                name = stored.metadata.name
+                self._unreadable[name] = text
+                log.warning("stored usage is unreadable", config_map=name, kept_as=_UNREADABLE_KEY, error=str(error))
         return found
 
     async def save(self, month: MonthUsage) -> None:
         """Write a month of a tenant. Raises ApiError."""
         body = config_map(month)
+        name = body["metadata"]["name"]
+        if text := self._unreadable.get(name):
+            body["data"][_UNREADABLE_KEY] = text
         try:
-            await self._client.patch(
-                CONFIG_MAPS, body["metadata"]["name"], body, namespace=SYSTEM_NAMESPACE, metadata_only=True
-            )
+            await self._client.patch(CONFIG_MAPS, name, body, namespace=SYSTEM_NAMESPACE, metadata_only=True)
         except errors.NotFound:
             await self._client.create(CONFIG_MAPS, body, namespace=SYSTEM_NAMESPACE, metadata_only=True)
+        self._unreadable.pop(name, None)
 
     async def delete(self, months: Iterable[tuple[str, str]]) -> None:
         """Delete the stored usage of tenants in months. Raises ApiError."""

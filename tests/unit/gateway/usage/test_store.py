@@ -45,3 +45,15 @@ async def test_unreadable_and_foreign_objects_are_left_out(server: FakeApiServer
     with capture_logs() as lines:
         assert await UsageStore(client).load() == []
     assert [line["config_map"] for line in lines] == ["usage-beta-2026-11"]
+
+
+async def test_unreadable_sums_are_kept_beside_the_new_ones(server: FakeApiServer, client: Client) -> None:
+    server.store.create(NAMESPACES, {"metadata": {"name": SYSTEM_NAMESPACE}})
+    (month,) = counted(1).take_changed(NOON + HOUR)
+    server.store.create(CONFIG_MAPS, config_map(month) | {"data": {"usage.json": "{"}})
+    store = UsageStore(client)
+    await store.load()
+    for _ in range(2):
+        await store.save(month)
+        assert server.store.get(CONFIG_MAPS, "usage-alpha-2026-11", SYSTEM_NAMESPACE)["data"]["unreadable.json"] == "{"
+    assert await store.load() == [month]
