@@ -10,7 +10,7 @@ BESIDE ?= 1
 .PHONY: help
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
-	@echo "  make bench-NAME       Run one benchmark: burst, cost, decide, gang, growth, idle, light, memory, onboard, queue, reclaim, restart, streams, trace, translate"
+	@echo "  make bench-NAME       Run one benchmark: burst, cost, decide, gang, growth, idle, light, memory, onboard, page, queue, reclaim, restart, streams, trace, translate"
 	@echo "  make operator-NAME    Build the images and programs for a page of docs/operators: mpi, mpi-old, kopf, training, elastic, horovod, spark, volcano, metrics-server, kueue"
 
 .PHONY: setup

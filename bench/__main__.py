@@ -19,6 +19,7 @@ from bench import (
     light,
     memory,
     onboard,
+    page,
     queue,
     reclaim,
     restart,
@@ -57,17 +58,18 @@ BENCHMARKS: dict[str, ModuleType] = {
     "growth": growth,
     "failover": failover,
     "queue": queue,
+    "page": page,
 }
 """Benchmarks in the order of `all`.
 
 The first four need no platform, and streams has a separate one. The next three delete their few tenants, those of
 onboard remain. cost reports the bursts before it. growth, idle, failover and queue are not part of
-`all`, because they take long.
+`all`, because they take long, nor is page, because it needs a browser.
 """
 
-_ALONE = frozenset({"translate", "decide", "trace", "idle"})
+_ALONE = frozenset({"translate", "decide", "trace", "idle", "page"})
 """Benchmarks that need no platform."""
-_NOT_IN_ALL = frozenset({"growth", "idle", "failover", "queue"})
+_NOT_IN_ALL = frozenset({"growth", "idle", "failover", "queue", "page"})
 _REAL = frozenset({"streams"})
 """Benchmarks that need a real node. Their platform is separate, because a real node would use cores of the others."""
 

@@ -16,7 +16,7 @@ from vkgateway.page.cookies import MOST_COOKIE_BYTES, CookieSealer, cookie_heade
 from vkgateway.page.documents import Problem, SessionInfo
 from vkgateway.page.facts import PageSource
 from vkgateway.page.hub import PageHub
-from vkgateway.page.static_files import SECURITY_HEADERS, StaticFile, reply_file
+from vkgateway.page.static_files import SECURITY_HEADERS, StaticFile, find_file, reply_file
 from vkgateway.page.streams import EventStream
 from vkgateway.version import __version__
 
@@ -94,7 +94,7 @@ class PageHandler:
     def _answer_file(self, request: Request) -> Reply:
         if request.method != "GET":
             return _method_refused("GET")
-        file = self._files.get("/".join(request.path[1:]))
+        file = find_file(self._files, request.path[1:])
         return reply_file(file, request) if file is not None else _not_found()
 
     async def _answer_api(self, request: Request, session: Session) -> Reply | None:

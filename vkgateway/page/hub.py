@@ -14,6 +14,7 @@ import structlog
 from vkgateway.arbiter.reasons.report import build_summary
 from vkgateway.page.deltas import encode_delta
 from vkgateway.page.documents import Document
+from vkgateway.page.events import PING, Event
 from vkgateway.page.facts import Observation, PageSource, build_facts
 from vkgateway.page.history import STEP_SECONDS, History
 from vkgateway.page.views import Facts, platform_document, tenant_document
@@ -26,7 +27,6 @@ PING_SECONDS: Final = 15.0
 """Time without changes after which a reader gets a comment, so that proxies keep the connection."""
 _MOST_DELTAS: Final = 60
 """Changes that a slow reader may miss before it gets the whole document again."""
-PING: Final = b": no change\n\n"
 _log = structlog.get_logger(__name__)
 
 
@@ -38,20 +38,35 @@ class _LiveDocument:
         self.readers = 0
         self.number = 0
         """Number of changes so far."""
-        self._deltas: deque[bytes] = deque(maxlen=_MOST_DELTAS)
+        self._deltas: deque[Event] = deque(maxlen=_MOST_DELTAS)
+        self._state: Event | None = None
+        self._encoding = asyncio.Lock()
         self._changed = asyncio.Event()
 
     def update(self, document: Document, delta: bytes | None) -> None:
         """Replace the document, and wake the readers if it changed."""
         self.document = document
+        self._state = None
         if delta is None:
             return
         self.number += 1
-        self._deltas.append(delta)
+        self._deltas.append(Event("delta", delta))
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def deltas_since(self, number: int) -> list[bytes] | None:
+    async def whole_state(self) -> tuple[int, Event]:
+        """Return the number of changes so far and the whole document, encoded once for all readers that join."""
+        async with self._encoding:
+            number, document = self.number, self.document
+            assert document is not None
+            if self._state is not None:
+                return number, self._state
+            state = Event("state", await asyncio.to_thread(document.encode))
+            if self.document is document:
+                self._state = state
+            return number, state
+
+    def deltas_since(self, number: int) -> list[Event] | None:
         """Return the changes after this number; None: they are not all kept."""
         missed = self.number - number
         return list(self._deltas)[len(self._deltas) - missed :] if missed <= len(self._deltas) else None
@@ -87,7 +102,7 @@ class PageHub:
             facts = await self._collect()
         return await asyncio.to_thread(_build_document, facts, tenant)
 
-    async def follow(self, tenant: str) -> AsyncGenerator[bytes, None]:
+    async def follow(self, tenant: str) -> AsyncGenerator[Event, None]:
         """Yield the document and then its changes as server-sent events, with comments in between, without end."""
         live = self._live.setdefault(tenant, _LiveDocument())
         live.readers += 1
@@ -98,12 +113,13 @@ class PageHub:
             number = -1
             while True:
                 missed = live.deltas_since(number) if number >= 0 else None
-                if missed is None and live.document is not None:
-                    number = live.number
-                    yield _event("state", await asyncio.to_thread(live.document.encode))
+                if missed is None:
+                    number, state = await live.whole_state()
+                    yield state
                 else:
                     number = live.number
-                    yield b"".join(_event("delta", delta) for delta in missed or ()) or PING
+                    for event in missed or (PING,):
+                        yield event
                 if live.number == number:
                     await live.wait_changed(PING_SECONDS)
         finally:
@@ -155,8 +171,3 @@ class PageHub:
 
 def _build_document(facts: Facts, tenant: str) -> Document:
     return tenant_document(facts, tenant) if tenant else platform_document(facts)
-
-
-def _event(name: str, data: bytes) -> bytes:
-    """Return a server-sent event; JSON has no line breaks."""
-    return b"event: " + name.encode() + b"\ndata: " + data + b"\n\n"

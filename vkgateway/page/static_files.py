@@ -1,11 +1,16 @@
-"""The page's files, compressed and with their tags in memory."""
+"""The page's files, compressed and with their tags in memory.
+
+The start page names the other files below a folder that is a hash of all of them, so browsers keep them without asking:
+60 questions would take longer than everything else.
+"""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import Final
@@ -31,6 +36,9 @@ SECURITY_HEADERS: Final = (
     ("cross-origin-resource-policy", "same-origin"),
 )
 _INDEX: Final = "index.html"
+_ASK: Final = "no-cache"
+_KEEP: Final = "public, max-age=31536000, immutable"
+_VERSION: Final = re.compile("[0-9a-f]{16}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +49,31 @@ class StaticFile:
     plain: bytes
     zipped: bytes
     tag: str
+    caching: str = _ASK
+    """Value of the header `Cache-Control`."""
 
 
 def load_files() -> dict[str, StaticFile]:
-    """Return the page's files by their path below `/ui/`; the empty path is the start."""
-    found = {path: _load(file, path) for path, file in _walk(resources.files("vkgateway.page") / "static", "")}
-    return {**found, "": found[_INDEX]} if _INDEX in found else found
+    """Return the page's files by their path below `/ui/`, also below the folder of their version. Empty: the start."""
+    files = resources.files("vkgateway.page") / "static"
+    found = {path: _compress(file.read_bytes(), path) for path, file in _walk(files, "")}
+    version = _version_of(found)
+    start = found[_INDEX] = _compress(_with_version(found.pop(_INDEX).plain, version, found), _INDEX)
+    kept = {f"{version}/{path}": replace(file, caching=_KEEP) for path, file in found.items() if path != _INDEX}
+    return {**found, **kept, "": start}
+
+
+def find_file(files: Mapping[str, StaticFile], path: Sequence[str]) -> StaticFile | None:
+    """Return the file at a path below `/ui/`; of another version, as while gateways are replaced, the current file."""
+    file = files.get("/".join(path))
+    if file is None and len(path) > 1 and _VERSION.fullmatch(path[0]):
+        return files.get("/".join(path[1:]))
+    return file
 
 
 def reply_file(file: StaticFile, request: Request) -> Reply:
     """Return the reply to a GET request, without a body if the browser has the file."""
-    headers = (("etag", file.tag), ("cache-control", "no-cache"), ("vary", "accept-encoding"), *SECURITY_HEADERS)
+    headers = (("etag", file.tag), ("cache-control", file.caching), ("vary", "accept-encoding"), *SECURITY_HEADERS)
     if file.tag in request.header("if-none-match"):
         return Reply(304, b"", file.content_type, headers)
     if "gzip" in request.header("accept-encoding"):
@@ -67,8 +89,22 @@ def _walk(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]]
             yield f"{prefix}{entry.name}", entry
 
 
-def _load(file: Traversable, path: str) -> StaticFile:
-    plain = file.read_bytes()
+def _version_of(files: Mapping[str, StaticFile]) -> str:
+    """Return a text that changes with any file."""
+    return hashlib.sha256("".join(f"{path} {files[path].tag}\n" for path in sorted(files)).encode()).hexdigest()[:16]
+
+
+def _with_version(page: bytes, version: str, files: Mapping[str, StaticFile]) -> bytes:
+    """Return a page whose attributes `href` and `src` name these files below the folder of the version."""
+
+    def below(match: re.Match[str]) -> str:
+        path = match[2]
+        return f'{match[1]}="{version}/{path}"' if path in files else match[0]
+
+    return re.sub(r'\b(href|src)="([^"]*)"', below, page.decode()).encode()
+
+
+def _compress(plain: bytes, path: str) -> StaticFile:
     return StaticFile(
         content_type=CONTENT_TYPES[path.rpartition(".")[2]],
         plain=plain,

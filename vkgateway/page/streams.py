@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
@@ -12,14 +11,14 @@ import msgspec
 
 from vkgateway.kube.byte_stream import ByteStream
 from vkgateway.page.access import RefusedError
+from vkgateway.page.events import GZIP_HEADER, Event
 from vkgateway.page.static_files import SECURITY_HEADERS
 
 CHECK_SECONDS: Final = 30.0
 """Seconds between two checks of the reader's access."""
 _SEND_SECONDS: Final = 30.0
 """Seconds in which a reader must take an event."""
-_LEVEL: Final = 5
-_GZIP_WBITS: Final = 31
+_LARGE_BYTES: Final = 1 << 16
 _HEAD: Final = (
     ("content-type", "text/event-stream"),
     ("cache-control", "no-store"),
@@ -31,17 +30,17 @@ _HEAD: Final = (
 
 
 class EventStream:
-    """Response on a connection that carries nothing else afterwards. `zipped`: each event is compressed when sent."""
+    """Response on a connection that carries nothing else afterwards. `zipped`: events are compressed."""
 
     def __init__(self, stream: ByteStream, *, zipped: bool) -> None:
         self._stream = stream
-        self._zip = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP_WBITS) if zipped else None
+        self._zipped = zipped
 
-    async def send(self, events: AsyncIterator[bytes], *, check: Callable[[], Awaitable[object]]) -> None:
+    async def send(self, events: AsyncIterator[Event], *, check: Callable[[], Awaitable[object]]) -> None:
         """Send events until the connection ends, or until `check`, called regularly, raises RefusedError."""
         self._write_head()
         checked = time.monotonic()
-        async for data in events:
+        async for event in events:
             if self._stream.is_lost or self._stream.has_ended:
                 return
             if time.monotonic() - checked > CHECK_SECONDS:
@@ -49,30 +48,29 @@ class EventStream:
                 if (end := await _final_event(check)) is not None:
                     await self._write(end)
                     return
-            await self._write(data)
+            await self._write(event)
 
     def _write_head(self) -> None:
-        headers = [*_HEAD, ("content-encoding", "gzip")] if self._zip is not None else _HEAD
+        headers = [*_HEAD, ("content-encoding", "gzip")] if self._zipped else _HEAD
         self._stream.write("\r\n".join(["HTTP/1.1 200 OK", *(f"{k}: {v}" for k, v in headers), "", ""]).encode())
+        if self._zipped:
+            self._stream.write(GZIP_HEADER)
 
-    async def _write(self, data: bytes) -> None:
+    async def _write(self, event: Event) -> None:
         """Write and wait until the reader has taken enough. Raises OSError at the end of the connection."""
-        if self._zip is not None:
-            data = await asyncio.to_thread(self._compress, data) if len(data) > 1 << 16 else self._compress(data)
+        data = event.plain
+        if self._zipped:
+            data = await asyncio.to_thread(event.zipped) if len(data) > _LARGE_BYTES else event.zipped()
         async with asyncio.timeout(_SEND_SECONDS):
             self._stream.write(data)
             await self._stream.drain()
 
-    def _compress(self, data: bytes) -> bytes:
-        assert self._zip is not None
-        return self._zip.compress(data) + self._zip.flush(zlib.Z_SYNC_FLUSH)
 
-
-async def _final_event(check: Callable[[], Awaitable[object]]) -> bytes | None:
+async def _final_event(check: Callable[[], Awaitable[object]]) -> Event | None:
     """Return the last event if the reader has lost access; None while it may read."""
     try:
         await check()
     except RefusedError as error:
         if error.status in (401, 403):
-            return b"event: end\ndata: " + msgspec.json.encode(error.problem) + b"\n\n"
+            return Event("end", msgspec.json.encode(error.problem))
     return None

@@ -1,5 +1,6 @@
 // State of the page: session, connection, and what changes them.
 
+import { dropAhead, takeSession } from "./ahead.js";
 import { announce, newsOf } from "./announce.js";
 import { readSession, RequestError, signIn, signOut } from "./core/api.js";
 import { learnTime } from "./core/clock.js";
@@ -50,8 +51,9 @@ export async function openPage() {
   if (!openFailures) startPatience();
   redraw();
   try {
-    open(await readSession());
+    open(await (takeSession() ?? readSession()));
   } catch (error) {
+    dropAhead();
     const problem = problemOf(error);
     if (problem.status === 401 || problem.status === 403) {
       openFailures = 0;
@@ -67,6 +69,7 @@ export async function openPage() {
 /** Sign in with a token. */
 export async function signInWith(token, tenant) {
   stream?.stop();
+  dropAhead();
   app.phase = "signed-out";
   app.busy = true;
   app.problem = null;

@@ -18,3 +18,6 @@ export function redraw() {
     drawPage();
   });
 }
+
+/** Draw the page at once. */
+redraw.now = () => drawPage();

@@ -18,7 +18,12 @@ const SECOND = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-di
 const DAY = new Intl.DateTimeFormat("en-GB", { weekday: "short", day: "numeric", month: "short" });
 
 /** Return an amount of units, or a dash if it is unknown. */
-export const amount = (value) => (value === null || value === undefined ? "–" : isNaN(value) ? value : NUMBER.format(value));
+export function amount(value) {
+  if (value === null || value === undefined) return "–";
+  // Most amounts of a large map: Intl takes 30 times as long.
+  if (Number.isInteger(value) && value >= 0 && value < 1000) return String(value);
+  return isNaN(value) ? value : NUMBER.format(value);
+}
 
 /** Return GPU-hours, with one decimal below 100. */
 export const hours = (value) => (value < 100 ? HOURS : WHOLE).format(value);

@@ -1,5 +1,6 @@
 // Connection to the stream of changes: reads it, watches for silence, and reconnects with a growing delay.
 
+import { takeStream } from "../ahead.js";
 import { RequestError, send } from "./api.js";
 
 /** The gateway writes at least every 15 s. */
@@ -59,7 +60,7 @@ export class Stream {
     const request = (this.request = new AbortController());
     let timer = setTimeout(() => request.abort(), SILENCE_MS);
     try {
-      const response = await send("api/stream", { signal: request.signal, headers: { Accept: "text/event-stream" } });
+      const response = await (takeStream(request.signal) ?? send("api/stream", { signal: request.signal, headers: { Accept: "text/event-stream" } }));
       const reader = response.body.getReader();
       const decoder = new TextDecoder();
       const parse = eventParser((event, data) => this.handle(event, data));

@@ -9,6 +9,7 @@ import { redraw } from "../core/draw.js";
 import { address, change, value } from "../core/route.js";
 import { store } from "../core/store.js";
 import { foreign, gangName, icon, shortName, tenantName } from "./basics.js";
+import { isNear, whenNear } from "./near.js";
 import { dataTable, figure } from "./table.js";
 import { vars } from "./vars.js";
 
@@ -17,6 +18,9 @@ import { vars } from "./vars.js";
 /** Nodes drawn at once; more are on further pages. */
 const MOST_NODES = 1200;
 const MOST_LEGEND = 24;
+
+/** Nodes of a pool above which nodes are small, and drawn when they come near the window. */
+const FEW = 96;
 
 /** Node with the focus of the arrow keys, by pool. */
 const ACTIVE = new Map();
@@ -47,12 +51,16 @@ export function nodeMap(pool, nodes) {
   // Signs of all tenants may change with a new tenant.
   const signs = tenantNames().join("\n");
   const chosen = nodes.find((node) => node.$key === CHOSEN.get(name));
+  const many = shown.length > FEW;
   return html`
-    <div class="map ${shown.length > 96 ? "compact" : ""}" role="group" aria-label=${`Map of ${count(nodes.length, "node")} of ${pool.node}. Arrow keys move, Enter shows a node.`} @keydown=${(event) => move(event, name)} @click=${(event) => choose(event, name)} ${vars({ "--cells": capacity })}>
+    <div class="map ${many ? "compact" : ""}" role="group" aria-label=${`Map of ${count(nodes.length, "node")} of ${pool.node}. Arrow keys move, Enter shows a node.`} @keydown=${(event) => move(event, name)} @click=${(event) => choose(event, name)} ${vars({ "--cells": capacity })}>
       ${repeat(
         shown,
         (node) => node.$key,
-        (node) => guard([node, tenant, node.$key === active, node === chosen, signs], () => nodeBox(node, tenant, node.$key === active, node === chosen)),
+        (node) => {
+          const near = !many || isNear(node.$key);
+          return guard([node, tenant, node.$key === active, node === chosen, signs, near], () => nodeBox(node, tenant, node.$key === active, node === chosen, near));
+        },
       )}
     </div>
     ${nodes.length > shown.length ? html`<p class="pager"><button ?disabled=${page === 1} @click=${() => change({ [`map-${name}`]: String(page - 1) })}>Previous nodes</button> ${amount((page - 1) * MOST_NODES + 1)}–${amount((page - 1) * MOST_NODES + shown.length)} of ${amount(nodes.length)} <button ?disabled=${page * MOST_NODES >= nodes.length} @click=${() => change({ [`map-${name}`]: String(page + 1) })}>Next nodes</button></p>` : nothing}
@@ -64,11 +72,11 @@ export function nodeMap(pool, nodes) {
   `;
 }
 
-function nodeBox(node, tenant, active, chosen) {
+function nodeBox(node, tenant, active, chosen, near) {
   const text = nodeText(node);
-  return html`<button class="node ${node.usable ? "" : "unusable"}" data-key=${node.$key} tabindex=${active ? 0 : -1} aria-pressed=${chosen ? "true" : "false"} title=${text} aria-label=${text}>
+  return html`<button class="node ${node.usable ? "" : "unusable"}" data-key=${node.$key} tabindex=${active ? 0 : -1} aria-pressed=${chosen ? "true" : "false"} title=${near ? text : nothing} aria-label=${text} ${near ? nothing : whenNear(node.$key)}>
     <span class="node-name">${node.usable ? nothing : html`<b class="broken-mark">!</b>`}<bdi>${plain(node.name)}</bdi></span>
-    <span class="parts">${partsOf(node).map((part) => partBox(part, tenant))}</span>
+    <span class="parts">${near ? partsOf(node).map((part) => partBox(part, tenant)) : nothing}</span>
   </button>`;
 }
 
