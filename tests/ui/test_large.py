@@ -68,3 +68,14 @@ def test_map_of_1_000_nodes(large: Visit, capsys: pytest.CaptureFixture[str]) ->
             lambda: page.wait_for_selector("text=gpu-0049x"),
         )
         timed("show a node", page.locator(".node").nth(500).click, lambda: page.wait_for_selector(".node-content"))
+
+
+def test_map_draws_the_nodes_that_come_near(large: Visit) -> None:
+    page = large.open("pools")
+    page.wait_for_selector(".node .part")
+    last = page.locator(".node").last
+    assert last.locator(".part").count() == 0
+    assert "free" in (last.get_attribute("aria-label") or ""), "the text of a node does not depend on its place"
+    page.locator(".node").first.focus()
+    page.keyboard.press("End")
+    last.locator(".part").first.wait_for()
