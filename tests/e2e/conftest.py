@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from xdist.scheduler import LoadFileScheduling
 
 from tests.e2e.chart import ChartPlatform, install_chart
 from tests.e2e.cluster import Cluster, Platform, new_data_dir
+from tests.e2e.prometheus import Prometheus
 
 UP_TIMEOUT = 45 * 60
 """Seconds. The first run on a machine builds Kubernetes."""
@@ -144,6 +146,19 @@ def beta(platform: Platform, pools: tuple[str, ...]) -> Cluster:
     """Return another tenant's cluster."""
     platform.vkgateway("tenant", "create", "beta", *pools)
     return platform.tenant("beta")
+
+
+@pytest.fixture(autouse=True)
+def _alerts_fire(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Check that the alerts of the mark `fires` fired during the test."""
+    mark = request.node.get_closest_marker("fires")
+    if mark is None:
+        yield
+        return
+    prometheus: Prometheus = request.getfixturevalue("prometheus")
+    began = time.time()
+    yield
+    assert set(mark.args) <= prometheus.fired_since(began)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Debian's Prometheus as a process that reads a platform's gateway with the alerts of deploy/monitoring."""
+"""Debian's Prometheus as a process that reads a platform's gateway and etcd with the alerts of deploy/monitoring."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import asyncio
 import base64
 import contextlib
 import json
-import re
+import math
 import socket
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -20,17 +21,28 @@ import yaml
 
 from operators.debian import unpack_package
 from tests.e2e.cluster import Platform, eventually
+from tests.support.monitoring import RULES, Query
 
-ROOT = Path(__file__).parents[2]
 OPENER = build_opener(ProxyHandler({}))
 READER = "prometheus-trial"
+SCALED: Mapping[str, tuple[str, str]] = {
+    # The longest time between two cycles while gangs wait is 30 s.
+    "VkgatewayQueueStuck": ("[10m]", "[40s]"),
+    # Five minutes would have to pass. The unit tests with promtool have the shipped value.
+    "VkgatewayGuaranteeLate": ("> 300", "> 5"),
+}
+"""By alert: the part of its expression that tests shorten, and the replacement. All other thresholds are as shipped."""
+_SUBJECTS = ("tenant", "pool", "compute_cluster", "certificate", "pod")
+_ETCD_LABELS = {"service": "vkgateway-etcd"}
 
 
 class Prometheus:
-    """Client of a running Prometheus."""
+    """Client of a running Prometheus; `etcd_targets` is the file with the members of etcd that it reads."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, *, etcd_targets: Path) -> None:
         self._url = f"http://127.0.0.1:{port}/api/v1"
+        self._etcd_targets = etcd_targets
+        self._started_at = time.time()
 
     def query(self, expression: str) -> list[dict[str, Any]]:
         """Return the series of an expression now."""
@@ -40,14 +52,55 @@ class Prometheus:
     def firing(self) -> set[tuple[str, str]]:
         """Return the name of each firing alert with the object that it is about."""
         alerts = [alert for alert in self._get("alerts")["alerts"] if alert["state"] == "firing"]
-        subjects = ("tenant", "pool", "compute_cluster", "certificate")
         return {
             (
                 alert["labels"]["alertname"],
-                next((alert["labels"][name] for name in subjects if name in alert["labels"]), ""),
+                next((alert["labels"][name] for name in _SUBJECTS if name in alert["labels"]), ""),
             )
             for alert in alerts
         }
+
+    def wait_until_firing(self, alert: str, subject: str = "", *, seconds: float = 60) -> None:
+        """Wait until an alert fires about an object."""
+        eventually(lambda: (alert, subject) in self.firing(), seconds=seconds, what=f"{alert} {subject} fires")
+
+    def wait_until_silent(self, alert: str, subject: str = "", *, seconds: float = 60) -> None:
+        """Wait until an alert about an object has ended."""
+        eventually(lambda: (alert, subject) not in self.firing(), seconds=seconds, what=f"{alert} {subject} ends")
+
+    def fired_since(self, moment: float) -> set[str]:
+        """Return the names of the alerts that fired since a time (seconds since the epoch)."""
+        window = max(1, math.ceil(time.time() - moment))
+        found = self.query(f'max by (alertname) (max_over_time(ALERTS{{alertstate="firing"}}[{window}s]))')
+        return {series["metric"]["alertname"] for series in found}
+
+    def has_data(self, query: Query) -> bool:
+        """Return whether a panel shows a number: now, or at any time since the start if it is a graph."""
+        if query.is_current:
+            values = [series["value"] for series in self.query(query.expression)]
+        else:
+            period = {"start": str(self._started_at), "end": str(time.time()), "step": "2"}
+            found = self._get("query_range", query=query.expression, **period)["result"]
+            values = [value for series in found for value in series["values"]]
+        return any(math.isfinite(float(value)) for _, value in values)
+
+    def label_values(self, metric: str, label: str) -> list[str]:
+        """Return the values of a label, as Grafana requests those of a variable."""
+        found: Any = self._get(f"label/{label}/values", **{"match[]": metric})
+        return list(found)
+
+    def read_etcd(self, **urls: str) -> None:
+        """Read these members of etcd from now on, by the name of their pod."""
+        groups = [
+            {
+                "targets": [urlsplit(url).netloc],
+                "labels": {"__scheme__": urlsplit(url).scheme, **_ETCD_LABELS, "pod": name.replace("_", "-")},
+            }
+            for name, url in urls.items()
+        ]
+        written = self._etcd_targets.with_suffix(".new")
+        written.write_text(json.dumps(groups))
+        written.replace(self._etcd_targets)
 
     def is_reading(self) -> bool:
         """Return whether Prometheus has read the gateway."""
@@ -73,8 +126,9 @@ def start_prometheus(platform: Platform, folder: Path) -> Iterator[Prometheus]:
     platform.compute.kubectl("create", "serviceaccount", READER)
     platform.compute.kubectl("create", "clusterrolebinding", READER, "--clusterrole=vkgateway-metrics-reader", account)
     try:
-        port = _free_port()
-        _write_configuration(platform, folder)
+        port = free_port()
+        targets = folder / "etcd.json"
+        _write_configuration(platform, folder, etcd_targets=targets)
         with (folder / "prometheus.log").open("w") as log:
             process = subprocess.Popen(
                 [
@@ -87,7 +141,8 @@ def start_prometheus(platform: Platform, folder: Path) -> Iterator[Prometheus]:
                 stderr=log,
             )
         try:
-            found = Prometheus(port)
+            found = Prometheus(port, etcd_targets=targets)
+            found.read_etcd(vkgateway_etcd_0=f"https://127.0.0.1:{platform.status()['ports']['etcd']}")
             eventually(found.is_reading, seconds=60, what="Prometheus reads the gateway")
             yield found
         finally:
@@ -98,28 +153,49 @@ def start_prometheus(platform: Platform, folder: Path) -> Iterator[Prometheus]:
         platform.compute.kubectl("delete", "serviceaccount", READER)
 
 
-def _write_configuration(platform: Platform, folder: Path) -> None:
+def _write_configuration(platform: Platform, folder: Path, *, etcd_targets: Path) -> None:
     secret = platform.compute.get("secret", "-n", "vkgateway-system", "gateway-authority")
     (folder / "ca.crt").write_bytes(base64.b64decode(secret["data"]["ca.crt"]))
     (folder / "token").write_text(platform.compute.kubectl("create", "token", READER).strip())
-    rules = (ROOT / "deploy/monitoring/rules.yaml").read_text()
-    (folder / "rules.yaml").write_text(re.sub(r"^ +for: .*\n", "", rules, flags=re.MULTILINE))
-    scrape = {
+    (folder / "rules.yaml").write_text(yaml.safe_dump(_prompt_rules()))
+    gateway = {
         "job_name": "vkgateway",
         "scheme": "https",
         "authorization": {"credentials_file": str(folder / "token")},
         "tls_config": {"ca_file": str(folder / "ca.crt")},
         "static_configs": [{"targets": [urlsplit(platform.metrics_url()).netloc]}],
     }
+    pki = platform.data_dir / "pki"
+    etcd = {
+        "job_name": "etcd",
+        "tls_config": {
+            "ca_file": str(pki / "etcd-ca.crt"),
+            "cert_file": str(pki / "etcd-root.crt"),
+            "key_file": str(pki / "etcd-root.key"),
+        },
+        "file_sd_configs": [{"files": [str(etcd_targets)]}],
+    }
     configuration = {
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
         "rule_files": [str(folder / "rules.yaml")],
-        "scrape_configs": [scrape],
+        "scrape_configs": [gateway, etcd],
     }
     (folder / "prometheus.yml").write_text(yaml.safe_dump(configuration))
 
 
-def _free_port() -> int:
+def _prompt_rules() -> dict[str, Any]:
+    """Return the rules without the time for which a condition must hold, and with scaled thresholds."""
+    document: dict[str, Any] = yaml.safe_load(RULES.read_text())
+    for rule in (rule for group in document["groups"] for rule in group["rules"]):
+        rule.pop("for", None)
+        shipped, scaled = SCALED.get(rule["alert"], ("", ""))
+        assert shipped in rule["expr"], f"{rule['alert']} has no {shipped}"
+        rule["expr"] = rule["expr"].replace(shipped, scaled) if shipped else rule["expr"]
+    return document
+
+
+def free_port() -> int:
+    """Return a port on which no program listens."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port: int = found.getsockname()[1]

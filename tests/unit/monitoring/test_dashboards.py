@@ -5,37 +5,23 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
+from tests.support.monitoring import DASHBOARDS, label_queries, panel_queries, read_panels
 from tests.unit.monitoring.expressions import unknown_metrics
-
-FOLDER = Path(__file__).parents[3] / "deploy/monitoring/dashboards"
-FILES = sorted(FOLDER.glob("*.json"))
-VALUES = {"$__rate_interval": "5m", "$pool": ".*", "$tenant": ".*"}
-"""Values of Grafana's variables."""
-
-
-def panels(file: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(file.read_text())["panels"]
-    return found
 
 
 def expressions(file: Path) -> list[str]:
-    """Return the expressions of a dashboard with values of its variables, which Prometheus does not know."""
-    found = [target["expr"] for panel in panels(file) for target in panel["targets"]]
-    for name, value in VALUES.items():
-        found = [expression.replace(name, value) for expression in found]
-    return found
+    return [query.expression for query in panel_queries(file)]
 
 
 def test_there_are_three_dashboards() -> None:
-    assert [file.stem for file in FILES] == ["control-planes", "platform", "tenant"]
+    assert [file.stem for file in DASHBOARDS] == ["control-planes", "platform", "tenant"]
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", DASHBOARDS, ids=lambda file: file.stem)
 def test_expressions_ask_for_metrics_that_exist(file: Path) -> None:
     for expression in expressions(file):
         assert "$" not in expression
@@ -43,7 +29,13 @@ def test_expressions_ask_for_metrics_that_exist(file: Path) -> None:
         assert unknown_metrics(expression) == []
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", DASHBOARDS, ids=lambda file: file.stem)
+def test_values_of_variables_come_from_metrics_and_labels_that_exist(file: Path) -> None:
+    for _, metric, label in label_queries(file):
+        assert unknown_metrics(f'{metric}{{{label}="a"}}') == []
+
+
+@pytest.mark.parametrize("file", DASHBOARDS, ids=lambda file: file.stem)
 def test_promtool_parses_every_expression(file: Path, promtool: Path, tmp_path: Path) -> None:
     rules = [{"record": f"panel:{number}", "expr": text} for number, text in enumerate(expressions(file))]
     written = tmp_path / "rules.yaml"
@@ -52,7 +44,7 @@ def test_promtool_parses_every_expression(file: Path, promtool: Path, tmp_path: 
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", DASHBOARDS, ids=lambda file: file.stem)
 def test_a_dashboard_has_a_fixed_uid_and_selects_its_data_source(file: Path) -> None:
     board = json.loads(file.read_text())
     assert board["uid"] == f"vkgateway-{file.stem}"
@@ -61,10 +53,10 @@ def test_a_dashboard_has_a_fixed_uid_and_selects_its_data_source(file: Path) -> 
     assert {source["uid"] for source in queried} == {"${datasource}"}
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", DASHBOARDS, ids=lambda file: file.stem)
 def test_panels_do_not_overlap_and_say_what_is_normal(file: Path) -> None:
     taken: set[tuple[int, int]] = set()
-    for panel in panels(file):
+    for panel in read_panels(file):
         place = panel["gridPos"]
         cells = {
             (x, y)

@@ -9,20 +9,16 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support.monitoring import RULES, alert_rules
 from tests.unit.monitoring.expressions import unknown_metrics, unknown_values
 from tests.unit.monitoring.series import HEALTHY, TROUBLES, Series
 from tests.unit.test_docs import anchors
 
 ROOT = Path(__file__).parents[3]
-RULES = ROOT / "deploy/monitoring/rules.yaml"
 PAGE = ROOT / "docs/how-to/alerts.md"
 RUNBOOKS = "docs/how-to/alerts.md#"
 SEVERITIES = {"critical", "warning", "info"}
 FIRING = 'count by (alertname) (ALERTS{alertstate="firing"})'
-
-
-def alert_rules() -> list[dict[str, Any]]:
-    return [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
 
 
 def test_each_alert_fires_in_its_trouble_and_in_no_other(promtool: Path, tmp_path: Path) -> None:

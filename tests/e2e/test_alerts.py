@@ -1,0 +1,359 @@
+"""Alerts that need a platform of their own: its tenants misbehave, and its programs freeze, fail and fill up.
+
+The tests run in the order of the file. Later ones leave the platform worse than they found it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.e2e.cluster import Cluster, Document, Platform, eventually, pod_manifest
+from tests.e2e.conftest import start_platform
+from tests.e2e.faults import etcd_pair, frozen, pid_of, slowed, write_expiring_certificates
+from tests.e2e.faulty_gateway import DEFECT, SLOW, STUCK, Faults, datastore_settings, restart_with_faults
+from tests.e2e.prometheus import Prometheus, start_prometheus
+from tests.e2e.test_arbiter import GANG, LOW, count_pods, delete_workloads, gpu_job, gpu_pod, in_pool, list_pods
+from vkgateway.local import etcd
+from vkgateway.local.paths import PlatformPaths
+from vkgateway.model.errors import UnavailableError
+from vkgateway.model.names import API_VERSION, SYSTEM_NAMESPACE
+from vkgateway.programs.supervisor.client import SupervisorClient
+
+pytestmark = pytest.mark.embedded_gateway(reason="faults of the processes of an embedded platform")
+GPU = "nvidia.com/gpu"
+NODES = tuple(f"a100-{number}" for number in range(4))
+
+
+@pytest.fixture(scope="module")
+def platform() -> Iterator[Platform]:
+    """Yield a platform without a real node."""
+    with start_platform("--real-node", "no") as platform:
+        yield platform
+
+
+@pytest.fixture(scope="module")
+def prometheus(platform: Platform, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    try:
+        with start_prometheus(platform, tmp_path_factory.mktemp("prometheus")) as found:
+            yield found
+    except UnavailableError as error:
+        pytest.skip(f"no Prometheus: {error}")
+
+
+@pytest.fixture(scope="module")
+def owner(platform: Platform) -> Cluster:
+    """Return a tenant with a guarantee of half of the pool."""
+    platform.vkgateway("tenant", "create", "owner", "--pool", f"a100:guarantee={GPU}=16")
+    return platform.tenant("owner")
+
+
+@pytest.fixture(scope="module")
+def guest(platform: Platform) -> Cluster:
+    """Return a tenant that borrows."""
+    platform.vkgateway("tenant", "create", "guest", "--pool", "a100", "--pool", "v100")
+    return platform.tenant("guest")
+
+
+@pytest.fixture(scope="module")
+def faults(platform: Platform, owner: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Faults:
+    """Return the faults of a gateway that replaces the shipped one from now on."""
+    assert owner
+    return restart_with_faults(platform, tmp_path_factory.mktemp("gateway") / "faults")
+
+
+def patch_tenant(platform: Platform, name: str, **spec: Any) -> None:
+    platform.compute.kubectl("patch", "tenant", name, "--type=merge", "-p", json.dumps({"spec": spec}))
+
+
+def used_hours(platform: Platform, tenant: str) -> float:
+    rows = json.loads(platform.vkgateway("usage", "--days", "2", "--by", "tenant", "-o", "json"))
+    return float(sum(row["hours"] for row in rows if row["tenant"] == tenant))
+
+
+@pytest.mark.fires("VkgatewayBudgetNearlyUsed", "VkgatewayBudgetUsedUp", "VkgatewayPoolIdle")
+def test_a_small_budget_is_used_up_and_the_pool_stays_idle(
+    platform: Platform, guest: Cluster, prometheus: Prometheus
+) -> None:
+    guest.apply(gpu_pod("borrows", 8, **in_pool("a100")))
+    guest.wait_pod("borrows")
+    eventually(lambda: used_hours(platform, "guest") > 0.03, what="its use is counted")
+    patch_tenant(platform, "guest", budget=[{"resource": GPU, "hours": round(used_hours(platform, "guest") * 1.2, 4)}])
+    prometheus.wait_until_firing("VkgatewayBudgetNearlyUsed", "guest")
+    prometheus.wait_until_firing("VkgatewayBudgetUsedUp", "guest")
+
+    guest.apply(gpu_pod("beyond", 8, **in_pool("a100")))
+    prometheus.wait_until_firing("VkgatewayPoolIdle", "a100.local")
+    patch_tenant(platform, "guest", budget=[])
+    prometheus.wait_until_silent("VkgatewayBudgetUsedUp", "guest")
+    prometheus.wait_until_silent("VkgatewayPoolIdle", "a100.local")
+    delete_workloads(guest)
+
+
+@pytest.mark.fires("VkgatewayGuaranteeNotKept", "VkgatewayGangBelowMinimum")
+def test_nodes_of_a_guarantee_are_lost(platform: Platform, owner: Cluster, prometheus: Prometheus) -> None:
+    owner.apply(gpu_job("train", 8, parallelism=2, marks={GANG: "job"}))
+    eventually(lambda: count_pods(owner, "Running") == 2, what="the gang runs")
+    platform.compute.kubectl("cordon", *NODES)
+    lost = list_pods(owner)[0]["metadata"]["name"]
+    platform.compute.kubectl("delete", "pod", lost, "-n", "owner--default", "--grace-period=0", "--force")
+    prometheus.wait_until_firing("VkgatewayGuaranteeNotKept", "owner")
+    prometheus.wait_until_firing("VkgatewayGangBelowMinimum", "a100.local")
+    platform.compute.kubectl("uncordon", *NODES)
+    prometheus.wait_until_silent("VkgatewayGuaranteeNotKept", "owner")
+    prometheus.wait_until_silent("VkgatewayGangBelowMinimum", "a100.local")
+    delete_workloads(owner)
+
+
+@pytest.mark.fires("VkgatewayGuaranteeLate")
+def test_victims_do_not_terminate(platform: Platform, owner: Cluster, guest: Cluster, prometheus: Prometheus) -> None:
+    """The nodes do not answer, so the pods on them do not end."""
+    guest.apply(*(gpu_pod(f"low{n}", 8, **in_pool("a100"), **LOW) for n in range(4)))
+    eventually(lambda: count_pods(guest, "Running") == 4, what="the pool is full")
+    with frozen(pid_of(platform, "compute/kwok")):
+        owner.apply(gpu_pod("guaranteed", 8))
+        prometheus.wait_until_firing("VkgatewayGuaranteeLate")
+    owner.wait_pod("guaranteed")
+    prometheus.wait_until_silent("VkgatewayGuaranteeLate")
+    delete_workloads(owner)
+    delete_workloads(guest)
+
+
+@pytest.mark.fires("VkgatewayComputeClusterNotReady")
+def test_a_compute_cluster_whose_credentials_lack_rights(platform: Platform, prometheus: Prometheus) -> None:
+    """The credentials may read every object, and create none."""
+    reader = create_reader(platform, "reader")
+    platform.compute.kubectl(
+        "create", "secret", "generic", "reader", "-n", SYSTEM_NAMESPACE, f"--from-file=kubeconfig={reader}"
+    )
+    cluster = {
+        "apiVersion": API_VERSION,
+        "kind": "ComputeCluster",
+        "metadata": {"name": "reader"},
+        "spec": {
+            "connection": {"kubeconfigSecret": {"namespace": SYSTEM_NAMESPACE, "name": "reader"}},
+            "pools": [{"name": "far", "nodeSelector": {"far": "far"}}],
+        },
+    }
+    platform.compute.apply(cluster)
+    prometheus.wait_until_firing("VkgatewayComputeClusterNotReady", "reader")
+    assert ("VkgatewayComputeClusterUnreachable", "reader") not in prometheus.firing()
+    platform.compute.kubectl("delete", "computecluster", "reader", "--timeout=60s", timeout=70)
+    prometheus.wait_until_silent("VkgatewayComputeClusterNotReady", "reader")
+
+
+def create_reader(platform: Platform, name: str) -> Path:
+    """Create a service account that may read every object, and return its kubeconfig."""
+    compute = platform.compute
+    compute.kubectl("create", "serviceaccount", name)
+    compute.kubectl("create", "clusterrole", name, "--verb=get,list,watch", "--resource=*.*")
+    compute.kubectl("create", "clusterrolebinding", name, f"--clusterrole={name}", f"--serviceaccount=default:{name}")
+    token = compute.kubectl("create", "token", name).strip()
+    return compute.with_token(token, platform.data_dir).kubeconfig
+
+
+@pytest.mark.fires("VkgatewayTenantControlPlaneDown")
+def test_an_api_server_of_a_tenant_hangs(platform: Platform, guest: Cluster, prometheus: Prometheus) -> None:
+    assert guest
+    with frozen(pid_of(platform, "tenant/guest/apiserver")):
+        prometheus.wait_until_firing("VkgatewayTenantControlPlaneDown", "guest")
+    prometheus.wait_until_silent("VkgatewayTenantControlPlaneDown", "guest")
+
+
+@pytest.mark.fires("VkgatewayEventLoopSlow", "VkgatewayAbsent")
+def test_the_gateway_has_little_cpu_and_then_none(platform: Platform, prometheus: Prometheus) -> None:
+    gateway = pid_of(platform, "gateway")
+    with slowed(gateway, stopped=0.4, running=0.4):
+        prometheus.wait_until_firing("VkgatewayEventLoopSlow")
+    with frozen(gateway):
+        prometheus.wait_until_firing("VkgatewayAbsent")
+    prometheus.wait_until_silent("VkgatewayAbsent")
+
+
+@pytest.mark.fires("VkgatewayLeaderChanges")
+def test_the_gateway_restarts_again_and_again(platform: Platform, prometheus: Prometheus) -> None:
+    for _ in range(4):
+        restart_gateway(platform, prometheus)
+    prometheus.wait_until_firing("VkgatewayLeaderChanges")
+
+
+def restart_gateway(platform: Platform, prometheus: Prometheus) -> None:
+    """Kill the gateway, and wait until it leads again."""
+    former = transitions(prometheus)
+    platform.kill_gateway()
+    eventually(lambda: transitions(prometheus) > former, what="the gateway leads again")
+
+
+def transitions(prometheus: Prometheus) -> float:
+    """Return the value of now; -1 while no gateway leads."""
+    found = prometheus.query("vkgateway_lease_transitions > -1")
+    return float(found[0]["value"][1]) if found else -1
+
+
+@pytest.mark.fires("VkgatewayDefect", "VkgatewayCycleSlow")
+def test_scheduling_cycles_fail_and_are_slow(owner: Cluster, faults: Faults, prometheus: Prometheus) -> None:
+    with faults.having(DEFECT):
+        owner.apply(gpu_pod("one", 8))
+        prometheus.wait_until_firing("VkgatewayDefect")
+    with faults.having(SLOW):
+        owner.wait_pod("one")
+        owner.apply(gpu_pod("two", 8))
+        prometheus.wait_until_firing("VkgatewayCycleSlow")
+    owner.wait_pod("two")
+
+
+@pytest.mark.fires("VkgatewayQueueStuck", "VkgatewayForwardingSlow")
+def test_no_cycle_ends_and_pods_wait_for_a_missing_object(
+    guest: Cluster, owner: Cluster, faults: Faults, prometheus: Prometheus
+) -> None:
+    late = {"envFrom": [{"configMapRef": {"name": "late"}}]}
+    guest.apply(*(pod_manifest(f"late{number}", container=late, **in_pool("v100")) for number in range(10)))
+    created = time.monotonic()
+    owner.apply(gpu_pod("too-large", 16))
+    eventually(lambda: prometheus.query("vkgateway_arbiter_waiting_gangs > 0"), what="a gang waits")
+    with faults.having(STUCK):
+        owner.apply(gpu_pod("three", 1))
+        prometheus.wait_until_firing("VkgatewayQueueStuck", seconds=90)
+    assert time.monotonic() - created > 30
+    guest.kubectl("create", "configmap", "late")
+    prometheus.wait_until_firing("VkgatewayForwardingSlow")
+    prometheus.wait_until_silent("VkgatewayQueueStuck")
+    delete_workloads(owner)
+    delete_workloads(guest)
+
+
+@pytest.mark.fires("VkgatewayLeaseSlow", "VkgatewayLeaderMissing", "VkgatewayWorkQueueFilling")
+def test_the_management_cluster_is_slow_and_then_hangs(
+    platform: Platform, guest: Cluster, faults: Faults, prometheus: Prometheus
+) -> None:
+    assert faults
+    api_server = pid_of(platform, "compute/apiserver")
+    with slowed(api_server, stopped=0.8, running=0.4):
+        prometheus.wait_until_firing("VkgatewayLeaseSlow")
+    # The gateway checks the token of Prometheus, and does so again after a minute, which the hanging cluster prevents.
+    restart_gateway(platform, prometheus)
+    eventually(lambda: prometheus.query('vkgateway_queue_depth{tenant="guest"} == 0'), what="the tenant is reconciled")
+    pods = [pod_manifest(f"many{number}", **in_pool("v100")) for number in range(250)]
+    with frozen(api_server):
+        guest.apply(*pods)
+        prometheus.wait_until_firing("VkgatewayWorkQueueFilling", "guest", seconds=30)
+        prometheus.wait_until_firing("VkgatewayLeaderMissing", seconds=30)
+    prometheus.wait_until_silent("VkgatewayLeaderMissing")
+    delete_workloads(guest)
+
+
+@pytest.mark.fires("VkgatewayTenantCertificatesNotRenewed")
+def test_certificates_of_a_tenant_cannot_be_renewed(
+    platform: Platform, owner: Cluster, faults: Faults, prometheus: Prometheus
+) -> None:
+    """The Secret with the tenant's authority is damaged while its API server runs."""
+    assert faults
+    assert owner
+    secret = ("secret", "tenant-owner", "-n", "vkgateway-system")
+    intact = platform.compute.get(*secret)["data"]["ca.key"]
+
+    def write_key(value: str) -> None:
+        patch = json.dumps({"data": {"ca.key": value}})
+        platform.compute.kubectl("patch", *secret, "--type=merge", "-p", patch)
+
+    restart_gateway(platform, prometheus)
+    serves = 'vkgateway_tenant_condition{tenant="owner",condition="ControlPlaneReady",reason="Serving"} == 1'
+    eventually(lambda: prometheus.query(serves), what="the gateway knows that the API server runs")
+    write_key("")
+    prometheus.wait_until_firing("VkgatewayTenantCertificatesNotRenewed", "owner")
+    write_key(intact)
+
+
+@pytest.mark.fires("VkgatewayCertificateExpiring", "VkgatewayAuthorityExpiring")
+def test_certificates_of_the_gateway_expire_soon(
+    platform: Platform, faults: Faults, prometheus: Prometheus, tmp_path: Path
+) -> None:
+    assert faults
+    write_expiring_certificates(platform, tmp_path, days=10, authority_days=100)
+    files = {key: str(tmp_path / name) for key, name in (("ca", "ca.crt"), ("cert", "root.crt"), ("key", "root.key"))}
+    settings = msgspec.structs.replace(datastore_settings(platform), **files)
+    restart_with_faults(platform, tmp_path / "faults", datastore=settings)
+    prometheus.wait_until_firing("VkgatewayCertificateExpiring", "etcd-client")
+    prometheus.wait_until_firing("VkgatewayAuthorityExpiring", "etcd-authority")
+
+
+@pytest.mark.fires("VkgatewayEtcdSlowDisk", "VkgatewayEtcdNoLeader", "VkgatewayEtcdMemberDown")
+def test_a_member_of_etcd_is_slow_and_the_other_one_ends(
+    platform: Platform, prometheus: Prometheus, tmp_path: Path
+) -> None:
+    with etcd_pair(platform, tmp_path) as (first, second):
+        prometheus.read_etcd(first=first.url, second=second.url)
+        with first.busy(), slowed(first.process.pid, stopped=0.15, running=0.03):
+            prometheus.wait_until_firing("VkgatewayEtcdSlowDisk", "first")
+        second.process.send_signal(signal.SIGKILL)
+        prometheus.wait_until_firing("VkgatewayEtcdNoLeader")
+        prometheus.wait_until_firing("VkgatewayEtcdMemberDown", "second")
+
+
+QUOTA = 128 << 20
+LARGE = "x" * 900_000
+"""Value of nearly the maximum size of an object."""
+
+
+@pytest.mark.fires("VkgatewayDatastoreFilling", "VkgatewayDatastoreTenantsHeld")
+def test_a_tenant_fills_etcd(platform: Platform, guest: Cluster, prometheus: Prometheus) -> None:
+    limit_etcd(platform)
+    eventually(lambda: prometheus.query(f'vkgateway_datastore_bytes{{what="quota"}} == {QUOTA}'), what="the new quota")
+    names = map("large-{}".format, itertools.count())
+    held, filling = ("VkgatewayDatastoreTenantsHeld", ""), ("VkgatewayDatastoreFilling", "")
+    written = fill(guest, names, until=lambda: held in prometheus.firing(), written=0)
+    platform.compute.kubectl("annotate", "tenant", "guest", "vkgateway.io/writable=true")
+    prometheus.wait_until_silent(*held)
+    fill(guest, names, until=lambda: filling in prometheus.firing(), written=written)
+
+
+def limit_etcd(platform: Platform) -> None:
+    """Restart the platform's etcd with a small quota."""
+    pid, ports = pid_of(platform, "etcd"), platform.status()["ports"]
+    spec = etcd.process_spec(
+        PlatformPaths(platform.data_dir),
+        program=Path(os.readlink(f"/proc/{pid}/exe")),
+        port=ports["etcd"],
+        peer_port=ports["etcd-peer"],
+        durable=True,
+    )
+    limited = [f"--quota-backend-bytes={QUOTA}" if each.startswith("--quota-backend") else each for each in spec.argv]
+    changed = msgspec.structs.replace(spec, argv=tuple(limited))
+    asyncio.run(SupervisorClient.for_data_dir(platform.data_dir).ensure_process(changed))
+
+
+def fill(cluster: Cluster, names: Iterator[str], *, until: Callable[[], bool], written: int) -> int:
+    """Create large objects, ten at a time, until a condition is true. Return how many there are; `written` exist.
+
+    They never exceed the quota: etcd would refuse the writes of all tenants.
+    """
+
+    def is_reached() -> bool:
+        nonlocal written
+        if written * len(LARGE) < 0.85 * QUOTA:
+            batch = [config_map(next(names)) for _ in range(10)]
+            document = json.dumps({"apiVersion": "v1", "kind": "List", "items": batch})
+            written += cluster.try_kubectl("create", "-f", "-", stdin=document).out.count("created")
+        return until()
+
+    eventually(is_reached, what=f"{written} large objects suffice")
+    return written
+
+
+def config_map(name: str) -> Document:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name, "namespace": "default"},
+        "data": {"text": LARGE},
+    }
