@@ -43,13 +43,20 @@ def make_pool(nodes: int, *, key: PoolKey = A100) -> Pool:
 
 
 def make_gang(
-    tenant: str, name: str, *, pods: int = 1, each: int = 8, band: Band = Band.GUARANTEED, created: float = NOW
+    tenant: str,
+    name: str,
+    *,
+    namespace: str = "team",
+    pods: int = 1,
+    each: int = 8,
+    band: Band = Band.GUARANTEED,
+    created: float = NOW,
 ) -> Gang:
     """Return a waiting gang of equal pods."""
     shape = Shape.from_requests(gpus(each))
     members = tuple(Pod(uid=f"{tenant}-{name}-{number}", shape=shape, rank=number) for number in range(pods))
     return Gang(
-        id=f"{tenant}/team/job/{name}",
+        id=f"{tenant}/{namespace}/job/{name}",
         tenant=tenant,
         pods=members,
         pools=(A100,),

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
-from vkgateway.kube.resources import Resource
+from vkgateway.kube.resources import NAMESPACES, Resource
 from vkgateway.kubelet.stream_limiter import StreamLimiter
 from vkgateway.kubelet.target import NodeProxy
 
@@ -70,6 +70,18 @@ class _AccessStatus(msgspec.Struct):
 
 class _Access(msgspec.Struct):
     status: _AccessStatus = msgspec.field(default_factory=_AccessStatus)
+
+
+class _Named(msgspec.Struct):
+    name: str
+
+
+class _Item(msgspec.Struct):
+    metadata: _Named
+
+
+class _List(msgspec.Struct):
+    items: tuple[_Item, ...] = ()
 
 
 class _TtlCache:
@@ -134,10 +146,21 @@ class TokenReviewer:
         """Return whether a user may `get` a non-resource URL path, like `/metrics`."""
         return await self._review_access(tenant, user, {"nonResourceAttributes": {"verb": "get", "path": path}})
 
-    async def can_get_object(self, tenant: str, user: User, *, group: str, resource: str, name: str) -> bool:
-        """Return whether a user may `get` a cluster-scoped object with this name, which need not exist."""
+    async def can_get_object(
+        self, tenant: str, user: User, *, group: str, resource: str, name: str, namespace: str = ""
+    ) -> bool:
+        """Return whether a user may `get` an object with this name, which need not exist. No namespace: in all."""
         attributes = {"verb": "get", "group": group, "resource": resource, "name": name}
+        if namespace:
+            attributes["namespace"] = namespace
         return await self._review_access(tenant, user, {"resourceAttributes": attributes})
+
+    async def list_namespaces(self, tenant: str, *, most: int) -> tuple[str, ...]:
+        """Return the names of a tenant's first namespaces."""
+        with self._limiter.hold_stream(tenant):
+            params = {"limit": str(most)}
+            found = await self._clients(tenant).request("GET", NAMESPACES.path(), params=params, timeout=_TIMEOUT)
+        return tuple(item.metadata.name for item in msgspec.json.decode(found, type=_List).items)
 
     async def _can_get_subresource(self, tenant: str, user: User, *, node: str, subresource: str) -> bool:
         attributes = {"verb": "get", "version": "v1", "resource": "nodes", "subresource": subresource, "name": node}

@@ -2,6 +2,7 @@
 
 Operators sign in with a token of the management cluster, tenants with one of their own API server. In both, the right
 is `get` on the virtual resource `pages.vkgateway.io` with the name `platform` or `tenant`. No object of it exists.
+A reader who has the right in some namespaces of a tenant only sees these.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from vkgateway.kubelet.stream_limiter import TooManyStreamsError
 from vkgateway.kubelet.token_reviewer import TokenReviewer, User
 from vkgateway.model.errors import NotFoundError
 from vkgateway.page.cookies import CookieSealer, Credentials, read_cookie
-from vkgateway.page.documents import Problem, Scope
+from vkgateway.page.documents import Audience, Problem, Scope
+from vkgateway.page.namespaces import NamespaceFinder
 
 API_GROUP: Final = "vkgateway.io"
 RESOURCE: Final = "pages"
@@ -45,6 +47,13 @@ class Reader(msgspec.Struct, frozen=True, kw_only=True):
     user: str
     tenant: str
     credentials: Credentials
+    namespaces: tuple[str, ...] | None = None
+    """Namespaces of the tenant that it may see; None: all."""
+
+    @property
+    def audience(self) -> Audience:
+        """Readers who see the same."""
+        return Audience(tenant=self.tenant, namespaces=self.namespaces)
 
     @property
     def scope(self) -> Scope:
@@ -58,6 +67,7 @@ class PageAccess:
     def __init__(self, reviewer: TokenReviewer, sealer: CookieSealer) -> None:
         self._reviewer = reviewer
         self._sealer = sealer
+        self._namespaces = NamespaceFinder(reviewer, self._may_read)
 
     async def identify(self, request: Request) -> Reader:
         """Return the reader of a request, by its Authorization header or its cookie. Raises RefusedError."""
@@ -84,18 +94,21 @@ class PageAccess:
             user = await self._reviewer.review_token(tenant, credentials.token)
             if user is None:
                 raise RefusedError(401, _invalid_token(tenant))
+            namespaces = None
             if not await self._may_read(tenant, user):
-                raise RefusedError(403, _forbidden(tenant, user))
+                namespaces = await self._namespaces.find(tenant, user) if tenant else ()
+                if not namespaces:
+                    raise RefusedError(403, _forbidden(tenant, user))
         except NotFoundError:
             raise _NotServedError(503, _NOT_SERVED) from None
         except TooManyStreamsError as error:
             raise RefusedError(429, Problem(message=str(error), hint="Retry in a few seconds.")) from error
-        except (ApiError, msgspec.DecodeError) as error:
+        except (ApiError, TimeoutError, msgspec.DecodeError) as error:
             _log.warning("token review failed", tenant=tenant, error=str(error))
             where = "the tenant's API server" if tenant else "the management cluster"
             problem = Problem(message=f"{where} cannot review the token now", hint="Retry in a few seconds.")
             raise RefusedError(503, problem) from error
-        return Reader(user=user.username, tenant=tenant, credentials=credentials)
+        return Reader(user=user.username, tenant=tenant, credentials=credentials, namespaces=namespaces)
 
     def _credentials(self, request: Request) -> Credentials | None:
         scheme, _, token = request.header("authorization").partition(" ")
@@ -104,9 +117,11 @@ class PageAccess:
             return Credentials(token=token.strip(), tenant=tenant)
         return self._sealer.open(read_cookie(request.header("cookie")))
 
-    async def _may_read(self, tenant: str, user: User) -> bool:
+    async def _may_read(self, tenant: str, user: User, namespace: str = "") -> bool:
         name: Scope = "tenant" if tenant else "platform"
-        return await self._reviewer.can_get_object(tenant, user, group=API_GROUP, resource=RESOURCE, name=name)
+        return await self._reviewer.can_get_object(
+            tenant, user, group=API_GROUP, resource=RESOURCE, name=name, namespace=namespace
+        )
 
 
 def _invalid_token(tenant: str) -> Problem:
@@ -125,5 +140,8 @@ def _invalid_token(tenant: str) -> Problem:
 def _forbidden(tenant: str, user: User) -> Problem:
     name = "tenant" if tenant else "platform"
     right = f"get {RESOURCE}.{API_GROUP}/{name}"
-    way = "the ClusterRole view" if tenant else "the ClusterRole vkgateway-state-reader"
-    return Problem(message=f"{user.username} may not {right}.", hint=f"Grant it with a ClusterRoleBinding to {way}.")
+    if tenant:
+        hint = "Grant it with a ClusterRoleBinding or, for one namespace, a RoleBinding to the ClusterRole view."
+        return Problem(message=f"{user.username} may not {right}, in no namespace.", hint=hint)
+    hint = "Grant it with a ClusterRoleBinding to the ClusterRole vkgateway-state-reader."
+    return Problem(message=f"{user.username} may not {right}.", hint=hint)

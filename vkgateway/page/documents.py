@@ -24,12 +24,23 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     hint: str = ""
 
 
+class Audience(msgspec.Struct, frozen=True, kw_only=True):
+    """Readers who see the same: operators of the platform, a tenant, or those of some of a tenant's namespaces."""
+
+    tenant: str = ""
+    """Empty: the platform."""
+    namespaces: tuple[str, ...] | None = None
+    """Namespaces of the tenant; None: all of the tenant, also what belongs to no namespace."""
+
+
 class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Who reads the page. `expires` is in seconds since the epoch; None: only the token's lifetime limits it."""
 
     user: str
     scope: Scope
     tenant: str
+    namespaces: tuple[str, ...] | None
+    """Namespaces of the tenant that the reader sees; None: all."""
     expires: float | None
     version: str
 

@@ -17,7 +17,7 @@ from vkgateway.page.documents import Problem, SessionInfo
 from vkgateway.page.facts import PageSource
 from vkgateway.page.hub import PageHub
 from vkgateway.page.static_files import SECURITY_HEADERS, StaticFile, find_file, reply_file
-from vkgateway.page.streams import EventStream
+from vkgateway.page.streams import CHANGED, EventStream
 from vkgateway.version import __version__
 
 PREFIX: Final = "ui"
@@ -135,24 +135,31 @@ class PageHandler:
         return _json_reply(_session_info(reader))
 
     async def _answer_state(self, _: Request, __: Session, reader: Reader) -> Reply:
-        document = await self._hub.read(reader.tenant)
+        document = await self._hub.read(reader.audience)
         return Reply(200, await asyncio.to_thread(document.encode), _JSON, _NO_STORE)
 
     async def _answer_stream(self, request: Request, session: Session, reader: Reader) -> Reply | None:
         try:
             with self._streams.hold_stream(reader.tenant):
                 stream = EventStream(session.stream, zipped="gzip" in request.header("accept-encoding"))
-                async with contextlib.aclosing(self._hub.follow(reader.tenant)) as events:
-                    await stream.send(events, check=lambda: self._access.check(reader.credentials))
+                async with contextlib.aclosing(self._hub.follow(reader.audience)) as events:
+                    await stream.send(events, check=lambda: self._check_again(reader))
         except TooManyStreamsError as error:
             raise RefusedError(429, Problem(message=str(error), hint="Close other pages, and retry.")) from error
         return None
 
+    async def _check_again(self, reader: Reader) -> None:
+        """Raise RefusedError if a reader may not read any more, or sees other namespaces than before."""
+        if (await self._access.check(reader.credentials)).audience != reader.audience:
+            raise RefusedError(CHANGED, Problem(message="Your namespaces have changed."))
+
     async def _answer_history(self, _: Request, __: Session, reader: Reader) -> Reply:
+        _refuse_namespaces(reader)
         history = self._hub.history
         return _json_reply(history.tenant_series(reader.tenant) if reader.tenant else history.pool_series())
 
     async def _answer_usage(self, request: Request, _: Session, reader: Reader) -> Reply:
+        _refuse_namespaces(reader)
         text = next((value for key, value in request.query if key == "days"), "31")
         if not (text.isascii() and text.isdigit() and 1 <= int(text[:4]) <= 366):
             raise RefusedError(400, Problem(message=f"days={text[:20]!r} is not a number from 1 to 366"))
@@ -177,9 +184,17 @@ def _session_info(reader: Reader) -> SessionInfo:
         user=reader.user,
         scope=reader.scope,
         tenant=reader.tenant,
+        namespaces=reader.namespaces,
         expires=reader.credentials.until or None,
         version=__version__,
     )
+
+
+def _refuse_namespaces(reader: Reader) -> None:
+    """Refuse what is counted for whole tenants to readers of some namespaces. Raises RefusedError."""
+    if reader.namespaces is not None:
+        message = "Usage is counted for the whole tenant, and you may see some of its namespaces only."
+        raise RefusedError(403, Problem(message=message, hint="A ClusterRoleBinding to the ClusterRole view shows it."))
 
 
 def _refuse_foreign_site(request: Request) -> None:

@@ -13,7 +13,7 @@ import structlog
 
 from vkgateway.arbiter.reasons.report import build_summary
 from vkgateway.page.deltas import encode_delta
-from vkgateway.page.documents import Document
+from vkgateway.page.documents import Audience, Document
 from vkgateway.page.events import PING, Event
 from vkgateway.page.facts import Observation, PageSource, build_facts
 from vkgateway.page.history import STEP_SECONDS, History
@@ -79,11 +79,11 @@ class _LiveDocument:
 
 
 class PageHub:
-    """Documents of all kinds of readers, by tenant; the platform's has an empty name."""
+    """Documents of all kinds of readers."""
 
     def __init__(self, source: PageSource) -> None:
         self._source = source
-        self._live: dict[str, _LiveDocument] = {}
+        self._live: dict[Audience, _LiveDocument] = {}
         self._observed: Observation | None = None
         self._facts: Facts | None = None
         self._refreshing = asyncio.Lock()
@@ -96,19 +96,19 @@ class PageHub:
             group.create_task(self._refresh_live(), name="page-refresh")
             group.create_task(self._sample_history(), name="page-history")
 
-    async def read(self, tenant: str) -> Document:
-        """Return the current document of a tenant, or of the platform for an empty name."""
+    async def read(self, audience: Audience) -> Document:
+        """Return the current document."""
         async with self._refreshing:
             facts = await self._collect()
-        return await asyncio.to_thread(_build_document, facts, tenant)
+        return await asyncio.to_thread(_build_document, facts, audience)
 
-    async def follow(self, tenant: str) -> AsyncGenerator[Event, None]:
+    async def follow(self, audience: Audience) -> AsyncGenerator[Event, None]:
         """Yield the document and then its changes as server-sent events, with comments in between, without end."""
-        live = self._live.setdefault(tenant, _LiveDocument())
+        live = self._live.setdefault(audience, _LiveDocument())
         live.readers += 1
         try:
             if live.document is None:
-                await self._refresh(tenant, live)
+                await self._refresh(audience, live)
             self._wanted.set()
             number = -1
             while True:
@@ -125,7 +125,7 @@ class PageHub:
         finally:
             live.readers -= 1
             if not live.readers:
-                self._live.pop(tenant, None)
+                self._live.pop(audience, None)
 
     async def _refresh_live(self) -> None:
         while True:
@@ -134,11 +134,11 @@ class PageHub:
                 self._observed = self._facts = None  # they hold a whole cycle
                 await self._wanted.wait()
             started = time.perf_counter()
-            for tenant, live in list(self._live.items()):
-                await self._refresh(tenant, live)
+            for audience, live in list(self._live.items()):
+                await self._refresh(audience, live)
             await asyncio.sleep(max(REFRESH_SECONDS, (time.perf_counter() - started) / SHARE))
 
-    async def _refresh(self, tenant: str, live: _LiveDocument) -> None:
+    async def _refresh(self, audience: Audience, live: _LiveDocument) -> None:
         async with self._refreshing:
             facts = await self._collect()
             if live.document is not None and live.document.time == facts.time:
@@ -146,7 +146,7 @@ class PageHub:
             old = live.document
 
             def build() -> tuple[Document, bytes | None]:
-                new = _build_document(facts, tenant)
+                new = _build_document(facts, audience)
                 return new, encode_delta(old, new) if old is not None else None
 
             live.update(*await asyncio.to_thread(build))
@@ -169,5 +169,7 @@ class PageHub:
             await asyncio.sleep(STEP_SECONDS)
 
 
-def _build_document(facts: Facts, tenant: str) -> Document:
-    return tenant_document(facts, tenant) if tenant else platform_document(facts)
+def _build_document(facts: Facts, audience: Audience) -> Document:
+    if not audience.tenant:
+        return platform_document(facts)
+    return tenant_document(facts, audience.tenant, audience.namespaces)

@@ -16,6 +16,8 @@ from vkgateway.page.static_files import SECURITY_HEADERS
 
 CHECK_SECONDS: Final = 30.0
 """Seconds between two checks of the reader's access."""
+CHANGED: Final = 409
+"""Status of a check if the reader now sees something else."""
 _SEND_SECONDS: Final = 30.0
 """Seconds in which a reader must take an event."""
 _LARGE_BYTES: Final = 1 << 16
@@ -37,7 +39,10 @@ class EventStream:
         self._zipped = zipped
 
     async def send(self, events: AsyncIterator[Event], *, check: Callable[[], Awaitable[object]]) -> None:
-        """Send events until the connection ends, or until `check`, called regularly, raises RefusedError."""
+        """Send events until the connection ends, or until `check`, called regularly, raises RefusedError.
+
+        With 401 and 403, the session is over. With 409, the reader may connect again.
+        """
         self._write_head()
         checked = time.monotonic()
         async for event in events:
@@ -45,8 +50,10 @@ class EventStream:
                 return
             if time.monotonic() - checked > CHECK_SECONDS:
                 checked = time.monotonic()
-                if (end := await _final_event(check)) is not None:
-                    await self._write(end)
+                refused = await _refusal(check)
+                if refused is not None:
+                    if refused.status != CHANGED:
+                        await self._write(Event("end", msgspec.json.encode(refused.problem)))
                     return
             await self._write(event)
 
@@ -66,11 +73,10 @@ class EventStream:
             await self._stream.drain()
 
 
-async def _final_event(check: Callable[[], Awaitable[object]]) -> Event | None:
-    """Return the last event if the reader has lost access; None while it may read."""
+async def _refusal(check: Callable[[], Awaitable[object]]) -> RefusedError | None:
+    """Return why the stream ends; None while the reader may read."""
     try:
         await check()
     except RefusedError as error:
-        if error.status in (401, 403):
-            return Event("end", msgspec.json.encode(error.problem))
+        return error if error.status in (401, 403, CHANGED) else None
     return None

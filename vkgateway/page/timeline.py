@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from vkgateway.arbiter.decisions import Decisions, Evict
-from vkgateway.arbiter.reasons.gang_names import LONE_POD, split_gang_id
+from vkgateway.arbiter.reasons.gang_names import LONE_POD, is_gang_of, split_gang_id
 from vkgateway.arbiter.reasons.pool_sums import in_units
 from vkgateway.arbiter.snapshot import Gang, Pod, PoolKey, Snapshot, node_name
 
@@ -61,6 +61,12 @@ class TimelineEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         own = self.for_gang.startswith(f"{self.tenant}/")
         return self if own or not self.for_gang else msgspec.structs.replace(self, for_gang="")
 
+    def seen_in_namespaces(self, namespaces: Collection[str]) -> TimelineEntry:
+        """Return the entry as a reader of some namespaces of the tenant may see it: it names no gang of others."""
+        if is_gang_of(self.for_gang, self.tenant, namespaces) or not self.for_gang:
+            return self
+        return msgspec.structs.replace(self, for_gang="")
+
 
 class Timeline:
     """The last decisions about gangs, of all tenants and of each."""
@@ -94,6 +100,14 @@ class Timeline:
     def all_entries(self) -> dict[str, TimelineEntry]:
         """Return the entries of all tenants by number. May be called from another thread."""
         return dict(list(self._all))
+
+    def namespace_entries(self, tenant: str, namespaces: Collection[str]) -> dict[str, TimelineEntry]:
+        """Return the entries of some namespaces of a tenant. May be called from another thread."""
+        return {
+            number: entry.seen_in_namespaces(namespaces)
+            for number, entry in list(self._own.get(tenant, ()))
+            if entry.namespace in namespaces
+        }
 
     def tenant_entries(self, tenant: str) -> dict[str, TimelineEntry]:
         """Return a tenant's entries as it may see them. May be called from another thread."""

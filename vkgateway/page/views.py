@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from msgspec import structs
 
+from vkgateway.arbiter.reasons.gang_names import hide_gang_ahead, is_gang_of
 from vkgateway.arbiter.reasons.node_report import NodeReport
 from vkgateway.arbiter.reasons.report_types import ArbiterReport, GangReport
 from vkgateway.model.api import GUARANTEE_KEPT, VIRTUAL_NODES_READY, ComputeCluster, Tenant
@@ -50,8 +51,13 @@ def platform_document(facts: Facts) -> Document:
     return Document(scope="platform", time=facts.time, leading=facts.leading, sections=sections)
 
 
-def tenant_document(facts: Facts, tenant: str) -> Document:
-    """Return what one tenant may see: its gangs, quotas, virtual nodes and control plane, and nothing of others."""
+def tenant_document(facts: Facts, tenant: str, namespaces: Collection[str] | None = None) -> Document:
+    """Return what one tenant may see: its gangs, quotas, virtual nodes and control plane, and nothing of others.
+
+    With `namespaces`: what a reader of these namespaces may see.
+    """
+    if namespaces is not None:
+        return _namespaces_document(facts, tenant, frozenset(namespaces))
     own = facts.tenants.get(tenant)
     entries: Mapping[str, TimelineEntry] = facts.timeline.tenant_entries(tenant)
     sections: Sections = {
@@ -62,6 +68,31 @@ def tenant_document(facts: Facts, tenant: str) -> Document:
         "controlPlanes": {tenant: _own_control_plane(own)} if own is not None else {},
     }
     return Document(scope="tenant", time=facts.time, leading=facts.leading, sections=sections)
+
+
+def _namespaces_document(facts: Facts, tenant: str, namespaces: Collection[str]) -> Document:
+    """Return what a reader of some namespaces may see: their gangs, and nothing that belongs to no namespace.
+
+    It has no sums of the tenant: in Kubernetes, nodes and quotas of other namespaces need further rights, too.
+    """
+    rows = {row.id: row for row in facts.report.gangs if row.tenant == tenant}
+    sections: Sections = {
+        "gangs": {
+            key: _gang_in_namespaces(row, rows, namespaces) for key, row in rows.items() if row.namespace in namespaces
+        },
+        "timeline": facts.timeline.namespace_entries(tenant, namespaces),
+    }
+    return Document(scope="tenant", time=facts.time, leading=facts.leading, sections=sections)
+
+
+def _gang_in_namespaces(row: GangReport, rows: Mapping[str, GangReport], namespaces: Collection[str]) -> GangReport:
+    """Return a gang's row that names no gang of other namespaces."""
+    row = _own_gang(row)
+    if not row.behind or is_gang_of(row.behind, row.tenant, namespaces):
+        return row
+    ahead = rows.get(row.behind)
+    message = hide_gang_ahead(row.message, row.behind, ahead.name if ahead is not None else "")
+    return structs.replace(row, behind="", message=message)
 
 
 def _own_gang(row: GangReport) -> GangReport:

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from yarl import URL
 
-from tests.fakes.page_gateway import FakeGateway, small_gateway
+from tests.fakes.page_gateway import FakeGateway, make_gang, small_gateway
 from vkgateway.kube import errors
 from vkgateway.kubelet.listener import HttpListener
 from vkgateway.kubelet.token_reviewer import TokenReviewer
@@ -26,9 +26,11 @@ from vkgateway.page.handler import PageHandler
 from vkgateway.page.hub import PageHub
 from vkgateway.page.static_files import StaticFile
 
-RIGHTS = {"operator": "platform", "alice": "tenant", "bob": "tenant", "nobody": ""}
+RIGHTS = {"operator": "platform", "alice": "tenant", "bob": "tenant", "nobody": "", "carol": "", "dave": ""}
 """Users by token, and the name of the page that they may get."""
-TENANTS = {"": {"operator", "nobody"}, "alpha": {"alice", "nobody"}, "beta": {"bob"}}
+NAMESPACES = {"carol": {"prod"}, "dave": {"prod", "team"}}
+"""Namespaces in which users may get the page of the tenant."""
+TENANTS = {"": {"operator", "nobody"}, "alpha": {"alice", "nobody", "carol", "dave"}, "beta": {"bob"}}
 """Tokens that each API server knows."""
 
 
@@ -38,6 +40,7 @@ class ApiServer:
 
     tokens: set[str]
     rights: dict[str, str]
+    namespaces: dict[str, set[str]] = field(default_factory=dict)
     name: str = "server"
     away: bool = False
     asked: list[dict[str, Any]] = field(default_factory=list)
@@ -45,6 +48,11 @@ class ApiServer:
     async def request(self, method: str, path: str, **given: Any) -> bytes:
         if self.away:
             raise errors.Unreachable("connection refused")
+        if method == "GET":
+            assert path == "/api/v1/namespaces"
+            return msgspec.json.encode(
+                {"items": [{"metadata": {"name": each}} for each in ("prod", "research", "team")]}
+            )
         spec = msgspec.json.decode(given["body"])["spec"]
         if path.endswith("tokenreviews"):
             known = spec["token"] in self.tokens
@@ -53,6 +61,10 @@ class ApiServer:
         asked = spec["resourceAttributes"]
         self.asked.append(asked)
         allowed = (asked["group"], asked["resource"], asked["verb"]) == ("vkgateway.io", "pages", "get")
+        if "namespace" in asked:
+            allowed = allowed and asked["name"] == "tenant"
+            allowed = allowed and asked["namespace"] in self.namespaces.get(spec["user"], ())
+            return msgspec.json.encode({"status": {"allowed": allowed}})
         return msgspec.json.encode({"status": {"allowed": allowed and asked["name"] == self.rights[spec["user"]]}})
 
 
@@ -64,6 +76,7 @@ class ServedPage:
     gateway: FakeGateway
     servers: dict[str, ApiServer]
     reviewer: TokenReviewer
+    hub: PageHub
     sessions: contextlib.AsyncExitStack
 
     async def browser(self) -> aiohttp.ClientSession:
@@ -83,7 +96,10 @@ class ServedPage:
 async def page() -> AsyncIterator[ServedPage]:
     async with contextlib.AsyncExitStack() as stack:
         gateway, sealer = small_gateway(), CookieSealer(b"secret")
-        servers = {name: ApiServer(tokens, dict(RIGHTS)) for name, tokens in TENANTS.items()}
+        servers = {
+            name: ApiServer(tokens, dict(RIGHTS), {user: set(each) for user, each in NAMESPACES.items()})
+            for name, tokens in TENANTS.items()
+        }
 
         def server_of(tenant: str) -> Any:
             if tenant not in servers:
@@ -108,7 +124,7 @@ async def page() -> AsyncIterator[ServedPage]:
         listener = await stack.enter_async_context(HttpListener(handler, name="page"))
         port = await listener.listen_tcp("127.0.0.1", 0)
         sessions = await stack.enter_async_context(contextlib.AsyncExitStack())
-        yield ServedPage(f"http://127.0.0.1:{port}", gateway, servers, reviewer, sessions)
+        yield ServedPage(f"http://127.0.0.1:{port}", gateway, servers, reviewer, handler._hub, sessions)
 
 
 async def read(session: aiohttp.ClientSession, path: str, **given: Any) -> tuple[int, Any]:
@@ -326,3 +342,62 @@ async def test_nothing_is_computed_without_readers(page: ServedPage, monkeypatch
     monkeypatch.setattr(page.gateway, "observe", count)
     await asyncio.sleep(0.3)
     assert not observed
+
+
+async def test_a_reader_of_one_namespace_gets_its_gangs_only(page: ServedPage) -> None:
+    page.gateway.add_gangs(
+        [make_gang("alpha", "sprat", namespace="prod"), make_gang("beta", "squid", namespace="prod")]
+    )
+    page.gateway.run_cycle()
+    carol, dave = await page.signed_in("carol", "alpha"), await page.signed_in("dave", "alpha")
+    session = (await read(carol, "session"))[1]
+    assert (session["scope"], session["namespaces"]) == ("tenant", ["prod"])
+    state = (await read(carol, "state"))[1]
+    assert set(state["gangs"]) == {"alpha/prod/job/sprat"}
+    assert not any(state.get(name) for name in ("tenants", "nodes", "controlPlanes"))
+    text = msgspec.json.encode(state).decode()
+    assert not [name for name in ("team", "research", "beta", "squid") if name in text]
+    assert {row["namespace"] for row in (await read(dave, "state"))[1]["gangs"].values()} == {"prod", "team"}
+    assert (await read(await page.signed_in("alice", "alpha"), "session"))[1]["namespaces"] is None
+    for path in ("usage", "history", "starts", "what-if?question={}"):
+        assert (await read(carol, path))[0] == 403, path
+    for query in ({"namespace": "team"}, {"namespaces": "team"}, {"tenant": "beta"}):
+        assert (await read(carol, "state", params=query))[1]["gangs"] == state["gangs"], "a query chooses nothing"
+
+
+async def test_the_search_for_namespaces_is_cached_and_bounded(page: ServedPage) -> None:
+    headers = {"Authorization": "Bearer carol"}
+    browser = await page.browser()
+    for _ in range(5):
+        assert (await read(browser, "state", params={"tenant": "alpha"}, headers=headers))[0] == 200
+    asked = [each.get("namespace", "") for each in page.servers["alpha"].asked]
+    assert sorted(asked) == ["", "prod", "research", "team"], "one review for each namespace"
+    for _ in range(5):
+        headers = {"Authorization": "Bearer nobody"}
+        assert (await read(browser, "state", params={"tenant": "alpha"}, headers=headers))[0] == 403
+    assert len(page.servers["alpha"].asked) == 8
+
+
+async def test_a_stream_ends_when_a_namespace_is_lost(page: ServedPage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hubs, "PING_SECONDS", 0.02)
+    monkeypatch.setattr(streams, "CHECK_SECONDS", 0.05)
+    dave = await page.signed_in("dave", "alpha")
+    async with dave.get("/ui/api/stream") as answer:
+        assert (await next_event(answer.content))[0] == "state"
+        page.servers["alpha"].namespaces["dave"] = {"prod"}
+        page.reviewer.forget_tenant("alpha")
+        assert (await next_event(answer.content))[0] == "", "the page connects again"
+    assert (await read(dave, "session"))[1]["namespaces"] == ["prod"]
+    async with dave.get("/ui/api/stream") as answer:
+        assert {row["namespace"] for row in (await next_event(answer.content))[1]["gangs"].values()} <= {"prod"}
+        page.servers["alpha"].namespaces["dave"] = set()
+        page.reviewer.forget_tenant("alpha")
+        assert (await next_event(answer.content))[0] == "end"
+
+
+async def test_readers_of_the_same_namespaces_share_a_document(page: ServedPage) -> None:
+    page.servers["alpha"].namespaces["carol"] = {"prod", "team"}
+    carol, dave = await page.signed_in("carol", "alpha"), await page.signed_in("dave", "alpha")
+    async with carol.get("/ui/api/stream") as one, dave.get("/ui/api/stream") as other:
+        assert await next_event(one.content) == await next_event(other.content)
+        assert len(page.hub._live) == 1

@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
-from tests.fakes.page_gateway import FakeGateway, small_gateway
+from tests.fakes.page_gateway import FakeGateway, make_gang, small_gateway
+from vkgateway.arbiter.reasons.gang_names import LONE_POD, gang_text, hide_gang_ahead
+from vkgateway.arbiter.snapshot import Band
 from vkgateway.page.deltas import encode_delta
 from vkgateway.page.documents import Document
 from vkgateway.page.facts import build_facts
 from vkgateway.page.views import platform_document, tenant_document
 
 
-def document_of(gateway: FakeGateway, tenant: str = "") -> Document:
+def document_of(gateway: FakeGateway, tenant: str = "", namespaces: tuple[str, ...] | None = None) -> Document:
     facts = build_facts(gateway.observe(), gateway.pod_names())
-    return tenant_document(facts, tenant) if tenant else platform_document(facts)
+    return tenant_document(facts, tenant, namespaces) if tenant else platform_document(facts)
+
+
+def gateway_with_namespaces() -> FakeGateway:
+    """Return a gateway whose tenant alpha has gangs that run, wait and reserve in several namespaces."""
+    gateway = small_gateway()
+    gateway.add_gangs(
+        [
+            make_gang("alpha", "whale", namespace="research", pods=4, band=Band.LOW),
+            make_gang("alpha", "sprat", namespace="prod", band=Band.LOW),
+            make_gang("alpha", "shrimp", namespace="prod", each=1, band=Band.LOW),
+        ]
+    )
+    for _ in range(3):
+        gateway.run_cycle()
+    return gateway
 
 
 def test_operators_see_every_tenant_pool_and_node() -> None:
@@ -112,3 +131,58 @@ def test_no_delta_if_only_the_time_changed() -> None:
     old = document_of(gateway)
     gateway.now += 5.0
     assert encode_delta(old, document_of(gateway)) is None
+
+
+@pytest.mark.parametrize("own", [("team",), ("prod",), ("research",), ("prod", "team"), ("empty",)])
+def test_a_reader_of_namespaces_sees_nothing_of_others(own: tuple[str, ...]) -> None:
+    gateway = gateway_with_namespaces()
+    whole = document_of(gateway, "alpha").sections
+    document = document_of(gateway, "alpha", own)
+    assert set(document.sections["gangs"]) == {key for key, row in whole["gangs"].items() if row.namespace in own}, (
+        "all of its own gangs"
+    )
+    assert set(document.sections["timeline"]) == {key for key, row in whole["timeline"].items() if row.namespace in own}
+    text = document.encode()
+    for other in {"team", "prod", "research"} - set(own):
+        assert other.encode() not in text, other
+    for name in ("beta", "whale", "sprat", "a100-0"):
+        if not any(row.name == name for row in document.sections["gangs"].values()):
+            assert name.encode() not in text, name
+    assert not any(document.sections.get(name) for name in ("tenants", "nodes", "controlPlanes", "pools", "clusters"))
+
+
+def test_reasons_name_no_gang_of_another_namespace() -> None:
+    """A gang ahead in another namespace is a gang of another namespace, in each form of its name."""
+    gateway = gateway_with_namespaces()
+    facts = build_facts(gateway.observe(), gateway.pod_names())
+    behind = "alpha/research/job/whale"
+    reserved = "capacity is free, but reserved for gang research/whale, which is ahead"
+    gangs = tuple(
+        msgspec.structs.replace(row, behind=behind, message=reserved) if row.name == "sprat" else row
+        for row in facts.report.gangs
+    )
+    facts = replace(facts, report=msgspec.structs.replace(facts.report, gangs=gangs))
+    row = tenant_document(facts, "alpha", ("prod",)).sections["gangs"]["alpha/prod/job/sprat"]
+    assert row.behind == ""
+    assert row.message == "capacity is free, but reserved for a gang of another namespace, which is ahead"
+    assert tenant_document(facts, "alpha", ("prod", "research")).sections["gangs"][row.id].message == reserved
+
+
+@pytest.mark.parametrize("kind", ["job", LONE_POD])
+@pytest.mark.parametrize("pod_name", ["", "solo"])
+def test_a_hidden_gang_leaves_no_name_in_any_form(kind: str, pod_name: str) -> None:
+    group = f"research/{kind}/whale"
+    for text in (group, gang_text(group, lambda _: pod_name), gang_text(group, lambda _: "")):
+        hidden = hide_gang_ahead(f"reserved for {text}, which is ahead", f"alpha/{group}", pod_name)
+        assert hidden == "reserved for a gang of another namespace, which is ahead"
+
+
+def test_an_eviction_names_the_gang_that_it_is_for_only_in_own_namespaces() -> None:
+    gateway = gateway_with_namespaces()
+    evicted = next(entry for entry in gateway.timeline.all_entries().values() if entry.kind == "evict")
+    entry = msgspec.structs.replace(evicted, tenant="alpha", namespace="prod", for_gang="alpha/research/job/whale")
+    assert entry.seen_in_namespaces({"prod"}).for_gang == ""
+    assert entry.seen_in_namespaces({"prod", "research"}).for_gang == "alpha/research/job/whale"
+    assert entry.seen_by_tenant().for_gang == "alpha/research/job/whale"
+    foreign = msgspec.structs.replace(entry, for_gang="beta/prod/job/whale")
+    assert foreign.seen_in_namespaces({"prod"}).for_gang == "", "a namespace of this name of another tenant"

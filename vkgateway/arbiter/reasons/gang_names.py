@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 LONE_POD = "pod"
 """Kind in the ids of pods without a gang; the name is the uid."""
@@ -23,6 +23,12 @@ def split_gang_id(gang: str, names: Names) -> tuple[str, str, str]:
     if kind != LONE_POD:
         return namespace, kind, name
     return namespace, "", names.get(name, ("", name))[1]
+
+
+def is_gang_of(gang: str, tenant: str, namespaces: Collection[str]) -> bool:
+    """Return whether a gang belongs to one of these namespaces of a tenant."""
+    parts = gang.split("/", 3)
+    return len(parts) == 4 and parts[0] == tenant and parts[1] in namespaces
 
 
 def gang_text(group: str, name_of: Callable[[str], str]) -> str:
@@ -46,3 +52,15 @@ def name_gang_ahead(message: str, behind: str, names: Names) -> str:
     if not group or group not in message:
         return message
     return message.replace(group, gang_text(group, lambda uid: names.get(uid, ("", ""))[1]))
+
+
+def hide_gang_ahead(message: str, behind: str, pod_name: str) -> str:
+    """Return a message, as `name_gang_ahead` returns it, without the name of the gang ahead.
+
+    `pod_name` is the name of a pod without a gang.
+    """
+    group = behind.partition("/")[2]
+    for text in (gang_text(group, lambda _: pod_name), gang_text(group, lambda _: ""), group):
+        if text:
+            message = message.replace(text, "a gang of another namespace")
+    return message
