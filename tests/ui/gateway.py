@@ -55,13 +55,18 @@ class _ApiServer:
 
     name: str = "server"
     knows_token: bool = True
+    namespaces: tuple[str, ...] | None = None
+    """Namespaces in which the user may see the page; None: everywhere."""
 
     async def request(self, method: str, path: str, **given: Any) -> bytes:
+        if method == "GET":
+            return msgspec.json.encode({"items": [{"metadata": {"name": each}} for each in self.namespaces or ()]})
         spec = msgspec.json.decode(given["body"])["spec"]
         if path.endswith("tokenreviews"):
             known = self.knows_token and spec["token"] == TOKEN
             return msgspec.json.encode({"status": {"authenticated": known, "user": {"username": USER}}})
-        return msgspec.json.encode({"status": {"allowed": True}})
+        namespace = spec["resourceAttributes"].get("namespace")
+        return msgspec.json.encode({"status": {"allowed": self.namespaces is None or namespace in self.namespaces}})
 
 
 @dataclass
@@ -107,7 +112,7 @@ class _Hub(PageHub):
 class Gateway:
     """Page on a port that stays the same after a restart. Its methods are called from the test's thread."""
 
-    def __init__(self, document: Document, *, tenant: str = "") -> None:
+    def __init__(self, document: Document, *, tenant: str = "", namespaces: tuple[str, ...] | None = None) -> None:
         self.document = document
         self.tenant = tenant
         self.source = _Source(document["leading"])
@@ -120,7 +125,7 @@ class Gateway:
         """Seconds before each answer but files."""
         self.requests: list[str] = []
         self.url = ""
-        self._server = _ApiServer()
+        self._server = _ApiServer(namespaces=namespaces)
         self._sealer = CookieSealer(b"secret")
         self._changes = 0
         self._loop = asyncio.new_event_loop()

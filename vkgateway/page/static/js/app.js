@@ -9,7 +9,7 @@ import { history24, starts, usage } from "./core/remote.js";
 import { store } from "./core/store.js";
 import { Stream } from "./core/stream.js";
 
-/** @typedef {{user: string, scope: "platform" | "tenant", tenant: string, expires: number | null, version: string}} Session */
+/** @typedef {{user: string, scope: "platform" | "tenant", tenant: string, expires: number | null, version: string, namespaces: string[] | null}} Session */
 /** @typedef {import("./core/api.js").Problem} Problem */
 
 /** How long opening may take before the page says so. */
@@ -127,7 +127,7 @@ function onState(document) {
   app.connection = { state: "live", since: Date.now(), problem: null };
   if (again) {
     announce("Connected again. The page is current.");
-    void compareVersion();
+    void compareSession();
   }
   redraw();
 }
@@ -151,11 +151,14 @@ function onEnd(problem) {
   signedOut(problem);
 }
 
-/** After a restart, the gateway may serve another version of this page. */
-async function compareVersion() {
+/** After a break, the gateway may serve another version of this page, or the reader may see other namespaces. */
+async function compareSession() {
   try {
     const session = await readSession();
-    app.outdated = app.session !== null && session.version !== app.session.version;
+    if (app.session) {
+      app.outdated = session.version !== app.session.version;
+      app.session = { ...app.session, namespaces: session.namespaces };
+    }
     redraw();
   } catch {
     // The stream notices the end of the session by itself.

@@ -9,7 +9,7 @@ import { store } from "./core/store.js";
 import { empty, foreign, icon, problemBox } from "./parts/basics.js";
 import { stripesDefinition } from "./parts/bar.js";
 import { signInForm } from "./signin.js";
-import { VIEWS } from "./views/index.js";
+import { viewsOf } from "./views/index.js";
 
 export function frame(app) {
   if (app.phase === "signed-out") {
@@ -33,7 +33,7 @@ function opening(app) {
 
 function open(app) {
   const session = app.session;
-  const views = VIEWS[session.scope];
+  const views = viewsOf(session);
   const view = views.find(({ id }) => id === route().view) ?? views[0];
   document.title = pageTitle(view.title, session);
   return html`
@@ -42,7 +42,7 @@ function open(app) {
     <header class="top">
       <div class="brand">
         <span class="product">vkgateway</span>
-        <span class="scope">${session.scope === "platform" ? "Platform" : html`Tenant ${foreign(session.tenant)}`}</span>
+        <span class="scope">${session.scope === "platform" ? "Platform" : html`Tenant ${foreign(session.tenant)}${ofNamespaces(session)}`}</span>
       </div>
       <nav class="views" aria-label="Views">
         ${views.map(
@@ -61,6 +61,9 @@ function open(app) {
     <footer class="foot">vkgateway ${session.version} · <span>times are local; point at a time for the exact one</span></footer>
   `;
 }
+
+/** The namespaces that a reader sees, if not all. */
+const ofNamespaces = ({ namespaces }) => (namespaces ? html`, <span title=${plain(namespaces.join(", "))}>${namespaces.length > 1 ? count(namespaces.length, "namespace") : html`namespace ${foreign(namespaces[0])}`}</span>` : nothing);
 
 function skip(event) {
   // The address after `#` is the view, so a plain link would leave it.

@@ -124,7 +124,7 @@ function ahead(gang, scope) {
           ${listed.map((other) => html`<li><span class="place">${other.place}</span> ${scope === "platform" ? tenantName(other.tenant) : nothing} ${gangLink(other, viewNow())} <span class="dim">${units(other.waitingUnits, resourceOf(gang.pool))}</span></li>`)}
         </ol>`
       : nothing}
-    ${scope === "tenant" && others > 0 && queue.length ? html`<p class="dim">${count(others, "gang")} of other tenants.</p>` : nothing}
+    ${scope === "tenant" && others > 0 && queue.length ? html`<p class="dim">${count(others, "gang")} of others.</p>` : nothing}
   `;
 }
 

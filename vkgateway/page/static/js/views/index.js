@@ -19,7 +19,13 @@ import { whatIfView } from "./whatif.js";
  * @property {(session: import("../app.js").Session) => unknown} draw
  */
 
-export const VIEWS = {
+/** Views of a reader of some namespaces: the others show what belongs to the whole tenant. */
+const OF_NAMESPACES = new Set(["overview", "gangs", "timeline"]);
+
+/** Return the views of a session. */
+export const viewsOf = ({ scope, namespaces }) => (namespaces ? VIEWS[scope].filter(({ id }) => OF_NAMESPACES.has(id)) : VIEWS[scope]);
+
+const VIEWS = {
   tenant: [
     { id: "overview", title: "Overview", draw: overviewView },
     { id: "gangs", title: "Gangs", draw: gangsView },

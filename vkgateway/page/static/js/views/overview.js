@@ -20,7 +20,24 @@ export function overviewView(session) {
   return html`
     <h1 id="title" tabindex="-1">Overview</h1>
     <p class="lead">${summary()}</p>
-    ${planeProblems()} ${evictions()}
+    ${planeProblems()} ${evictions()} ${session.namespaces ? namespaceNote(session) : capacity(session, tenants)}
+    <section aria-labelledby="waiting-title">
+      <h2 id="waiting-title">Waiting</h2>
+      ${waiting(session)}
+    </section>
+    ${tenants.length ? historySection(tenants.map((tenant) => [tenant.$key, `${tenant.pool}.${tenant.computeCluster}`, tenant.resource]), "guarantee") : nothing}
+  `;
+}
+
+const namespaceNote = ({ namespaces }) => html`
+  <p class="note">
+    You see ${namespaces.length > 1 ? "the namespaces" : "the namespace"} ${namespaces.map((name, index) => html`${index ? ", " : ""}${foreign(name)}`)}.
+    <span class="dim">Guarantee, limit, nodes and usage belong to the whole tenant; the ClusterRole view for the whole cluster shows them.</span>
+  </p>
+`;
+
+function capacity(session, tenants) {
+  return html`
     <section aria-labelledby="capacity-title">
       <h2 id="capacity-title">Capacity</h2>
       ${tenants.length
@@ -34,11 +51,6 @@ export function overviewView(session) {
             `kubectl edit tenant ${session.tenant}    # spec.pools`,
           )}
     </section>
-    <section aria-labelledby="waiting-title">
-      <h2 id="waiting-title">Waiting</h2>
-      ${waiting(session)}
-    </section>
-    ${tenants.length ? historySection(tenants.map((tenant) => [tenant.$key, `${tenant.pool}.${tenant.computeCluster}`, tenant.resource]), "guarantee") : nothing}
   `;
 }
 
