@@ -240,7 +240,8 @@ def test_the_management_cluster_is_slow_and_then_hangs(
     api_server = pid_of(platform, "compute/apiserver")
     with slowed(api_server, stopped=0.8, running=0.4):
         prometheus.wait_until_firing("VkgatewayLeaseSlow")
-    # The gateway checks the token of Prometheus, and does so again after a minute, which the hanging cluster prevents.
+    # A new gateway has just checked the token of Prometheus. After a minute, it tries again for longer than Prometheus
+    # waits here.
     restart_gateway(platform, prometheus)
     eventually(lambda: prometheus.query('vkgateway_queue_depth{tenant="guest"} == 0'), what="the tenant is reconciled")
     pods = [pod_manifest(f"many{number}", **in_pool("v100")) for number in range(250)]

@@ -2,10 +2,14 @@
 
 As in kube-rbac-proxy and controller-runtime, a TokenReview authenticates the token, and a SubjectAccessReview checks
 that the user may `get` the path (`nonResourceURLs` of a ClusterRole).
+
+While the management cluster does not answer, tokens that it accepted before still read the metrics. Otherwise
+Prometheus would lose them a minute after the start of an outage, before alerts about the outage fire.
 """
 
 from __future__ import annotations
 
+import hashlib
 import ssl
 from typing import Final
 
@@ -14,13 +18,18 @@ import structlog
 
 from vkgateway.gateway.health import PUBLIC
 from vkgateway.kube.client import Client
-from vkgateway.kube.errors import ApiError
+from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
+from vkgateway.kube.errors import ApiError, ServerError, Unreachable
 from vkgateway.kube.tls import load_identity
 from vkgateway.kubelet.http import Reply, Request, Session
 from vkgateway.kubelet.listener import HttpListener, RequestHandler
 from vkgateway.kubelet.stream_limiter import TooManyStreamsError
 from vkgateway.kubelet.token_reviewer import TokenReviewer
 
+OUTAGE_SECONDS: Final = 900.0
+"""Time since its last acceptance for which a token reads metrics while the management cluster does not answer."""
+_MAX_ACCEPTED: Final = 64
+_METRICS: Final = ("metrics",)
 _NO_TENANT: Final = ""
 _PORT_HINT: Final = "Set observability.securePort to another port, or to 0 for any free port."
 
@@ -30,9 +39,12 @@ _log = structlog.get_logger(__name__)
 class AuthorizedHandler:
     """Handler that passes a request to `answer` if its token may get the path in the management cluster."""
 
-    def __init__(self, management: Client, answer: RequestHandler) -> None:
-        self._tokens = TokenReviewer(lambda _tenant: management)
+    def __init__(self, management: Client, answer: RequestHandler, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._tokens = TokenReviewer(lambda _tenant: management, clock=clock)
         self._answer = answer
+        self._clock = clock
+        self._accepted: dict[str, float] = {}
+        """When each token was last accepted for metrics, by its hash; the earliest first."""
 
     async def __call__(self, request: Request, session: Session) -> Reply | None:
         """Return the reply to a request, or a refusal."""
@@ -42,23 +54,52 @@ class AuthorizedHandler:
             refusal = Reply.from_text(429, str(error))
         except (ApiError, msgspec.DecodeError) as error:
             _log.warning("token review failed", error=str(error))
-            refusal = Reply.from_text(503, "the management cluster cannot review the token now")
+            is_outage = isinstance(error, (Unreachable, ServerError))
+            refusal = (
+                None
+                if is_outage and self._was_accepted(request)
+                else Reply.from_text(503, "the management cluster cannot review the token now")
+            )
         return refusal or await self._answer(request, session)
 
     async def _deny_reply(self, request: Request) -> Reply | None:
         scheme, _, token = request.header("authorization").partition(" ")
         user = await self._tokens.review_token(_NO_TENANT, token.strip()) if scheme.lower() == "bearer" else None
         if user is None:
+            self._accepted.pop(_digest(request), None)
             return Reply.from_text(401, "Unauthorized: a bearer token of the management cluster is required")
         path = "/" + "/".join(request.path)
         if not await self._tokens.can_get_path(_NO_TENANT, user, path):
+            if request.path == _METRICS:
+                self._accepted.pop(_digest(request), None)
             return Reply.from_text(403, f"Forbidden (user={user.username}, verb=get, path={path[:64]})")
+        if request.path == _METRICS:
+            self._record_acceptance(_digest(request))
         return None
 
+    def _record_acceptance(self, digest: str) -> None:
+        self._accepted.pop(digest, None)
+        while len(self._accepted) >= _MAX_ACCEPTED:
+            del self._accepted[next(iter(self._accepted))]
+        self._accepted[digest] = self._clock.monotonic()
 
-def metrics_listener(management: Client, answer: RequestHandler, *, tls: ssl.SSLContext) -> HttpListener:
+    def _was_accepted(self, request: Request) -> bool:
+        """Return whether a request for metrics has a token that was accepted a short time ago."""
+        accepted_at = self._accepted.get(_digest(request))
+        is_recent = accepted_at is not None and self._clock.monotonic() - accepted_at < OUTAGE_SECONDS
+        return request.path == _METRICS and is_recent
+
+
+def _digest(request: Request) -> str:
+    return hashlib.sha256(request.header("authorization").encode()).hexdigest()
+
+
+def metrics_listener(
+    management: Client, answer: RequestHandler, *, tls: ssl.SSLContext, clock: Clock = SYSTEM_CLOCK
+) -> HttpListener:
     """Return the HTTPS server, which does not listen yet."""
-    return HttpListener(AuthorizedHandler(management, answer), name="metrics over TLS", tls=tls, hint=_PORT_HINT)
+    handler = AuthorizedHandler(management, answer, clock=clock)
+    return HttpListener(handler, name="metrics over TLS", tls=tls, hint=_PORT_HINT)
 
 
 def server_context(*, cert: bytes, key: bytes) -> ssl.SSLContext:

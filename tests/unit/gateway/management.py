@@ -13,6 +13,7 @@ from vkgateway.controlplane.pki import Authority
 from vkgateway.gateway import authorization
 from vkgateway.gateway.health import HealthServer
 from vkgateway.kube import errors
+from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 
 PATHS = {"prometheus": ["/metrics"], "operator": ["/metrics", "/arbiter/state", "/arbiter/what-if"], "nobody": []}
 
@@ -25,6 +26,8 @@ class Management:
     def __init__(self) -> None:
         self.away = False
         self.asked: list[str] = []
+        self.refused: set[str] = set()
+        """Tokens that are not valid any more."""
 
     async def request(self, method: str, path: str, **given: Any) -> bytes:
         if self.away:
@@ -32,7 +35,7 @@ class Management:
         self.asked.append(path)
         spec = msgspec.json.decode(given["body"])["spec"]
         if path.endswith("tokenreviews"):
-            known = spec["token"] in PATHS
+            known = spec["token"] in PATHS.keys() - self.refused
             return msgspec.json.encode(
                 {"status": {"authenticated": known, "user": {"username": spec["token"]} if known else {}}}
             )
@@ -43,11 +46,12 @@ class Management:
 
 @asynccontextmanager
 async def over_tls(
-    management: Management, authority: Authority, *, state: ArbiterReport | None = None
+    management: Management, authority: Authority, *, state: ArbiterReport | None = None, clock: Clock = SYSTEM_CLOCK
 ) -> AsyncIterator[str]:
     """Serve a gateway's metrics and state, and yield their URL."""
     pair = authority.issue("vkgateway", ips=("127.0.0.1",), server=True)
     health = HealthServer(address="127.0.0.1", port=0, checks={}, state=lambda: msgspec.json.encode(state or {}))
     tls = authorization.server_context(cert=pair.cert_pem, key=pair.key_pem)
-    async with authorization.metrics_listener(management, health.answer_request, tls=tls) as listener:  # type: ignore[arg-type]
+    answer = health.answer_request
+    async with authorization.metrics_listener(management, answer, tls=tls, clock=clock) as listener:  # type: ignore[arg-type]
         yield f"https://127.0.0.1:{await listener.listen_tcp('127.0.0.1', 0)}"

@@ -9,14 +9,18 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 
+from tests.fakes.clock import FakeClock
 from tests.unit.gateway.management import Management, over_tls
 from vkgateway.controlplane.pki import Authority
+from vkgateway.gateway.authorization import OUTAGE_SECONDS
+from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
+from vkgateway.kubelet.token_reviewer import ALLOWED_CACHE_SECONDS, DENIED_CACHE_SECONDS
 
 
 @asynccontextmanager
-async def served(management: Management) -> AsyncIterator[aiohttp.ClientSession]:
+async def served(management: Management, clock: Clock = SYSTEM_CLOCK) -> AsyncIterator[aiohttp.ClientSession]:
     authority = Authority.create("test")
-    async with over_tls(management, authority) as url:
+    async with over_tls(management, authority, clock=clock) as url:
         connector = aiohttp.TCPConnector(ssl=ssl.create_default_context(cadata=authority.cert_pem.decode()))
         async with aiohttp.ClientSession(url, connector=connector) as session:
             yield session
@@ -62,6 +66,40 @@ async def test_unreachable_management_cluster_rejects_all_callers() -> None:
     management.away = True
     async with served(management) as session, session.get("/metrics", headers=bearer("operator")) as answer:
         assert answer.status == 503
+
+
+async def test_accepted_token_reads_metrics_and_nothing_else_for_some_time_of_an_outage() -> None:
+    management, clock = Management(), FakeClock()
+    async with served(management, clock) as session:
+
+        async def status(path: str, token: str) -> int:
+            async with session.get(path, headers=bearer(token)) as answer:
+                return answer.status
+
+        assert await status("/metrics", "operator") == await status("/arbiter/state", "operator") == 200
+        management.away = True
+        await clock.sleep(OUTAGE_SECONDS - 1)
+        assert await status("/metrics", "operator") == 200
+        assert await status("/metrics", "prometheus") == await status("/arbiter/state", "operator") == 503
+        await clock.sleep(1)
+        assert await status("/metrics", "operator") == 503
+
+
+async def test_revoked_token_reads_nothing_during_an_outage() -> None:
+    management, clock = Management(), FakeClock()
+    async with served(management, clock) as session:
+
+        async def status() -> int:
+            async with session.get("/metrics", headers=bearer("prometheus")) as answer:
+                return answer.status
+
+        assert await status() == 200
+        management.refused.add("prometheus")
+        await clock.sleep(ALLOWED_CACHE_SECONDS)
+        assert await status() == 401
+        management.away = True
+        await clock.sleep(DENIED_CACHE_SECONDS)
+        assert await status() == 503
 
 
 async def test_reviews_are_cached() -> None:
