@@ -36,6 +36,12 @@ FORWARD_SECONDS: Final = Histogram(
     ["tenant"],
     buckets=(1, 2, 5, 10, 30, 60, 300, 1800),
 )
+OTHER_REASON: Final = "Other"
+"""Reason of failed pods beyond `_MAX_REASONS`."""
+_MAX_REASONS: Final = 16
+"""Reasons of failed pods with series of their own, by tenant. Reasons such as `OutOf…` contain a name that a tenant can
+choose.
+"""
 _BY_TENANT: Final = (FORWARDED, MIRRORED, FORWARD_SECONDS)
 
 
@@ -53,6 +59,7 @@ class PodMeter:
         self._forwarded = FORWARDED.labels(tenant)
         self._forward_seconds = FORWARD_SECONDS.labels(tenant)
         self._mirrored = MIRRORED.labels(tenant)
+        self._reasons: set[str] = set()
 
     def count_forwarded(self, seconds: float) -> None:
         """Count a compute pod that was created `seconds` after the tenant pod."""
@@ -64,8 +71,10 @@ class PodMeter:
         self._mirrored.inc()
 
     def count_failed(self, reason: str) -> None:
-        """Count a pod that the gateway failed, by the reason in its status."""
-        FAILED.labels(self._tenant, reason).inc()
+        """Count a pod that the gateway failed, by the reason in its status. The number of reasons is bounded."""
+        if len(self._reasons) < _MAX_REASONS:
+            self._reasons.add(reason)
+        FAILED.labels(self._tenant, reason if reason in self._reasons else OTHER_REASON).inc()
 
 
 def forget_tenant(tenant: str) -> None:

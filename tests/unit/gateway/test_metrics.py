@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from prometheus_client import REGISTRY
+from prometheus_client.metrics import MetricWrapperBase
 
 import vkgateway.sync.metrics
 from vkgateway.controlplane.pki import Authority
@@ -21,6 +22,7 @@ from vkgateway.model.api import (
     WITHIN_BUDGET,
 )
 from vkgateway.model.objects import Condition
+from vkgateway.sync import arbiter_metrics, startup_metrics
 from vkgateway.sync import metrics as sync_metrics
 from vkgateway.usage.budgets import BudgetState, BudgetUse
 
@@ -35,6 +37,12 @@ TENANT_CONDITIONS = (
     VIRTUAL_NODES_READY,
     WITHIN_BUDGET,
 )
+OURS = [
+    collector
+    for module in (arbiter_metrics, metrics, startup_metrics, sync_metrics)
+    for collector in vars(module).values()
+    if isinstance(collector, MetricWrapperBase)
+]
 EXPIRY = "vkgateway_certificate_expiry_timestamp_seconds"
 
 
@@ -103,6 +111,18 @@ def test_an_idle_tenant_has_few_series() -> None:
     metrics.measure_queue(Queue(), tenants=[])
     metrics.set_tenant_conditions({})
     assert series_of("idle") == 0
+
+
+def test_no_label_names_a_pod_a_gang_or_a_namespace() -> None:
+    """Each label has few values: names of tenants, pools and compute clusters, or words of a fixed list."""
+    names = {label for collector in OURS for label in collector._labelnames}
+    assert names == {
+        *("tenant", "pool", "compute_cluster", "resource"),
+        *("certificate", "cluster", "condition", "kind", "method", "phase", "reachable", "result", "sort"),
+        *("term", "what"),
+        "image",  # the 20 with the longest pulls
+        "reason",  # of failed pods: bounded by `PodMeter`
+    }
 
 
 def series_of(tenant: str) -> int:

@@ -41,6 +41,25 @@ def test_pool_metrics_are_set_and_removed() -> None:
     assert metric_value("arbiter_tenant_waiting_gangs", tenant="b", pool="pool.compute") is None
 
 
+def test_the_number_of_series_does_not_depend_on_gangs() -> None:
+    there = Cluster([make_node(f"n{number}") for number in range(4)], [make_quota("a", 8), make_quota("b")])
+    counts = []
+    for number in range(20):
+        there.add(make_gang(f"b/ns-{number}/gang/{number}", "b", [1, 1], band=LOW))
+        there.add(make_gang(f"a/ns-{number}/gang/{number}", "a", [1, 1]))
+        decisions = decide(there.snapshot(), there.now)
+        metrics.count_decisions(decisions)
+        metrics.observe_state(build_summary(there.snapshot(), decisions, there.now))
+        there.run_for(2)
+        # These two start with the first eviction.
+        late = ("vkgateway_arbiter_evicted_pods", "vkgateway_arbiter_lost_gpu_seconds")
+        counts.append(sum(len(found.samples) for found in REGISTRY.collect() if found.name not in late))
+    assert len(set(counts)) == 1
+    metrics.observe_state(ArbiterReport())
+    for tenant in ("a", "b"):
+        metrics.forget_tenant(tenant)
+
+
 def test_borrowed_lost_and_unmanaged_usage_have_metrics() -> None:
     used = replace(make_node("n2"), used={GPU: 3000})
     there = Cluster([make_node("n0"), make_node("n1", usable=False), used], [make_quota("a", 16), make_quota("b")])

@@ -46,6 +46,28 @@ async def test_refusals_are_counted_by_reason(world: World) -> None:
     assert metric_value("vkgateway_pods_forwarded_total") == 0
 
 
+def test_a_tenant_cannot_create_series_without_bound() -> None:
+    """The name of a resource that a pod requests is part of the reason, and a tenant's choice."""
+    meter = metrics.PodMeter("alpha")
+    for number in range(100):
+        meter.count_failed(f"OutOfexample.com/{number}")
+    meter.count_failed("OutOfexample.com/0")
+    reasons = failures_by_reason("alpha")
+    assert len(reasons) == 17
+    assert (reasons["OutOfexample.com/0"], reasons[metrics.OTHER_REASON]) == (2, 84)
+    metrics.forget_tenant("alpha")
+    assert failures_by_reason("alpha") == {}
+
+
+def failures_by_reason(tenant: str) -> dict[str, float]:
+    return {
+        sample.labels["reason"]: sample.value
+        for found in metrics.FAILED.collect()
+        for sample in found.samples
+        if sample.name == "vkgateway_pods_failed_total" and sample.labels["tenant"] == tenant
+    }
+
+
 async def test_series_are_removed_with_their_tenant_and_restart_from_zero() -> None:
     meter, other = metrics.PodMeter("alpha"), metrics.PodMeter("beta")
     for one in (meter, other):
