@@ -126,6 +126,20 @@ METRICS_SERVER: Final = PublishedPrograms(
     {"manifests/base": "manifests"},
 )
 
+PROMETHEUS_OPERATOR: Final = PublishedPrograms(
+    BuildUnit(
+        name="prometheus-operator",
+        project="prometheus-operator",
+        packages={"prometheus-operator": "github.com/prometheus-operator/prometheus-operator/cmd/operator"},
+        modules=("github.com/prometheus-operator/prometheus-operator",),
+        variables=("github.com/prometheus/common/version.Version={version}",),
+        replacements={},
+        seconds=240,
+    ),
+    "0.85.0",
+    {"example/prometheus-operator-crd": "crds"},
+)
+
 VIRTUAL_KUBELET_SUITE: Final = PublishedPrograms(
     BuildUnit(
         name="virtual-kubelet-suite",

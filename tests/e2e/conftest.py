@@ -44,6 +44,7 @@ SHARING = frozenset(
         "platform",
         "pod_admission",
         "pods",
+        "scrape_tenant",
         "services",
         "startup",
         "tenants",

@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from operators import kueue, published
-from operators.programs import JOBSET, KOORDINATOR, KUBERAY, KUEUE, VOLCANO
+from operators.programs import JOBSET, KOORDINATOR, KUBERAY, KUEUE, PROMETHEUS_OPERATOR, VOLCANO
 from operators.published import PublishedPrograms
 from tests.e2e.cluster import Cluster, Document, eventually
 from vkgateway.controlplane.pki import Authority
@@ -82,6 +82,30 @@ def run_kueue(cluster: Cluster, folder: Path) -> Iterator[None]:
         eventually(lambda: cluster.get(*secret).get("data"), what="Kueue's certificate")
         kueue.mount_certificate(folder, cluster.get(*secret)["data"])
         eventually(lambda: _is_listening(webhooks), what="Kueue runs")
+        yield
+
+
+@contextlib.contextmanager
+def run_prometheus_operator(cluster: Cluster, folder: Path) -> Iterator[None]:
+    """Run the Prometheus operator in a cluster. It writes the Service `kube-system/kubelet`."""
+    program = program_folder(PROMETHEUS_OPERATOR)
+    _install(cluster, program / "crds", "scrapeconfigs.monitoring.coreos.com")
+    config = json.loads(cluster.kubectl("config", "view", "--raw", "-o", "json"))
+    server, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+    for name, data in (
+        ("ca", server["certificate-authority-data"]),
+        ("cert", user["client-certificate-data"]),
+        ("key", user["client-key-data"]),
+    ):
+        (folder / name).write_bytes(base64.b64decode(data))
+    argv = [
+        str(program / "prometheus-operator"),
+        f"--apiserver={server['server']}",
+        *(f"--{name}-file={folder / name}" for name in ("ca", "cert", "key")),
+        "--kubelet-service=kube-system/kubelet",
+        f"--web.listen-address=127.0.0.1:{_free_port()}",
+    ]
+    with _run_controller(argv, cluster, folder):
         yield
 
 

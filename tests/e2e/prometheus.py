@@ -33,6 +33,7 @@ SCALED: Mapping[str, tuple[str, str]] = {
 }
 """By alert: the part of its expression that tests shorten, and the replacement. All other thresholds are as shipped."""
 _SUBJECTS = ("tenant", "pool", "compute_cluster", "certificate", "pod")
+_ETCD_TARGETS = "etcd.json"
 _ETCD_LABELS = {"service": "vkgateway-etcd"}
 
 
@@ -121,39 +122,48 @@ def start_prometheus(platform: Platform, folder: Path) -> Iterator[Prometheus]:
     Raises:
         UnavailableError: the Debian package cannot be downloaded.
     """
-    program = asyncio.run(unpack_package("prometheus", program="usr/bin/prometheus", report=print))
     account = f"--serviceaccount=default:{READER}"
     platform.compute.kubectl("create", "serviceaccount", READER)
     platform.compute.kubectl("create", "clusterrolebinding", READER, "--clusterrole=vkgateway-metrics-reader", account)
     try:
-        port = free_port()
-        targets = folder / "etcd.json"
-        _write_configuration(platform, folder, etcd_targets=targets)
-        with (folder / "prometheus.log").open("w") as log:
-            process = subprocess.Popen(
-                [
-                    program,
-                    f"--config.file={folder / 'prometheus.yml'}",
-                    f"--storage.tsdb.path={folder / 'data'}",
-                    f"--web.listen-address=127.0.0.1:{port}",
-                ],
-                stdout=log,
-                stderr=log,
-            )
-        try:
-            found = Prometheus(port, etcd_targets=targets)
+        _write_configuration(platform, folder)
+        with run_prometheus(folder) as found:
             found.read_etcd(vkgateway_etcd_0=f"https://127.0.0.1:{platform.status()['ports']['etcd']}")
             eventually(found.is_reading, seconds=60, what="Prometheus reads the gateway")
             yield found
-        finally:
-            process.terminate()
-            process.wait(30)
     finally:
         platform.compute.kubectl("delete", "clusterrolebinding", READER)
         platform.compute.kubectl("delete", "serviceaccount", READER)
 
 
-def _write_configuration(platform: Platform, folder: Path, *, etcd_targets: Path) -> None:
+@contextlib.contextmanager
+def run_prometheus(folder: Path) -> Iterator[Prometheus]:
+    """Run Prometheus with the configuration `prometheus.yml` of a folder, in which it also stores its data.
+
+    Raises:
+        UnavailableError: the Debian package cannot be downloaded.
+    """
+    program = asyncio.run(unpack_package("prometheus", program="usr/bin/prometheus", report=print))
+    port = free_port()
+    with (folder / "prometheus.log").open("w") as log:
+        process = subprocess.Popen(
+            [
+                program,
+                f"--config.file={folder / 'prometheus.yml'}",
+                f"--storage.tsdb.path={folder / 'data'}",
+                f"--web.listen-address=127.0.0.1:{port}",
+            ],
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        yield Prometheus(port, etcd_targets=folder / _ETCD_TARGETS)
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def _write_configuration(platform: Platform, folder: Path) -> None:
     secret = platform.compute.get("secret", "-n", "vkgateway-system", "gateway-authority")
     (folder / "ca.crt").write_bytes(base64.b64decode(secret["data"]["ca.crt"]))
     (folder / "token").write_text(platform.compute.kubectl("create", "token", READER).strip())
@@ -173,7 +183,7 @@ def _write_configuration(platform: Platform, folder: Path, *, etcd_targets: Path
             "cert_file": str(pki / "etcd-root.crt"),
             "key_file": str(pki / "etcd-root.key"),
         },
-        "file_sd_configs": [{"files": [str(etcd_targets)]}],
+        "file_sd_configs": [{"files": [str(folder / _ETCD_TARGETS)]}],
     }
     configuration = {
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from prometheus_client import REGISTRY
+from prometheus_client.metrics import MetricWrapperBase
 
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.clock import EPOCH, FakeClock
@@ -25,13 +26,14 @@ from vkgateway.model.names import (
     compute_namespace,
 )
 from vkgateway.model.times import render_time
-from vkgateway.sync import startups
+from vkgateway.sync import startup_metrics, startups
 from vkgateway.sync.compute.event_views import decode_event
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.startup_metrics import SHOWN_IMAGES, STATISTICS, StartStatistics
 from vkgateway.sync.startups import PodStartups
 from vkgateway.sync.views.pods import decode_compute_pod, decode_tenant_pod
 from vkgateway.translate.pull_events import Pull
+from vkgateway.translate.start_phases import PHASES
 
 Document = dict[str, Any]
 TENANT, KEY, UID = "alpha", ("default", "web"), "t-1"
@@ -308,6 +310,32 @@ def test_series_end_with_their_pool_and_images_are_bounded() -> None:
     assert metric("image_pulls_total", result="pulled") == 0
     statistics.update_metrics({POOL})
     assert REGISTRY.get_sample_value("vkgateway_image_pulls_total", {"pool": POOL, "result": "failed"}) == 0
+
+
+def test_the_series_of_a_pool_do_not_grow_with_its_pods() -> None:
+    """The numbers of docs/reference/metrics.md: 10 for pulls, 133 for phases, 2 for each of 20 images."""
+    statistics = StartStatistics()
+    statistics.update_metrics(["a100.local"])
+    assert count_series() == 10
+    for number in range(50):
+        statistics.add_start("a100.local", dict.fromkeys(PHASES, 1.0))
+        statistics.add_pull("a100.local", Pull(f"image:{number}", "pulled", 1.0))
+    statistics.update_metrics(["a100.local"])
+    assert count_series() == 10 + 133 + 40
+    statistics.update_metrics([])
+    assert count_series("a100.local") == 0
+    StartStatistics().update_metrics([])
+
+
+def count_series(pool: str = "") -> int:
+    """Return the number of series about starts, of all or of one pool."""
+    return sum(
+        not pool or sample.labels.get("pool") == pool
+        for collector in vars(startup_metrics).values()
+        if isinstance(collector, MetricWrapperBase)
+        for found in collector.collect()
+        for sample in found.samples
+    )
 
 
 def test_report_has_the_durations_of_recent_starts_and_failed_images() -> None:
