@@ -49,7 +49,7 @@ def kill_story(owner: Cluster, guest: Cluster, platform: Platform, *, kind: str)
 
 def budget_story(owner: Cluster, platform: Platform, *, tenant: str) -> None:
     """Use up the owner's budget: gangs inside the guarantee start, others wait until it has no budget any more."""
-    _set_budget(platform, tenant, {"resource": GPU, "hours": 0})
+    set_budget(platform, tenant, {"resource": GPU, "hours": 0})
     eventually(lambda: _has_used_budget(platform, tenant), what="the budget is used up")
     owner.apply(gang_job("inside", 2, GUARANTEED // 2))
     eventually(lambda: count_pods(owner, "Running", "inside") == 2, what="the guarantee is available")
@@ -58,13 +58,13 @@ def budget_story(owner: Cluster, platform: Platform, *, tenant: str) -> None:
     name = pod["metadata"]["name"]
     eventually(lambda: pending_reason(owner, name) == "BudgetUsedUp", what="the reason of the gang beyond it")
     consistently(lambda: count_pods(owner, "Running", "beyond") == 0)
-    _set_budget(platform, tenant)
+    set_budget(platform, tenant)
     eventually(lambda: count_pods(owner, "Running", "beyond") == 1, what="the tenant borrows again")
     assert count_pods(owner, "Running", "inside") == 2
     delete_workloads(owner)
 
 
-def _set_budget(platform: Platform, tenant: str, *budgets: Document) -> None:
+def set_budget(platform: Platform, tenant: str, *budgets: Document) -> None:
     patch = json.dumps({"spec": {"budget": list(budgets)}})
     platform.compute.kubectl("patch", "tenant", tenant, "--type=merge", "-p", patch)
 

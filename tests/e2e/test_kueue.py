@@ -26,7 +26,7 @@ from tests.e2e.foreign_pool import (
     schedulers_condition,
     set_mode,
 )
-from tests.e2e.pool_stories import budget_story, kill_story, used_nodes
+from tests.e2e.pool_stories import budget_story, kill_story, set_budget, used_nodes
 from tests.e2e.test_arbiter import (
     GANG,
     LOW,
@@ -34,6 +34,7 @@ from tests.e2e.test_arbiter import (
     consistently,
     count_pods,
     delete_workloads,
+    end_container,
     find_condition,
     gpu_job,
     is_gated,
@@ -371,6 +372,41 @@ def guarantee_condition(platform: Platform) -> Document:
 
 def test_used_up_budget_stops_borrowing(owner: Cluster, platform: Platform) -> None:
     budget_story(owner, platform, tenant="kowner")
+
+
+def test_quota_of_an_ended_pod_is_free_while_its_gang_runs(owner: Cluster, platform: Platform) -> None:
+    set_budget(platform, "kowner", {"resource": GPU, "hours": 0})
+    try:
+        eventually(lambda: borrowing_limit(platform, "kowner") == "0", what="the queue borrows nothing")
+        owner.apply(gang_job("train", 2, 8))
+        eventually(lambda: count_pods(owner, "Running", "train") == 2, what="the gang uses the whole guarantee")
+        owner.apply(gang_job("next", 1, 8))
+        consistently(lambda: count_pods(owner, "Running", "next") == 0, seconds=5)
+        end_container(owner, list_pods(owner, "train")[0]["metadata"]["name"], 0)
+        eventually(lambda: count_pods(owner, "Running", "next") == 1, seconds=40, what="the next gang runs")
+        assert count_pods(owner, "Running", "train") == 1
+        counts = [workload["status"].get("reclaimablePods") for workload in list_objects(platform, WORKLOADS)]
+        assert sorted(sum(each["count"] for each in found or ()) for found in counts) == [0, 1]
+        platform.kill_gateway()
+        end_container(owner, next(pod for pod in list_pods(owner, "train") if is_running(pod))["metadata"]["name"], 0)
+        eventually(
+            lambda: len(list_objects(platform, WORKLOADS)) == 1, what="the Workload of the ended gang is deleted"
+        )
+    finally:
+        set_budget(platform, "kowner")
+
+
+def borrowing_limit(platform: Platform, tenant: str) -> str | None:
+    """Return the number of GPUs that the queue of a tenant may borrow; None: any number, or no queue yet."""
+    for queue in list_objects(platform, "clusterqueues"):
+        if queue["metadata"]["name"] == f"{tenant}.{POOL}":
+            resources = queue["spec"]["resourceGroups"][0]["flavors"][0]["resources"]
+            return next((str(each.get("borrowingLimit")) for each in resources if each["name"] == GPU), None)
+    return None
+
+
+def is_running(pod: Document) -> bool:
+    return bool(pod["status"]["phase"] == "Running")
 
 
 @pytest.mark.usefixtures("admin_queues")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -48,6 +49,28 @@ def random_event(world: World, random: Random) -> None:
     else:
         world.now += random.choice((1.0, 5.0, 20.0))
         world.end_pods()
+
+
+@pytest.mark.parametrize("seed", range(CASES))
+def test_slots_of_ended_pods_are_returned_and_never_used_again(seed: int) -> None:
+    random = Random(seed)
+    world = random_world(random)
+    for name, gang in world.gangs.items():
+        # A part of the gang suffices, or its pods end one by one.
+        world.gangs[name] = replace(gang, minimum=random.randint(1, len(gang.pods)))
+    for _ in range(40):
+        running = [pod.uid for gang in world.gangs.values() for pod in gang.pods if pod.state is PodState.PLACED]
+        if running and random.random() < 0.3:
+            uid = random.choice(running)
+            world.shrunk.update(gang.id for gang in world.gangs.values() if uid in {pod.uid for pod in gang.pods})
+            world.complete(uid)
+        else:
+            random_event(world, random)
+        if random.random() < 0.4:
+            interrupted_cycle(world, random)
+        else:
+            world.cycle()
+        world.check()
 
 
 def fail_or_repair_node(world: World, random: Random) -> None:

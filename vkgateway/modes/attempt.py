@@ -51,6 +51,8 @@ class Attempt:
     priority: int = 0
     slots: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Number of pods by node, for each pod set. An empty node name: the scheduler assigns no nodes."""
+    returned: Mapping[str, int] = field(default_factory=dict)
+    """Number of slots by pod set that the scheduler got back, because their pods have ended."""
     wait: Wait | None = None
     """Pending: why."""
     is_ready: bool = False

@@ -29,11 +29,11 @@ from vkgateway.modes.attempt import Attempt, AttemptState, Wait
 from vkgateway.modes.gang_split import AttemptPods, GangSplitter, min_members
 from vkgateway.modes.guarantee import UsageSums
 from vkgateway.modes.hold_reports import HoldReports
-from vkgateway.modes.mode import ModeInput, ModeResult, SchedulingMode, Started
+from vkgateway.modes.mode import ModeInput, ModeResult, Return, SchedulingMode, Started
 from vkgateway.modes.names import attempt_name
 from vkgateway.modes.node_room import NodeRoom
 from vkgateway.modes.pod_sets import count_pod_sets
-from vkgateway.modes.slots import assign_slots, displaced_pods
+from vkgateway.modes.slots import assign_slots, displaced_pods, free_slots
 
 NOT_ASKED = Wait(PendingReason.ROOM, "is passed to the scheduler of the pool")
 UNKNOWN = Wait(PendingReason.ROOM, "the scheduler of the pool has not considered it yet")
@@ -60,6 +60,7 @@ class _Plan:
     wanted: set[str] = field(default_factory=set)
     """Names of attempts that a gang has or needs."""
     started: list[Started] = field(default_factory=list)
+    returns: list[Return] = field(default_factory=list)
 
 
 def plan_attempts(mode: SchedulingMode, given: ModeInput) -> ModeResult:
@@ -164,7 +165,7 @@ class _Planner:
         if not part.holding and self._is_outdated(part, attempt):
             self._release(part, attempt)
             return False
-        nodes = assign_slots(attempt.slots, part.holding, part.waiting)
+        nodes = assign_slots(attempt.slots, part.holding, part.waiting, returned=attempt.returned)
         # A gang starts as a whole: no pod of an earlier start holds a slot, and all pods have one.
         starts = not part.holding and len(nodes) == len(part.waiting)
         if not part.placed and not starts:
@@ -189,7 +190,22 @@ class _Planner:
             )
         if not part.waiting and not attempt.is_ready:
             self._plan.started.append(Started(attempt, tuple(pod.uid for pod in part.placed)))
+        self._return_slots(part, attempt)
         return True
+
+    def _return_slots(self, part: AttemptPods, attempt: Attempt) -> None:
+        """Return the slots of pods that have ended, unless the gang needs replacements of them to have its minimum.
+
+        A replacement that comes nevertheless is surplus, as it has no slot.
+        """
+        pods = (*part.holding, *part.waiting)
+        is_whole = part.request.is_surplus or has_min_members(part.request.gang, pods)
+        if not self._mode.takes_slots_back or not is_whole:
+            return
+        free = free_slots(attempt.slots, pods)
+        slots = {name: max(number, attempt.returned.get(name, 0)) for name, number in free.items()}
+        if any(number > attempt.returned.get(name, 0) for name, number in slots.items()):
+            self._plan.returns.append(Return(attempt, slots))
 
     def _leave_nodes(self, part: AttemptPods, attempt: Attempt, nodes: Iterable[str]) -> bool:
         """Ask for other nodes than those that were assigned and cannot be used now.
@@ -232,8 +248,9 @@ class _Planner:
         return Wait(PendingReason.QUOTA, f"its start would exceed your limit of {over}") if over else wait
 
     def _is_outdated(self, part: AttemptPods, attempt: Attempt) -> bool:
-        """Return whether an attempt asks for other pods than those that wait, or for an incomplete gang."""
-        return attempt.digest != self._mode.digest(part.request) or not part.is_complete
+        """Return whether an attempt has other slots than for the pods that wait, or is for an incomplete gang."""
+        is_other = attempt.digest != self._mode.digest(part.request) or any(attempt.returned.values())
+        return is_other or not part.is_complete
 
     def _ask(self, part: AttemptPods) -> None:
         """Create an attempt for waiting pods, unless pods are missing."""
@@ -292,6 +309,7 @@ class _Planner:
             releases=(*plan.releases, *_leftovers(self._given, plan.wanted)),
             pool_objects=tuple(_pool_objects(self._mode, self._given)),
             started=tuple(plan.started),
+            returns=tuple(plan.returns),
         )
 
 

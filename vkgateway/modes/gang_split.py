@@ -74,7 +74,7 @@ class GangSplitter:
         holding = [pod for pod in pods if pod.state is not WAITING]
         waiting = sorted((pod for pod in pods if pod.state is WAITING), key=lambda pod: (pod.rank, pod.uid))
         if attempt is not None and attempt.state is AttemptState.ADMITTED and holding:
-            fitting = assign_slots(attempt.slots, holding, waiting)
+            fitting = assign_slots(attempt.slots, holding, waiting, returned=attempt.returned)
             return [*holding, *(pod for pod in waiting if pod.uid in fitting)]
         if not gang.elastic:
             return [*holding, *waiting]

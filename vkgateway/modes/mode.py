@@ -45,6 +45,10 @@ class SchedulingMode(Protocol):
     def retry_seconds(self) -> float:
         """Seconds between the end of a gang of which the scheduler evicted pods, and its next attempt."""
 
+    @property
+    def takes_slots_back(self) -> bool:
+        """Whether the scheduler takes single slots of a running gang back."""
+
     def marks(self, request: Request, pod: Pod) -> SchedulerMarks:
         """Return what the scheduler needs on the compute pod of a pod that starts in an attempt."""
 
@@ -89,6 +93,14 @@ class Started:
     pods: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Return:
+    """Slots of a running attempt that no pod needs any more, by pod set: those returned before are included."""
+
+    attempt: Attempt
+    slots: Mapping[str, int]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModeResult:
     """Decisions on pods, and the writes to the scheduler."""
@@ -102,6 +114,7 @@ class ModeResult:
     """Admitted attempts whose pods exist in the compute cluster, and of which the scheduler does not know it yet."""
     ready: tuple[Attempt, ...] = ()
     """Those of them whose pods are all ready."""
+    returns: tuple[Return, ...] = ()
     unsettled_tenants: frozenset[str] | None = None
     """Tenants whose quotas may not be known yet, so that their queues stay; None: any tenant."""
 
@@ -112,4 +125,4 @@ class ModeResult:
 
     def without_attempts(self) -> ModeResult:
         """Return the result without writes of attempts, which are not repeated."""
-        return replace(self, creates=(), releases=(), ready=())
+        return replace(self, creates=(), releases=(), ready=(), returns=())

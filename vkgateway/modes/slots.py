@@ -4,30 +4,45 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from vkgateway.arbiter.snapshot import Pod
 from vkgateway.modes.pod_sets import NAME_PREFIX, pod_set_name
 
 
 def assign_slots(
-    slots: Mapping[str, Mapping[str, int]], holding: Iterable[Pod], waiting: Iterable[Pod]
+    slots: Mapping[str, Mapping[str, int]],
+    holding: Iterable[Pod],
+    waiting: Iterable[Pod],
+    *,
+    returned: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, str]:
     """Return the node of each waiting pod that has a free slot, by uid, in the order of the pods.
 
     A pod takes a slot of its shape. `holding` are the pods of the attempt that occupy slots. An empty node name means
-    any node of the pool.
+    any node of the pool. `returned` slots by pod set belong to the scheduler again.
     """
     free: dict[str, Counter[str]] = {name: Counter(nodes) for name, nodes in slots.items()}
     for pod in _take_own_slots(free, holding):
         _take_slot(_equal_pod_sets(free, pod))
+    left = {name: nodes.total() - returned.get(name, 0) for name, nodes in free.items()}
     assigned: dict[str, str] = {}
     for pod in waiting:
-        nodes = free.get(pod_set_name(pod), Counter())
-        node = next((node for node, number in nodes.items() if number > 0), None)
-        if node is not None:
-            nodes[node] -= 1
+        name = pod_set_name(pod)
+        node = next((node for node, number in free.get(name, Counter()).items() if number > 0), None)
+        if node is not None and left[name] > 0:
+            free[name][node] -= 1
+            left[name] -= 1
             assigned[pod.uid] = node
     return assigned
+
+
+def free_slots(slots: Mapping[str, Mapping[str, int]], pods: Iterable[Pod]) -> dict[str, int]:
+    """Return the number of slots that no pod of the attempt needs, by pod set."""
+    free = {name: Counter(nodes) for name, nodes in slots.items()}
+    for pod in _take_own_slots(free, pods):
+        _take_slot(_equal_pod_sets(free, pod))
+    return {name: nodes.total() for name, nodes in free.items()}
 
 
 def displaced_pods(slots: Mapping[str, Mapping[str, int]], holding: Iterable[Pod]) -> list[Pod]:

@@ -305,3 +305,62 @@ def test_used_up_budget_is_told_from_other_reasons() -> None:
     world.cycle()
     report = reports_by_gang(world.plan().decisions)[gang.id]
     assert (report.code, "only the guarantee is available" in report.message) == (PendingReason.BUDGET, True)
+
+
+def test_slot_of_a_pod_that_ended_for_good_is_returned(world: World) -> None:
+    gang = world.add("train", "a", [8, 8, 4])
+    world.settle()
+    assert not world.cycle().returns
+    world.shrunk.add(gang.id)
+    world.complete(gang.pods[0].uid)
+    (returned,) = world.cycle().returns
+    assert sorted(returned.slots.values()) == [0, 1]
+    world.complete(gang.pods[2].uid)
+    (returned,) = world.cycle().returns
+    assert sorted(returned.slots.values()) == [1, 1]
+    assert not world.cycle().returns
+    assert world.states("train") == ["placed"]
+
+
+def test_slot_of_a_pod_that_is_replaced_is_not_returned(world: World) -> None:
+    world.add("train", "a", [8, 8])
+    world.settle()
+    gone = world.gang("train").pods[0].uid
+    world.remove(lambda pod: pod.uid == gone)
+    assert not world.cycle().returns
+    world.recreate("train")
+    world.settle()
+    assert world.states("train") == ["placed", "placed"]
+
+
+def test_late_replacement_asks_for_a_slot_of_its_own(world: World) -> None:
+    world.add("train", "a", [8, 8], minimum=1)
+    world.settle()
+    gone = world.gang("train").pods[0].uid
+    world.remove(lambda pod: pod.uid == gone)
+    world.cycle()
+    world.gangs["train"] = replace(world.gang("train"), minimum=2)
+    world.recreate("train")
+    world.gangs["train"] = replace(world.gang("train"), minimum=1)
+    result = world.cycle()
+    assert len(result.creates) == 1
+    assert sorted(world.states("train")) == ["placed", "waiting"]
+    world.settle()
+    assert world.states("train") == ["placed", "placed"]
+
+
+def test_attempt_with_returned_slots_starts_no_gang_again(world: World) -> None:
+    world.add("train", "a", [8, 8], minimum=1)
+    world.settle()
+    first, second = world.gang("train").pods
+    world.complete(first.uid)
+    world.cycle()
+    world.remove(lambda pod: pod.uid == second.uid)
+    world.gangs["train"] = replace(world.gang("train"), minimum=2)
+    world.sizes["train"] = 8
+    world.recreate("train")
+    old = world.attempt_of("train")
+    assert old is not None
+    assert [each.uid for each in world.cycle().releases] == [old.uid]
+    world.settle()
+    assert world.states("train") == ["placed", "placed"]

@@ -140,6 +140,9 @@ class World:
     def write(self, write: tuple[str, Any]) -> None:
         """Carry out one write, as an API server does: a second object of a name, or another state, is refused."""
         kind, what = write
+        if kind == "return":
+            self._take_back(what.attempt, what.slots)
+            return
         if kind == "release":
             if self.attempts.get(what.name) == what:
                 del self.attempts[what.name]
@@ -161,6 +164,23 @@ class World:
             priority=what["spec"]["priority"],
             wait=WAIT,
         )
+
+    def _take_back(self, attempt: Attempt, slots: Mapping[str, int]) -> None:
+        """Take slots back, as Kueue does: their number never decreases, and its webhook refuses other writes."""
+        known = self.attempts.get(attempt.name)
+        if known is None or known.uid != attempt.uid:
+            return
+        assert slots.keys() >= known.returned.keys()
+        for name, number in slots.items():
+            assert known.returned.get(name, 0) <= number <= sum(known.slots[name].values())
+        self.change(attempt.name, returned=dict(slots))
+
+    def complete(self, uid: str) -> None:
+        """End a pod for good, as a Job counts it: its gang needs one less."""
+        for name, gang in self.gangs.items():
+            left = tuple(pod for pod in gang.pods if pod.uid != uid)
+            if len(left) < len(gang.pods):
+                self.gangs[name] = replace(gang, pods=left, minimum=max(0, gang.minimum - 1))
 
     def schedule(self) -> None:
         """Admit pending attempts that fit, by priority and age."""
@@ -278,6 +298,17 @@ class World:
             assert not placed or notified or len(placed) >= gang.minimum or gang.id in self.shrunk, f"part of {gang.id}"
             for pod in placed:
                 assert pod.node, f"{pod.uid} has no node"
+            self._check_returned_slots(gang)
+
+    def _check_returned_slots(self, gang: Gang) -> None:
+        """Check that no pod runs in a slot that the scheduler got back."""
+        attempt = self.attempts.get(attempt_name(gang.tenant, gang.id))
+        if attempt is None or attempt.state is not AttemptState.ADMITTED:
+            return
+        alone = {pod.uid for pod in gang.pods if attempt_name(gang.tenant, gang.id, pod.uid) in self.attempts}
+        running = sum(pod.state is not PodState.WAITING and pod.uid not in alone for pod in gang.pods)
+        slots = sum(sum(nodes.values()) for nodes in attempt.slots.values())
+        assert running <= slots - sum(attempt.returned.values()), f"{gang.id} uses returned slots"
 
     def check_nodes(self) -> None:
         """Check that no node has more pods than GPUs."""
@@ -299,6 +330,7 @@ def writes(result: ModeResult) -> Iterator[tuple[str, Any]]:
     """Return the writes to the scheduler, one by one."""
     yield from (("release", one) for one in result.releases)
     yield from (("create", one) for one in result.creates)
+    yield from (("return", one) for one in result.returns)
 
 
 def random_world(random: Random) -> World:

@@ -27,6 +27,7 @@ class ExternalMode:
 
     max_pod_sets = sys.maxsize
     retry_seconds = _RETRY_SECONDS
+    takes_slots_back = False
 
     def marks(self, request: Request, _pod: Pod) -> SchedulerMarks:
         """See `SchedulingMode`. The scheduler gives no notice, and deletes pods with the grace of their creation."""

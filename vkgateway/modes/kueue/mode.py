@@ -21,6 +21,7 @@ class KueueMode:
 
     max_pod_sets = MAX_POD_SETS
     retry_seconds = 0.0
+    takes_slots_back = True
 
     def marks(self, _request: Request, _pod: Pod) -> SchedulerMarks:
         """See `SchedulingMode`. Without the annotation, Kueue would count each pod twice."""

@@ -65,10 +65,16 @@ class _RequeueState(msgspec.Struct, rename="camel"):
     requeue_at: str | None = None
 
 
+class _ReclaimablePods(msgspec.Struct):
+    name: str
+    count: int = 0
+
+
 class _WorkloadStatus(msgspec.Struct, rename="camel"):
     conditions: tuple[Condition, ...] = ()
     admission: _Admission | None = None
     requeue_state: _RequeueState | None = None
+    reclaimable_pods: tuple[_ReclaimablePods, ...] = ()
 
 
 class _WorkloadSpec(msgspec.Struct, rename="camel"):
@@ -102,6 +108,7 @@ def read_attempt(view: WorkloadView, cluster: str, node_of: Callable[[str], str]
         state=state,
         priority=view.spec.priority or 0,
         slots=_slots(view, node_of) if state is AttemptState.ADMITTED else {},
+        returned={each.name: each.count for each in view.status.reclaimable_pods},
         wait=_wait(view) if state is AttemptState.PENDING else None,
         is_ready=view.condition(PODS_READY) is not None,
         preemptor=found[1] if found is not None else "",

@@ -23,6 +23,7 @@ class VolcanoMode:
 
     max_pod_sets = sys.maxsize
     retry_seconds = 10.0
+    takes_slots_back = False
 
     def marks(self, request: Request, _pod: Pod) -> SchedulerMarks:
         """See `SchedulingMode`. Volcano gives no notice, and pods end within the grace that they were created with."""

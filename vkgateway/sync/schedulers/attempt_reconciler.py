@@ -12,9 +12,10 @@ import structlog
 from vkgateway.kube import errors
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.kube.reflector import Reflector
+from vkgateway.model.names import FIELD_MANAGER
 from vkgateway.model.objects import Object
 from vkgateway.modes.attempt import Attempt, AttemptState
-from vkgateway.modes.mode import ModeResult
+from vkgateway.modes.mode import ModeResult, Return
 from vkgateway.modes.names import GANG_ANNOTATION
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.schedulers.kinds import ModeKinds, View, with_owner
@@ -28,6 +29,7 @@ _DISCOVERY_SECONDS: Final = 10.0
 _CHECK_SECONDS: Final = 60.0
 """Seconds after which queues are checked without a cycle."""
 _RETRY_SECONDS: Final = 2.0
+_RETURNS_MANAGER: Final = f"{FIELD_MANAGER}-returned-slots"
 _MAX_WRITES: Final = 16
 """Number of writes at the same time."""
 
@@ -158,6 +160,7 @@ class AttemptReconciler(Generic[View]):
         writes = [self._release(attempt) for attempt in deletions]
         writes += [self._create(wanted) for wanted in result.creates]
         writes += [self._mark_ready(attempt) for attempt in result.ready]
+        writes += [self._return_slots(returned) for returned in result.returns]
         done = all(await _run_all(writes))
         if self._result is result:
             # The next cycle decides on what the watch shows then.
@@ -206,15 +209,26 @@ class AttemptReconciler(Generic[View]):
         """Record at an attempt that all its pods run, if the scheduler waits for that."""
         if self._kinds.ready_status is None:
             return True
+        return await self._apply_status(attempt, self._kinds.ready_status(self._clock.now()), FIELD_MANAGER)
+
+    async def _return_slots(self, returned: Return) -> bool:
+        """Return slots of a running attempt to the scheduler, if it takes them back."""
+        if self._kinds.returned_status is None:
+            return True
+        status = self._kinds.returned_status(returned.slots)
+        return await self._apply_status(returned.attempt, status, _RETURNS_MANAGER)
+
+    async def _apply_status(self, attempt: Attempt, status: Object, field_manager: str) -> bool:
+        """Write a part of an attempt's status. A field manager of its own keeps it when another part is written."""
         kind = self._kinds.attempts
         document = {
             "apiVersion": kind.prefix.removeprefix("apis/"),
             "kind": kind.kind,
             "metadata": {"name": attempt.name, "namespace": attempt.namespace, "uid": attempt.uid},
-            "status": self._kinds.ready_status(self._clock.now()),
+            "status": status,
         }
         try:
-            # Server-side apply: the other conditions are the scheduler's.
+            # Server-side apply: the rest of the status is the scheduler's.
             await self._client.patch(
                 self._kinds.attempts,
                 attempt.name,
@@ -222,13 +236,18 @@ class AttemptReconciler(Generic[View]):
                 kind="apply",
                 namespace=attempt.namespace,
                 subresource="status",
+                field_manager=field_manager,
                 metadata_only=True,
             )
         except (errors.NotFound, errors.Conflict):
             return True  # The gang has ended.
         except errors.ApiError as error:
             log.warning(
-                "attempt not marked as ready", compute=self.link.name, mode=self._kinds.mode, error=error.message
+                "status of an attempt not written",
+                compute=self.link.name,
+                mode=self._kinds.mode,
+                fields=", ".join(status),
+                error=error.message,
             )
             return False
         return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Generic, Protocol, TypeVar
@@ -40,6 +40,8 @@ class ModeKinds(Generic[View]):
     """Returns the attempt of an object in a compute cluster; the function returns the node with a host name."""
     ready_status: Callable[[datetime], Object] | None = None
     """Returns the status by which the scheduler learns at a time that all pods run; None: it knows without."""
+    returned_status: Callable[[Mapping[str, int]], Object] | None = None
+    """Returns the status by which the scheduler gets slots back, by pod set; None: it takes none back."""
 
     def own_selector(self, gateway: str) -> str:
         """Return the label selector of the objects of a gateway, by its ID. Other gateways may use the cluster."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
@@ -38,6 +39,11 @@ def _ready_status(now: datetime) -> Object:
     }
 
 
+def _returned_status(slots: Mapping[str, int]) -> Object:
+    """Return the number of pods by pod set for which Kueue reserves no quota any more. It must never decrease."""
+    return {"reclaimablePods": [{"name": name, "count": count} for name, count in sorted(slots.items())]}
+
+
 KUEUE_KINDS: Final[ModeKinds[WorkloadView]] = ModeKinds(
     mode=KUEUE,
     title="Kueue",
@@ -47,4 +53,5 @@ KUEUE_KINDS: Final[ModeKinds[WorkloadView]] = ModeKinds(
     decode=decode_workload,
     read=read_attempt,
     ready_status=_ready_status,
+    returned_status=_returned_status,
 )

@@ -21,7 +21,7 @@ from vkgateway.model.objects import Object
 from vkgateway.modes.attempt import AttemptState
 from vkgateway.modes.kueue.names import API_VERSION
 from vkgateway.modes.kueue.views import WorkloadView
-from vkgateway.modes.mode import ModeResult
+from vkgateway.modes.mode import ModeResult, Return
 from vkgateway.modes.names import MODE_LABEL
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.compute.tenant_owners import GatewayIdentity
@@ -267,3 +267,17 @@ async def test_gang_that_ended_before_it_was_marked_as_ready_is_no_fault(setup: 
         setup.apply(creates=(workload(),))
         await wait_until(setup.workloads)
     assert not [line for line in lines if line["log_level"] == "warning"]
+
+
+async def test_returned_slots_do_not_undo_other_parts_of_the_status(setup: Setup) -> None:
+    setup.server.store.create(WORKLOADS, workload())
+    await wait_until(setup.reconciler.attempts)
+    attempt = setup.reconciler.attempts()["a-1"]
+    setup.apply(ready=(attempt,))
+    await wait_until(lambda: setup.reconciler.attempts()["a-1"].is_ready)
+    setup.apply(returns=(Return(attempt, {"s1": 1, "s2": 0}),))
+    await wait_until(lambda: setup.reconciler.attempts()["a-1"].returned)
+    assert setup.reconciler.attempts()["a-1"].returned == {"s1": 1, "s2": 0}
+    assert setup.reconciler.attempts()["a-1"].is_ready
+    managers = [query for request in setup.server.requests for query in request.split("?")[1:] if "force" in query]
+    assert ["returned-slots" in manager for manager in managers] == [False, True]
