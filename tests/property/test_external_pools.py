@@ -12,6 +12,7 @@ from tests.unit.arbiter.simulated_cluster import GPU, make_quota
 from tests.unit.modes.external_world import ExternalWorld
 from vkgateway.arbiter.preemption.eviction_units import has_min_members
 from vkgateway.arbiter.snapshot import PodState
+from vkgateway.modes.gang_split import GangSplitter
 from vkgateway.modes.mode import ModeResult
 
 CASES = int(os.environ.get("VKGATEWAY_CASES", "200"))
@@ -95,6 +96,23 @@ def test_gangs_are_passed_on_whole_and_within_limits(seed: int) -> None:
             world.carry_out(result.decisions)
         for tenant, limit in limits.items():
             assert used_gpus(world, tenant) <= max(before[tenant], min(limit, world.nodes * 8))
+
+
+@pytest.mark.parametrize("seed", range(CASES // 2))
+def test_parts_of_gangs_are_those_of_the_implied_attempts(seed: int) -> None:
+    """A split that knows the attempts from the beginning gives the same parts."""
+    random = Random(seed)
+    world = random_world(random)
+    for _ in range(40):
+        random_event(world, random)
+        given = world.given()
+        splitter = GangSplitter(world.mode, given)
+        attempts = world.mode.implied_attempts(given, splitter)
+        again = GangSplitter(world.mode, replace(given, attempts=attempts))
+        for gang in given.snapshot.gangs:
+            if gang.tenant in given.known_tenants:
+                assert splitter.split_gang(gang) == again.split_gang(gang)
+        world.cycle()
 
 
 @pytest.mark.parametrize("seed", range(CASES // 2))

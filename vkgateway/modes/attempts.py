@@ -65,9 +65,10 @@ class _Plan:
 
 def plan_attempts(mode: SchedulingMode, given: ModeInput) -> ModeResult:
     """Return the decisions on pods and the writes to the scheduler that follow from the current state."""
-    if implied := mode.implied_attempts(given):
+    splitter = GangSplitter(mode, given)
+    if implied := mode.implied_attempts(given, splitter):
         given = replace_fields(given, attempts={**given.attempts, **implied})
-    planner = _Planner(mode, given)
+    planner = _Planner(mode, given, splitter)
     for gang in given.snapshot.gangs:
         planner.plan_gang(gang)
     return planner.result()
@@ -76,7 +77,7 @@ def plan_attempts(mode: SchedulingMode, given: ModeInput) -> ModeResult:
 class _Planner:
     """Planner of all gangs of one mode in one compute cluster."""
 
-    def __init__(self, mode: SchedulingMode, given: ModeInput) -> None:
+    def __init__(self, mode: SchedulingMode, given: ModeInput, splitter: GangSplitter) -> None:
         self._mode = mode
         self._given = given
         self._plan = _Plan()
@@ -84,7 +85,7 @@ class _Planner:
         self._sums = UsageSums(given.snapshot, given.specs)
         self._gang_by_uid: dict[str, str] = {}
         """Gang by the UID of its attempt."""
-        self._splitter = GangSplitter(mode, given)
+        self._splitter = splitter
         self._room = NodeRoom(given.snapshot)
         self._displaced: set[str] = set()
         """UIDs of the pods that are evicted because their attempts have no slots for them any more."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from vkgateway.arbiter.preemption.eviction_units import has_min_members, select_min_members
@@ -35,20 +35,40 @@ def min_members(gang: Gang) -> int:
     return max(gang.minimum, sum(gang.role_minimum.values()))
 
 
+GangSplit = tuple[AttemptPods, list[AttemptPods]]
+"""The part of a gang that starts as a whole, and one part for each pod beyond it."""
+
+
 class GangSplitter:
-    """Splitter of the gangs of one mode in one compute cluster."""
+    """Splitter of the gangs of one mode in one compute cluster, in one cycle: it splits each gang once."""
 
     def __init__(self, mode: SchedulingMode, given: ModeInput) -> None:
         self._given = given
         self._usable = {(pool.key, node.name) for pool in given.snapshot.pools for node in pool.nodes if node.usable}
+        self._splits: dict[str, GangSplit] = {}
+        """By gang."""
         self._levels = {pool.key: mode.levels(pool, given.specs[pool.key]) for pool in given.snapshot.pools}
 
-    def split_gang(self, gang: Gang) -> tuple[AttemptPods, list[AttemptPods]]:
-        """Return the gang's part that starts as a whole, and one part for each pod beyond it.
+    def split_gang(self, gang: Gang) -> GangSplit:
+        """Return the parts of a gang.
 
         Pods that should have terminated on a node that cannot be used, such as a failed one, are left out: their end
         may never be reported.
         """
+        known = self._splits.get(gang.id)
+        if known is None:
+            known = self._splits[gang.id] = self._split(gang)
+        return known
+
+    def split_off(self, gang: Gang, uids: Collection[str]) -> None:
+        """Let waiting pods of a gang, by UID, ask one by one from now on."""
+        core, surplus = self.split_gang(gang)
+        gang = core.request.gang
+        left = [pod for pod in core.request.pods if pod.uid not in uids]
+        moved = [self._part(gang, (pod,), is_surplus=True) for pod in core.request.pods if pod.uid in uids]
+        self._splits[gang.id] = self._part(gang, left), sorted((*surplus, *moved), key=_surplus_order)
+
+    def _split(self, gang: Gang) -> GangSplit:
         if any(self._is_lost(pod) for pod in gang.pods):
             gang = replace(gang, pods=tuple(pod for pod in gang.pods if not self._is_lost(pod)))
         attempts = self._given.attempts
@@ -58,9 +78,8 @@ class GangSplitter:
         core = self._core_pods(gang, others, core_attempt)
         chosen = {pod.uid for pod in core}
         surplus = [pod for pod in gang.pods if pod.uid not in chosen]
-        return self._part(gang, core), [
-            self._part(gang, (pod,), is_surplus=True) for pod in sorted(surplus, key=lambda pod: (pod.rank, pod.uid))
-        ]
+        parts = (self._part(gang, (pod,), is_surplus=True) for pod in surplus)
+        return self._part(gang, core), sorted(parts, key=_surplus_order)
 
     def _is_lost(self, pod: Pod) -> bool:
         is_overdue = pod.state is ENDING and 0 < pod.deadline < self._given.now
@@ -96,3 +115,8 @@ class GangSplitter:
             placed=tuple(pod for pod in pods if pod.state is PLACED),
             waiting=tuple(pod for pod in pods if pod.state is WAITING),
         )
+
+
+def _surplus_order(part: AttemptPods) -> tuple[int, str]:
+    (pod,) = part.request.pods
+    return pod.rank, pod.uid

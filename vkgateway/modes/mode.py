@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from vkgateway.arbiter.decisions import Decisions
 from vkgateway.arbiter.snapshot import Gang, Pod, Pool, PoolKey, Quota, Snapshot
@@ -12,6 +12,9 @@ from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.model.objects import Object
 from vkgateway.model.scheduling import SchedulerMarks
 from vkgateway.modes.attempt import Attempt, Breach
+
+if TYPE_CHECKING:
+    from vkgateway.modes.gang_split import GangSplitter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +55,11 @@ class SchedulingMode(Protocol):
     def marks(self, request: Request, pod: Pod) -> SchedulerMarks:
         """Return what the scheduler needs on the compute pod of a pod that starts in an attempt."""
 
-    def implied_attempts(self, given: ModeInput) -> Mapping[str, Attempt]:
-        """Return the attempts by name that exist without an object, as the scheduler has none for a gang."""
+    def implied_attempts(self, given: ModeInput, splitter: GangSplitter) -> Mapping[str, Attempt]:
+        """Return the attempts by name that exist without an object, as the scheduler has none for a gang.
+
+        The gangs that `splitter` splits have the parts of these attempts.
+        """
 
     def attempt_object(self, request: Request) -> Object:
         """Return the object that asks the scheduler to start pods; its annotations include its digest."""

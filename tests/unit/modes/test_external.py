@@ -10,10 +10,11 @@ import pytest
 from tests.unit.arbiter.simulated_cluster import KEY, make_quota, reports_by_gang
 from tests.unit.modes.external_world import ExternalWorld
 from vkgateway.arbiter.decisions import PendingReason
-from vkgateway.arbiter.snapshot import Band, PodState
+from vkgateway.arbiter.snapshot import Band, Gang, PodState
 from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.model.api import PoolScheduling
 from vkgateway.modes.external.mode import ExternalMode
+from vkgateway.modes.gang_split import GangSplit, GangSplitter
 from vkgateway.modes.mode import Request
 
 SCHEDULING = PoolScheduling(
@@ -257,3 +258,20 @@ def test_nothing_is_written_to_the_scheduler(world: ExternalWorld, fields: dict[
     result = world.plan()
     assert (result.creates, result.releases, result.pool_objects, result.started) == ((), (), (), ())
     assert world.given().specs[KEY].scheduling.mode == "external"
+
+
+def test_each_gang_is_split_once_in_a_cycle(world: ExternalWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    split: list[str] = []
+    real = GangSplitter._split
+
+    def count(self: GangSplitter, gang: Gang) -> GangSplit:
+        split.append(gang.id)
+        return real(self, gang)
+
+    world.add("running", "a", [8, 8])
+    world.settle()
+    world.add("waiting", "b", [8])
+    world.add("elastic", "b", [4, 4, 4], minimum=1, elastic=True)
+    monkeypatch.setattr(GangSplitter, "_split", count)
+    world.plan()
+    assert sorted(split) == sorted(gang.id for gang in world.gangs.values())

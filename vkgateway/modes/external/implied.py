@@ -77,7 +77,7 @@ class ImpliedAttempts:
 
     def _add_running(self, part: AttemptPods) -> None:
         """Add the attempt of a running gang. Missing pods start again one by one, as far as the limit allows."""
-        gang, pods = part.request.gang, list(part.holding)
+        gang, pods, alone = part.request.gang, list(part.holding), list[str]()
         for pod in part.waiting:
             wait = self._wait(gang, [pod])
             if wait is None:
@@ -86,7 +86,10 @@ class ImpliedAttempts:
             else:
                 name = attempt_name(gang.tenant, gang.id, pod.uid)
                 self._found[name] = _attempt(name, gang, [pod], wait)
+                alone.append(pod.uid)
         self._found[part.request.name] = _attempt(part.request.name, gang, pods, None)
+        if alone:
+            self._splitter.split_off(gang, alone)
 
     def _add(self, part: AttemptPods, wait: Wait | None) -> None:
         gang = part.request.gang

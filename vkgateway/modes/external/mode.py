@@ -40,9 +40,8 @@ class ExternalMode:
             annotations={**render_templates(scheduling.pod_annotations, values), SCHEDULING_MODE: EXTERNAL},
         )
 
-    def implied_attempts(self, given: ModeInput) -> Mapping[str, Attempt]:
+    def implied_attempts(self, given: ModeInput, splitter: GangSplitter) -> Mapping[str, Attempt]:
         """See `SchedulingMode`."""
-        splitter = GangSplitter(self, given)
         return ImpliedAttempts(given, splitter, retry_seconds=self.retry_seconds).by_name()
 
     def attempt_object(self, request: Request) -> Object:

@@ -10,6 +10,7 @@ from vkgateway.model.objects import Object
 from vkgateway.model.scheduling import SchedulerMarks
 from vkgateway.modes.attempt import Attempt
 from vkgateway.modes.attempt_objects import spec_digest
+from vkgateway.modes.gang_split import GangSplitter
 from vkgateway.modes.kueue.names import TOPOLOGY_ANNOTATION
 from vkgateway.modes.kueue.queues import pool_objects, topology_levels
 from vkgateway.modes.kueue.workloads import MAX_POD_SETS, workload, workload_spec
@@ -27,7 +28,7 @@ class KueueMode:
         """See `SchedulingMode`. Without the annotation, Kueue would count each pod twice."""
         return SchedulerMarks(annotations={TOPOLOGY_ANNOTATION: "true"})
 
-    def implied_attempts(self, _given: ModeInput) -> Mapping[str, Attempt]:
+    def implied_attempts(self, _given: ModeInput, _splitter: GangSplitter) -> Mapping[str, Attempt]:
         """See `SchedulingMode`."""
         return {}
 

@@ -11,6 +11,7 @@ from vkgateway.model.objects import Object
 from vkgateway.model.scheduling import SchedulerMarks
 from vkgateway.modes.attempt import Attempt
 from vkgateway.modes.attempt_objects import spec_digest
+from vkgateway.modes.gang_split import GangSplitter
 from vkgateway.modes.mode import ModeInput, Request
 from vkgateway.modes.volcano.names import GROUP_ANNOTATION, priority_class_name
 from vkgateway.modes.volcano.pod_groups import pod_group, pod_group_spec
@@ -34,7 +35,7 @@ class VolcanoMode:
             grace=int(request.gang.grace),
         )
 
-    def implied_attempts(self, _given: ModeInput) -> Mapping[str, Attempt]:
+    def implied_attempts(self, _given: ModeInput, _splitter: GangSplitter) -> Mapping[str, Attempt]:
         """See `SchedulingMode`."""
         return {}
 
