@@ -7,7 +7,6 @@ import csv
 import re
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -15,12 +14,13 @@ import click
 
 from vkgateway.cli.gateway_state import GatewayEndpoint, gateway_option, get_usage, load_gateway_settings
 from vkgateway.cli.options import data_dir_option
-from vkgateway.cli.output import Column, output_option_of, print_table, serialize
+from vkgateway.cli.output import Column, print_table, serialize
 from vkgateway.cli.usage_days import DAY_KEYS, parse_prices, print_budgets, print_days
+from vkgateway.cli.usage_options import UsageOptions, usage_options
 from vkgateway.model.errors import InputError, UnavailableError
 
 if TYPE_CHECKING:
-    from vkgateway.gateway.usagelog import GroupKey, UsageTotal
+    from vkgateway.gateway.usagelog import UsageTotal
 
 EPILOG = """\b
 Examples:
@@ -37,89 +37,44 @@ _DURATION_PATTERN = re.compile(r"([0-9]{1,6})([smhdw])")
 
 
 @click.command(short_help="Sum the GPU-hours of tenants.", epilog=EPILOG)
-@click.option("--since", help="Start: an age such as 90m, 24h or 7d, or an RFC 3339 time. [default: 24h]")
-@click.option("--until", help="End, in the same format. [default: 0s]")
-@click.option(
-    "--days", type=click.IntRange(1, 31), help="Sums of the last UTC days from the gateway, instead of its usage log."
-)
-@click.option("--budgets", is_flag=True, help="The monthly budgets and their use, from the gateway.")
-@click.option(
-    "--by", help="Comma-separated keys of the groups. [default: tenant,band,pool; with --days: day,tenant,band,pool]"
-)
-@click.option(
-    "--price", "prices", multiple=True, metavar="RESOURCE=PRICE", help="Price of an hour, for -o opencost; repeatable."
+@usage_options(
+    days="Sums of the last UTC days from the gateway, instead of its usage log.",
+    budgets="The monthly budgets and their use, from the gateway.",
+    keys="tenant,band,pool; with --days: day,tenant,band,pool",
 )
 @click.option(
     "--log", "file", type=click.Path(path_type=Path, dir_okay=False), help="Usage log. [default: the platform's log]"
 )
 @gateway_option
-@output_option_of("table", "csv", "json", "yaml", "opencost")
 @data_dir_option
-def usage(
-    *,
-    since: str | None,
-    until: str | None,
-    days: int | None,
-    budgets: bool,
-    by: str | None,
-    prices: tuple[str, ...],
-    file: Path | None,
-    gateway: GatewayEndpoint,
-    output: str,
-    data_dir: Path,
-) -> None:
+def usage(*, file: Path | None, gateway: GatewayEndpoint, data_dir: Path, **given: Any) -> None:
     """Sum the GPU-hours of tenants' pods: total, borrowed, and lost to preemption.
 
     Keys: day, tenant, namespace, gang, pod, band, pool, computeCluster, resource. With --days, all but namespace, gang
     and pod. Different resources are never summed. Days are UTC days. Lost hours count from the start or the last
     checkpoint of an evicted pod.
     """
-    check_options(since=since, until=until, days=days, budgets=budgets, prices=prices, file=file, output=output)
-    if budgets:
-        print_budgets(asyncio.run(get_usage(data_dir, gateway, days=1)).budgets, output=output)
-    elif days is not None:
-        keys, parsed = parse_keys(by or "day,tenant,band,pool", known=DAY_KEYS), parse_prices(prices)
-        print_days(asyncio.run(get_usage(data_dir, gateway, days=days)).days, by=keys, output=output, prices=parsed)
+    options = UsageOptions(**given)
+    options.check(file=file)
+    if options.budgets:
+        print_budgets(asyncio.run(get_usage(data_dir, gateway, days=1)).budgets, output=options.output)
+    elif options.days is not None:
+        keys, prices = parse_keys(options.by or "day,tenant,band,pool", known=DAY_KEYS), parse_prices(options.prices)
+        report = asyncio.run(get_usage(data_dir, gateway, days=options.days))
+        print_days(report.days, by=keys, output=options.output, prices=prices)
     else:
-        keys = parse_keys(by or "tenant,band,pool")
-        _print_log(since or "24h", until or "0s", by=keys, file=file, output=output, data_dir=data_dir)
+        _print_log(options, file, data_dir)
 
 
-def check_options(
-    *,
-    since: str | None,
-    until: str | None,
-    days: int | None,
-    budgets: bool,
-    prices: tuple[str, ...],
-    file: Path | None,
-    output: str,
-) -> None:
-    """Refuse options that do not go together. Raises InputError."""
-    from_log = [name for name, value in (("--since", since), ("--until", until), ("--log", file)) if value is not None]
-    if from_log and (days is not None or budgets):
-        other = "--days" if days is not None else "--budgets"
-        raise InputError(f"{from_log[0]} and {other} exclude each other", hint=f"{other} reads no log.")
-    if output == "opencost" and days is None:
-        raise InputError("-o opencost needs whole days", hint="Set --days, for example --days 31.")
-    if days is not None and budgets:
-        raise InputError("--days and --budgets exclude each other", hint="Budgets are for the current month.")
-    if prices and output != "opencost":
-        raise InputError("--price has no effect without -o opencost", hint="Add -o opencost, or remove --price.")
-
-
-def _print_log(since: str, until: str, *, by: list[GroupKey], file: Path | None, output: str, data_dir: Path) -> None:
+def _print_log(options: UsageOptions, file: Path | None, data_dir: Path) -> None:
     """Print the sums of a usage log between two times."""
     from vkgateway.gateway.usagelog import read_usage, sum_usage
 
-    now = datetime.now(UTC).timestamp()
-    start, end = parse_moment(since, what="--since", now=now), parse_moment(until, what="--until", now=now)
-    if end <= start:
-        raise InputError(f"--until {until} is not after --since {since}", hint="Set --since to an earlier time.")
+    keys, (start, end) = parse_keys(options.by or "tenant,band,pool"), options.period()
     if file is not None and not file.exists():
         raise InputError(f"usage log {file} does not exist", hint="Give the path of an existing usage log.")
-    sums = sum_usage(read_usage(file or usage_log_path(data_dir)), since=start, until=end, by=by)
-    print_totals(sums, keys=by, output=output)
+    sums = sum_usage(read_usage(file or usage_log_path(data_dir)), since=start, until=end, by=keys)
+    print_totals(sums, keys=keys, output=options.output)
 
 
 def parse_moment(text: str, *, what: str, now: float) -> float:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import csv
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from vkgateway.cli.output import Column, output_option_of, print_table, serialize
+from vkgateway.cli.output import Column, print_table, serialize
 from vkgateway.cli.plugin import completion
 from vkgateway.cli.plugin.options import Target, run_async, target_options
+from vkgateway.cli.usage_options import UsageOptions, usage_options
 from vkgateway.model.errors import InputError, UnavailableError
 
 if TYPE_CHECKING:
@@ -33,32 +33,11 @@ _NOTE = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Wish:
-    """Options of the command; None: not given."""
-
-    since: str | None
-    until: str | None
-    days: int | None
-    budgets: bool
-    by: str | None
-    prices: tuple[str, ...]
-    tenant: str | None
-    output: str
-
-
 @click.command(short_help="Sum the GPU-hours of pods.", epilog=EPILOG)
-@click.option("--since", help="Start: an age such as 90m, 24h or 7d, or an RFC 3339 time. [default: 24h]")
-@click.option("--until", help="End, in the same format. [default: 0s]")
-@click.option(
-    "--days", type=click.IntRange(1, 31), help="In the management cluster: the last UTC days, from the gateway."
-)
-@click.option("--budgets", is_flag=True, help="In the management cluster: the monthly budgets and their use.")
-@click.option(
-    "--by", help="Comma-separated keys of the groups. [default: namespace,pool,band; for ops tenant,band,pool]"
-)
-@click.option(
-    "--price", "prices", multiple=True, metavar="RESOURCE=PRICE", help="Price of an hour, for -o opencost; repeatable."
+@usage_options(
+    days="In the management cluster: the last UTC days, from the gateway.",
+    budgets="In the management cluster: the monthly budgets and their use.",
+    keys="namespace,pool,band; for ops tenant,band,pool",
 )
 @click.option(
     "--tenant",
@@ -66,10 +45,9 @@ class _Wish:
     shell_complete=completion.tenants,
     help="In the management cluster: only the usage of this tenant.",
 )
-@output_option_of("table", "csv", "json", "yaml", "opencost")
 @target_options
 @run_async
-async def usage(*, target: Target, **options: Any) -> None:
+async def usage(*, target: Target, tenant: str | None, **given: Any) -> None:
     """Sum the GPU-hours of pods.
 
     In a tenant's cluster: of the pods that still exist, in all namespaces or that of -n. Keys: namespace, gang, pod,
@@ -80,42 +58,19 @@ async def usage(*, target: Target, **options: Any) -> None:
     """
     from vkgateway.cli.plugin.connection import connect
     from vkgateway.cli.plugin.gateway import require_management
-    from vkgateway.cli.usage import check_options
 
-    wish = _Wish(**options)
-    check_options(
-        since=wish.since,
-        until=wish.until,
-        days=wish.days,
-        budgets=wish.budgets,
-        prices=wish.prices,
-        file=None,
-        output=wish.output,
-    )
+    options = UsageOptions(**given)
+    options.check()
     async with connect(target) as connection:
-        require_management(connection, wish.tenant)
+        require_management(connection, tenant)
         if connection.kind == "management":
-            await _print_platform(connection, wish)
-        elif wish.days is not None or wish.budgets:
+            await _print_platform(connection, options, tenant)
+        elif options.days is not None or options.budgets:
             raise InputError(
                 "--days and --budgets are for the management cluster", hint="Use --since in a tenant's cluster."
             )
         else:
-            await _print_pods(connection, wish)
-
-
-def _period(wish: _Wish) -> tuple[float, float]:
-    """Return start and end in seconds since the epoch. Raises InputError."""
-    from datetime import UTC, datetime
-
-    from vkgateway.cli.usage import parse_moment
-
-    now = datetime.now(UTC).timestamp()
-    since, until = wish.since or "24h", wish.until or "0s"
-    start, end = parse_moment(since, what="--since", now=now), parse_moment(until, what="--until", now=now)
-    if end <= start:
-        raise InputError(f"--until {until} is not after --since {since}", hint="Set --since to an earlier time.")
-    return start, end
+            await _print_pods(connection, options)
 
 
 def parse_pod_keys(by: str) -> list[PodKey]:
@@ -129,31 +84,31 @@ def parse_pod_keys(by: str) -> list[PodKey]:
     return [key for key in dict.fromkeys((*names, "resource")) if key in KEYS]
 
 
-async def _print_platform(connection: Connection, wish: _Wish) -> None:
+async def _print_platform(connection: Connection, options: UsageOptions, tenant: str | None) -> None:
     """Print the usage of all tenants, or of one: from the gateway, or from its log."""
     from vkgateway.cli.plugin.gateway import read_usage_days
     from vkgateway.cli.usage import parse_keys
     from vkgateway.cli.usage_days import DAY_KEYS, parse_prices, print_budgets, print_days
 
-    if wish.budgets:
-        report = await read_usage_days(connection, days=1, tenant=wish.tenant or "")
-        print_budgets(report.budgets, output=wish.output)
-    elif wish.days is not None:
-        keys = parse_keys(wish.by or "day,tenant,band,pool", known=DAY_KEYS)
-        prices = parse_prices(wish.prices)
-        report = await read_usage_days(connection, days=wish.days, tenant=wish.tenant or "")
-        print_days(report.days, by=keys, output=wish.output, prices=prices)
+    if options.budgets:
+        report = await read_usage_days(connection, days=1, tenant=tenant or "")
+        print_budgets(report.budgets, output=options.output)
+    elif options.days is not None:
+        keys = parse_keys(options.by or "day,tenant,band,pool", known=DAY_KEYS)
+        prices = parse_prices(options.prices)
+        report = await read_usage_days(connection, days=options.days, tenant=tenant or "")
+        print_days(report.days, by=keys, output=options.output, prices=prices)
     else:
-        _print_log(connection, wish)
+        _print_log(connection, options, tenant)
 
 
-def _print_log(connection: Connection, wish: _Wish) -> None:
+def _print_log(connection: Connection, options: UsageOptions, tenant: str | None) -> None:
     from vkgateway.cli.plugin.connection import local_data_dir
     from vkgateway.cli.usage import parse_keys, print_totals, usage_log_path
     from vkgateway.gateway.usagelog import read_usage, sum_usage
 
-    start, end = _period(wish)
-    keys = parse_keys(wish.by or "tenant,band,pool")
+    start, end = options.period()
+    keys = parse_keys(options.by or "tenant,band,pool")
     folder = local_data_dir(connection.config)
     if folder is None:
         raise UnavailableError(
@@ -161,19 +116,19 @@ def _print_log(connection: Connection, wish: _Wish) -> None:
             hint="Use --days N, which asks the gateway, or copy the log and use `vkgateway usage --log FILE`.",
         )
     records = read_usage(usage_log_path(folder))
-    chosen = (record for record in records if wish.tenant in (None, record.tenant))
-    print_totals(sum_usage(chosen, since=start, until=end, by=keys), keys=keys, output=wish.output)
+    chosen = (record for record in records if tenant in (None, record.tenant))
+    print_totals(sum_usage(chosen, since=start, until=end, by=keys), keys=keys, output=options.output)
 
 
-async def _print_pods(connection: Connection, wish: _Wish) -> None:
+async def _print_pods(connection: Connection, options: UsageOptions) -> None:
     from vkgateway.cli.plugin.pod_usage import sum_hours
     from vkgateway.cli.plugin.tenant_reads import list_nodes, list_widest, refusal_note
 
-    start, end = _period(wish)
-    keys = parse_pod_keys(wish.by or _DEFAULT_KEYS)
+    start, end = options.period()
+    keys = parse_pod_keys(options.by or _DEFAULT_KEYS)
     pods = await list_widest(connection)
     nodes, _ = await list_nodes(connection)
-    print_hours(sum_hours(pods.pods, nodes or (), since=start, until=end, by=keys), keys=keys, output=wish.output)
+    print_hours(sum_hours(pods.pods, nodes or (), since=start, until=end, by=keys), keys=keys, output=options.output)
     click.echo(_NOTE, err=True)
     if pods.refused is not None:
         what = f"Only pods of namespace {pods.namespace} are counted"
