@@ -13,6 +13,7 @@ from vkgateway.cli.tenant_pods import tenant_client
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import PODS
+from vkgateway.model.container_status import ContainerStatus
 from vkgateway.model.errors import UnavailableError, VkgatewayError
 from vkgateway.model.objects import Condition, find_condition
 
@@ -21,25 +22,12 @@ _NAMESPACE = "default"
 _POLL_SECONDS = 0.2
 
 
-class _Waiting(msgspec.Struct):
-    reason: str = ""
-    message: str = ""
-
-
-class _State(msgspec.Struct):
-    waiting: _Waiting | None = None
-
-
-class _Container(msgspec.Struct):
-    state: _State = msgspec.field(default_factory=_State)
-
-
 class _Status(msgspec.Struct, rename="camel"):
     phase: str = ""
     reason: str = ""
     message: str = ""
     conditions: tuple[Condition, ...] = ()
-    container_statuses: tuple[_Container, ...] = ()
+    container_statuses: tuple[ContainerStatus, ...] = ()
 
 
 class _Spec(msgspec.Struct, rename="camel"):

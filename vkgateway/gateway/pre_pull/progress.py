@@ -12,6 +12,7 @@ from vkgateway.gateway.pre_pull.daemon_set import IMAGES_ANNOTATION, DaemonSetVi
 from vkgateway.gateway.status import Verdict, false_verdict, true_verdict, unknown_verdict
 from vkgateway.kube import errors
 from vkgateway.model.api import PrePullStatus
+from vkgateway.model.container_status import ContainerStatus
 from vkgateway.model.objects import Condition, Meta, is_condition_true
 
 _FAILURES: Final = frozenset(
@@ -36,26 +37,13 @@ _NO_VOLUMES: Final = (
 )
 
 
-class _Waiting(msgspec.Struct):
-    reason: str = ""
-    message: str = ""
-
-
-class _State(msgspec.Struct):
-    waiting: _Waiting | None = None
-
-
-class _Container(msgspec.Struct):
-    state: _State = msgspec.field(default_factory=_State)
-
-
 class _PodSpec(msgspec.Struct, rename="camel"):
     node_name: str = ""
 
 
 class _PodStatus(msgspec.Struct, rename="camel"):
     conditions: tuple[Condition, ...] = ()
-    container_statuses: tuple[_Container, ...] = ()
+    container_statuses: tuple[ContainerStatus, ...] = ()
 
 
 class KeeperPod(msgspec.Struct):

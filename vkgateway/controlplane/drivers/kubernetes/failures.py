@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from vkgateway.model.container_status import ContainerStatus, Terminated, Waiting
 from vkgateway.model.objects import Condition, Meta, find_condition
 
 _STARTING = frozenset({"", "ContainerCreating", "PodInitializing"})
@@ -18,37 +19,6 @@ _REPEATED = 3
 """Count from which a warning is no transient one, such as about a Secret that the kubelet does not know yet."""
 _ALLOWED_RESTARTS = 3
 """A client of the API server may exit this often while that is still starting."""
-
-
-class Terminated(msgspec.Struct, rename="camel"):
-    """The end of a container; with `FallbackToLogsOnError`, the message is the end of its log."""
-
-    exit_code: int = 0
-    reason: str = ""
-    message: str = ""
-
-
-class Waiting(msgspec.Struct):
-    """Why a container has not started."""
-
-    reason: str = ""
-    message: str = ""
-
-
-class ContainerState(msgspec.Struct):
-    """At most one of the states of a container; none of them while it runs."""
-
-    waiting: Waiting | None = None
-    terminated: Terminated | None = None
-
-
-class ContainerStatus(msgspec.Struct, rename="camel"):
-    """Status of a container."""
-
-    name: str
-    restart_count: int = 0
-    state: ContainerState = msgspec.field(default_factory=ContainerState)
-    last_state: ContainerState = msgspec.field(default_factory=ContainerState)
 
 
 class EventSeries(msgspec.Struct, rename="camel"):
