@@ -105,21 +105,7 @@ class Gateway:
             api_servers=planes,
         )
         self._datastore_monitor = DatastoreMonitor(datastore, tenants=self._all_tenants, on_change=self._tenant_changed)
-        self.tenant_controller = TenantController(
-            management,
-            recorder=recorder,
-            computes=self.compute_controller,
-            planes=planes,
-            runtimes=self.tenant_runtimes,
-            guarantee=self._observer.guarantees.verdict_for,
-            datastore=self._datastore_monitor.write_verdict,
-            budget=self.usage.verdict_for,
-            concurrency=settings.control_planes.concurrency,
-        )
-        self._control_plane_changes = ControlPlaneChanges(running, self.tenant_controller)
-        self._standby_tenants = StandbyTenants(planes, self.tenant_runtimes, running, self.tenant_controller.tenants)
-        self.tenant_controller.on_tenant = self._standby_tenants.handle_tenant
-        self._connect_tenant_controller(platform)
+        self._create_tenant_controller(management, recorder, platform)
 
     def _create_arbiter(self, section: ArbiterSection, management: Client) -> ArbiterPlatform:
         """Create the arbiter with its observer, and return what it acts on."""
@@ -137,8 +123,25 @@ class Gateway:
         self.usage.on_stop, self.arbiter.stopped_borrowing = self.arbiter.trigger, self.usage.stopped_borrowing
         return platform
 
-    def _connect_tenant_controller(self, platform: ArbiterPlatform) -> None:
-        """Connect the parts that depend on the tenant controller, which is created last."""
+    def _create_tenant_controller(self, management: Client, recorder: EventRecorder, platform: ArbiterPlatform) -> None:
+        """Create the tenant controller last, and connect the parts that depend on it."""
+        self.tenant_controller = TenantController(
+            management,
+            recorder=recorder,
+            computes=self.compute_controller,
+            planes=self._planes,
+            runtimes=self.tenant_runtimes,
+            guarantee=self._observer.guarantees.verdict_for,
+            datastore=self._datastore_monitor.write_verdict,
+            budget=self.usage.verdict_for,
+            concurrency=self._settings.control_planes.concurrency,
+        )
+        running = self.running_tenants
+        self._control_plane_changes = ControlPlaneChanges(running, self.tenant_controller)
+        self._standby_tenants = StandbyTenants(
+            self._planes, self.tenant_runtimes, running, self.tenant_controller.tenants
+        )
+        self.tenant_controller.on_tenant = self._standby_tenants.handle_tenant
         platform.tenant_controller = self.tenant_controller
         self._observer.guarantees.on_change = self.usage.on_change = self.tenant_controller.enqueue
         self.usage.tenants = self.tenant_controller.tenant_names
