@@ -6,6 +6,7 @@ so the same blocks continue the stream of each reader.
 
 from __future__ import annotations
 
+import asyncio
 import zlib
 from typing import Final
 
@@ -13,6 +14,8 @@ GZIP_HEADER: Final = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 """Header of a gzip member without name, time and known system."""
 LEVEL: Final = 5
 _RAW_WBITS: Final = -15
+_SMALL_BYTES: Final = 1 << 16
+"""Larger events are compressed in a thread."""
 
 
 class Event:
@@ -21,13 +24,22 @@ class Event:
     def __init__(self, name: str, data: bytes) -> None:
         self.plain = b"event: " + name.encode() + b"\ndata: " + data + b"\n\n" if name else data
         self._zipped: bytes | None = None
+        self._zipping = asyncio.Lock()
 
-    def zipped(self) -> bytes:
-        """Return the event as blocks of deflate. May be called in another thread."""
+    async def zipped(self) -> bytes:
+        """Return the event as blocks of deflate. All readers wake at the same moment, and one of them compresses."""
+        if self._zipped is None and len(self.plain) <= _SMALL_BYTES:
+            self._zipped = _deflate(self.plain)
         if self._zipped is None:
-            zipping = zlib.compressobj(LEVEL, zlib.DEFLATED, _RAW_WBITS)
-            self._zipped = zipping.compress(self.plain) + zipping.flush(zlib.Z_FULL_FLUSH)
+            async with self._zipping:
+                if self._zipped is None:
+                    self._zipped = await asyncio.to_thread(_deflate, self.plain)
         return self._zipped
+
+
+def _deflate(plain: bytes) -> bytes:
+    zipping = zlib.compressobj(LEVEL, zlib.DEFLATED, _RAW_WBITS)
+    return zipping.compress(plain) + zipping.flush(zlib.Z_FULL_FLUSH)
 
 
 PING: Final = Event("", b": no change\n\n")

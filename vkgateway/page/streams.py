@@ -20,7 +20,6 @@ CHANGED: Final = 409
 """Status of a check if the reader now sees something else."""
 _SEND_SECONDS: Final = 30.0
 """Seconds in which a reader must take an event."""
-_LARGE_BYTES: Final = 1 << 16
 _HEAD: Final = (
     ("content-type", "text/event-stream"),
     ("cache-control", "no-store"),
@@ -67,7 +66,7 @@ class EventStream:
         """Write and wait until the reader has taken enough. Raises OSError at the end of the connection."""
         data = event.plain
         if self._zipped:
-            data = await asyncio.to_thread(event.zipped) if len(data) > _LARGE_BYTES else event.zipped()
+            data = await event.zipped()
         async with asyncio.timeout(_SEND_SECONDS):
             self._stream.write(data)
             await self._stream.drain()
