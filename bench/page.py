@@ -117,7 +117,7 @@ async def _draw_change(browser: Browser, server: ServerProcess) -> tuple[dict[st
 
 
 async def _reader_cpu(server: ServerProcess) -> float:
-    """Return milliseconds of CPU of the gateway in a second for a further reader, with a change in each second."""
+    """Return milliseconds of CPU of the gateway in a second for a further reader, while changes arrive."""
     one, many = [await _changing_cpu(server, readers) for readers in (1, _READERS)]
     return 1000 * (many - one) / (_READERS - 1) / _SECONDS
 
@@ -180,7 +180,7 @@ def _build_outcome(
             )
         ]
         table.append([f"{whose}: size, compressed", round(steps["zipped"] / 1024), "KiB", None])
-    table.append(["a further reader, with a change each second", round(cpu, 1), "ms of CPU each second", None])
+    table.append(["a further reader, while changes arrive", round(cpu, 1), "ms of CPU each second", None])
     return Outcome(
         columns=list(COLUMNS),
         rows=table,

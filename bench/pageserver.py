@@ -143,11 +143,12 @@ async def serve(gangs: int, nodes: int) -> None:
         while line := await asyncio.to_thread(sys.stdin.readline):
             command = msgspec.json.decode(line, type=dict[str, Any])
             if "change" in command:
-                _say(server.change(command["change"]))
+                _say(await asyncio.to_thread(server.change, command["change"]))
             elif "costs" in command:
                 _say(server.costs(command["costs"]))
             else:
-                _say({"cpu": time.process_time()})
+                # Of this thread, which serves readers: others build and compress the same for any number of readers.
+                _say({"cpu": time.thread_time()})
     refresh.cancel()
 
 
