@@ -114,6 +114,33 @@ def test_the_right_to_view_opens_the_page(opened: Opened, alpha: Cluster) -> Non
     eventually(lambda: browser.read("api/state")[0] == 401, seconds=120, what="the session ends with the account")
 
 
+def test_a_user_of_a_namespace_sees_its_gangs_only(opened: Opened, alpha: Cluster, pods: None) -> None:
+    alpha.kubectl("create", "namespace", "research")
+    alpha.kubectl("create", "serviceaccount", "researcher", "--namespace=research")
+    alpha.kubectl(
+        "create",
+        "rolebinding",
+        "page",
+        "--clusterrole=view",
+        "--serviceaccount=research:researcher",
+        "--namespace=research",
+    )
+    pod = big_pod("theirs")
+    pod["metadata"]["namespace"] = "research"
+    alpha.apply(pod)
+    browser = opened("alpha")
+    token = alpha.kubectl("create", "token", "researcher", "--namespace=research").strip()
+    eventually(lambda: browser.sign_in(token=token) == 200, seconds=60, what="the right is found")
+    eventually(lambda: [gang["name"] for gang in browser.state()["gangs"].values()] == ["theirs"], what="its gang")
+    text = json.dumps(browser.state())
+    assert WAITING not in text
+    assert OTHERS not in text
+    assert browser.read("api/usage")[0] == 403
+    alpha.kubectl("delete", "rolebinding", "page", "--namespace=research")
+    eventually(lambda: browser.read("api/state")[0] == 403, seconds=120, what="the session ends with the right")
+    alpha.kubectl("delete", "namespace", "research", "--wait=false")
+
+
 def test_a_session_outlives_the_gateway(platform: Platform, opened: Opened, pods: None) -> None:
     browser = opened("alpha")
     assert browser.sign_in() == 200
