@@ -169,9 +169,12 @@ def run_koordinator(cluster: Cluster, folder: Path, *, name: str) -> Iterator[No
     In a cluster with few events, its check before the queue would keep a gang waiting whose last pod was just created,
     so it checks gangs in the queue only. For the same reason, it does not count the attempts to place a gang: all pods
     of the gang would have to be tried again before it starts.
+
+    Its kinds are deleted at the end: its NodeResourceTopology has another version than the one that the gateway reads.
     """
     program = program_folder(KOORDINATOR)
-    _install(cluster, program / "crds", "podgroups.scheduling.sigs.k8s.io")
+    crds = program / "crds"
+    _install(cluster, crds, "podgroups.scheduling.sigs.k8s.io")
     plugins = {
         "queueSort": _plugins("Coscheduling", alone=True),
         "preFilter": _plugins("Reservation", "Coscheduling"),
@@ -193,8 +196,11 @@ def run_koordinator(cluster: Cluster, folder: Path, *, name: str) -> Iterator[No
         pluginConfig=[{"name": "Coscheduling", "args": arguments}],
     )
     argv = [str(program / "koord-scheduler"), f"--config={settings}", "--port=0", *_own_port(folder)]
-    with _run_controller(argv, cluster, folder):
-        yield
+    try:
+        with _run_controller(argv, cluster, folder):
+            yield
+    finally:
+        cluster.kubectl("delete", "--ignore-not-found", "-f", str(crds))
 
 
 def _plugins(*names: str, alone: bool = False) -> Document:
