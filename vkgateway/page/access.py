@@ -2,7 +2,7 @@
 
 Operators sign in with a token of the management cluster, tenants with one of their own API server. In both, the right
 is `get` on the virtual resource `pages.vkgateway.io` with the name `platform` or `tenant`. No object of it exists.
-A reader who has the right in some namespaces of a tenant only sees these.
+A reader with the right in some namespaces of a tenant sees these only.
 """
 
 from __future__ import annotations

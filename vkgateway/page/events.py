@@ -19,7 +19,7 @@ _SMALL_BYTES: Final = 1 << 16
 
 
 class Event:
-    """An event as it is sent. JSON has no line breaks."""
+    """A server-sent event. JSON has no line breaks."""
 
     def __init__(self, name: str, data: bytes) -> None:
         self.plain = b"event: " + name.encode() + b"\ndata: " + data + b"\n\n" if name else data

@@ -1,4 +1,4 @@
-"""Namespaces of a tenant whose gangs a reader may see who has no right for the whole tenant.
+"""Namespaces of a tenant that a reader without a right for the whole tenant may see.
 
 Kubernetes has no request for the namespaces of a user. So the gateway asks for each namespace, up to a limit, and
 remembers the answer. It asks again for the found namespaces with each request, through the cache of the reviewer.

@@ -24,7 +24,7 @@ _DOUBLINGS = 4
 _STOP_LONGEST_RUNS, _STOP_WORK_FACTOR = 10, 4
 """A simulation stops 10 longest runs after the last submission, plus 4 times what all work takes at full use."""
 _STOP_WITH_BUDGETS = 366 * 86_400.0
-"""A simulation with budgets goes on for a year more: gangs may wait for the next month."""
+"""A simulation with budgets may last a year longer: gangs may wait for the next month."""
 _IDLE_CYCLES = 3
 """Cycles without a decision after which pending gangs of an idle cluster never start."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -58,8 +58,8 @@ def _start_next(state: CycleState, pending: PendingGang) -> bool:
 def _pools_for_part(state: CycleState, pending: PendingGang) -> list[PoolState]:
     """Return the pools for the next pod of a part: those of the next cycle, when the pods that start now are placed."""
     pools_by_role: dict[str, set[PoolKey]] = {}
-    for name in pending.gang.part_ids:
-        for pod in _placed_pods(state, state.gangs[name]):
+    for part in _parts_of(state, pending.gang):
+        for pod in _placed_pods(state, part):
             if pod.pool is not None:
                 pools_by_role.setdefault(pod.role, set()).add(pod.pool)
     keys = narrow_to_gang(pending.allowed_pools, pending.surplus[0].role, pools_by_role)
@@ -74,11 +74,9 @@ def _start_next_in(state: CycleState, pool_state: PoolState, pending: PendingGan
         state, pool_state, pending, [pod]
     ):
         return False
-    parts = [] if alone else [state.gangs[name] for name in pending.gang.part_ids]
-    placed = [_placed_pods(state, part) for part in parts]
-    core = [select_min_members(part, pods) for part, pods in zip(parts, placed, strict=True)]
-    near = replace(pending, running=_pods_in(pool_state, placed))
-    nodes = _take_guaranteed_nodes(pool_state, near, pod, _pods_in(pool_state, core))
+    parts = [] if alone else [(part, _placed_pods(state, part)) for part in _parts_of(state, pending.gang)]
+    near = replace(pending, running=tuple(_pods_in(pool_state, (pods for _, pods in parts))))
+    nodes = _take_guaranteed_nodes(pool_state, near, pod, parts)
     guaranteed = nodes is not None
     if nodes is None and pool_state.tenant_usage.may_borrow(pending.tenant, [pod]):
         nodes = _find_borrowed_nodes(state, pool_state, near, pod)
@@ -102,8 +100,12 @@ def _find_borrowed_nodes(
     return nodes
 
 
-def _pods_in(pool_state: PoolState, parts: Iterable[Iterable[Pod]]) -> tuple[Pod, ...]:
-    return tuple(pod for pods in parts for pod in pods if pod.pool == pool_state.pool.key)
+def _parts_of(state: CycleState, gang: Gang) -> Iterator[Gang]:
+    return (state.gangs[name] for name in gang.part_ids)
+
+
+def _pods_in(pool_state: PoolState, parts: Iterable[Iterable[Pod]]) -> Iterator[Pod]:
+    return (pod for pods in parts for pod in pods if pod.pool == pool_state.pool.key)
 
 
 def _placed_pods(state: CycleState, part: Gang) -> list[Pod]:
@@ -122,14 +124,15 @@ def _placed_pods(state: CycleState, part: Gang) -> list[Pod]:
 
 
 def _take_guaranteed_nodes(
-    pool_state: PoolState, pending: PendingGang, pod: Pod, min_members: Iterable[Pod]
+    pool_state: PoolState, pending: PendingGang, pod: Pod, parts: Iterable[tuple[Gang, list[Pod]]]
 ) -> dict[str, str] | None:
     """Return nodes in the tenant's cells, and allocate the cells. While the gang's min members borrow, no surplus pod
     enters cells: an eviction of the min members would evict guaranteed pods.
     """
     if pending.gang.band is not GUARANTEED or not pool_state.guarantee.may_use_guarantee(pending.gang, [pod]):
         return None
-    if not all(pool_state.guarantee.is_guaranteed(one.uid) for one in min_members):
+    core = _pods_in(pool_state, (select_min_members(part, pods) for part, pods in parts))
+    if not all(pool_state.guarantee.is_guaranteed(one.uid) for one in core):
         return None
     placement = GuaranteedPlacement(pool_state.cells, pending.tenant, [pod], among=allowed_nodes(pool_state, pending))
     nodes = placement(pool_state.node_resources)
