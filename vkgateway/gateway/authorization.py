@@ -25,6 +25,7 @@ from vkgateway.kubelet.http import Reply, Request, Session
 from vkgateway.kubelet.listener import HttpListener, RequestHandler
 from vkgateway.kubelet.stream_limiter import TooManyStreamsError
 from vkgateway.kubelet.token_reviewer import TokenReviewer
+from vkgateway.kubelet.ttl_cache import TtlCache
 
 OUTAGE_SECONDS: Final = 900.0
 """Time since its last acceptance for which a token reads metrics while the management cluster does not answer."""
@@ -42,9 +43,8 @@ class AuthorizedHandler:
     def __init__(self, management: Client, answer: RequestHandler, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._tokens = TokenReviewer(lambda _tenant: management, clock=clock)
         self._answer = answer
-        self._clock = clock
-        self._accepted: dict[str, float] = {}
-        """When each token was last accepted for metrics, by its hash; the earliest first."""
+        self._accepted = TtlCache(clock, most=_MAX_ACCEPTED)
+        """Tokens that were accepted for metrics, by their hashes."""
 
     async def __call__(self, request: Request, session: Session) -> Reply | None:
         """Return the reply to a request, or a refusal."""
@@ -66,32 +66,24 @@ class AuthorizedHandler:
         scheme, _, token = request.header("authorization").partition(" ")
         user = await self._tokens.review_token(_NO_TENANT, token.strip()) if scheme.lower() == "bearer" else None
         if user is None:
-            self._accepted.pop(_digest(request), None)
+            self._accepted.forget(_digest(request))
             return Reply.from_text(401, "Unauthorized: a bearer token of the management cluster is required")
         path = "/" + "/".join(request.path)
         if not await self._tokens.can_get_path(_NO_TENANT, user, path):
             if request.path == _METRICS:
-                self._accepted.pop(_digest(request), None)
+                self._accepted.forget(_digest(request))
             return Reply.from_text(403, f"Forbidden (user={user.username}, verb=get, path={path[:64]})")
         if request.path == _METRICS:
-            self._record_acceptance(_digest(request))
+            self._accepted.put(_digest(request), True, seconds=OUTAGE_SECONDS)
         return None
-
-    def _record_acceptance(self, digest: str) -> None:
-        self._accepted.pop(digest, None)
-        while len(self._accepted) >= _MAX_ACCEPTED:
-            del self._accepted[next(iter(self._accepted))]
-        self._accepted[digest] = self._clock.monotonic()
 
     def _was_accepted(self, request: Request) -> bool:
         """Return whether a request for metrics has a token that was accepted a short time ago."""
-        accepted_at = self._accepted.get(_digest(request))
-        is_recent = accepted_at is not None and self._clock.monotonic() - accepted_at < OUTAGE_SECONDS
-        return request.path == _METRICS and is_recent
+        return request.path == _METRICS and self._accepted.get(_digest(request)) is not None
 
 
-def _digest(request: Request) -> str:
-    return hashlib.sha256(request.header("authorization").encode()).hexdigest()
+def _digest(request: Request) -> tuple[str]:
+    return (hashlib.sha256(request.header("authorization").encode()).hexdigest(),)
 
 
 def metrics_listener(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -17,6 +17,7 @@ from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.kube.resources import NAMESPACES, Resource
 from vkgateway.kubelet.stream_limiter import StreamLimiter
 from vkgateway.kubelet.target import NodeProxy
+from vkgateway.kubelet.ttl_cache import TtlCache
 
 ALLOWED_CACHE_SECONDS: Final = 60.0
 """Lifetime of a positive result, and so of a revoked token. Kubelets use two and five minutes."""
@@ -84,34 +85,13 @@ class _List(msgspec.Struct):
     items: tuple[_Item, ...] = ()
 
 
-class _TtlCache:
-    """Cache with a lifetime per entry. Above the size limit, the oldest entries are dropped."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._entries: dict[tuple[str, ...], tuple[float, Any]] = {}
-
-    def get(self, key: tuple[str, ...]) -> Any:
-        until, answer = self._entries.get(key, (0.0, None))
-        return answer if until > self._clock.monotonic() else None
-
-    def put(self, key: tuple[str, ...], answer: Any, *, seconds: float) -> None:
-        self._entries.pop(key, None)
-        while len(self._entries) >= _MAX_CACHED:
-            del self._entries[next(iter(self._entries))]
-        self._entries[key] = self._clock.monotonic() + seconds, answer
-
-    def forget_tenant(self, tenant: str) -> None:
-        self._entries = {key: entry for key, entry in self._entries.items() if key[0] != tenant}
-
-
 class TokenReviewer:
     """Reviewer of tokens through the tenants' API servers. Methods raise ApiError and TooManyStreamsError."""
 
     def __init__(self, clients: ReviewClients, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clients = clients
-        self._user_cache = _TtlCache(clock)
-        self._access_cache = _TtlCache(clock)
+        self._user_cache = TtlCache(clock, most=_MAX_CACHED)
+        self._access_cache = TtlCache(clock, most=_MAX_CACHED)
         self._limiter = StreamLimiter(MAX_CONCURRENT_REVIEWS, what="reviews of tokens")
 
     def forget_tenant(self, tenant: str) -> None:

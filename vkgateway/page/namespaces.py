@@ -12,6 +12,7 @@ from typing import Final
 
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.kubelet.token_reviewer import TokenReviewer, User
+from vkgateway.kubelet.ttl_cache import TtlCache
 
 MOST_NAMESPACES: Final = 200
 """Namespaces of a tenant, by name, that are asked for. Each costs its API server a review."""
@@ -33,21 +34,16 @@ class NamespaceFinder:
     def __init__(self, reviewer: TokenReviewer, may_read: MayRead, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._reviewer = reviewer
         self._may_read = may_read
-        self._clock = clock
-        self._found: dict[_Key, tuple[float, tuple[str, ...]]] = {}
+        self._found = TtlCache(clock, most=_MOST_READERS)
         self._searching: dict[str, asyncio.Lock] = {}
 
     async def find(self, tenant: str, user: User) -> tuple[str, ...]:
         """Return the names of the namespaces that a user may see now, in order. Raises ApiError and TimeoutError."""
         key = tenant, user.username, user.uid, repr((user.groups, sorted(user.extra.items())))
-        known = self._known(key)
+        known: tuple[str, ...] | None = self._found.get(key)
         if known is None:
             known = await self._search(key, user)
         return await self._allowed(tenant, user, known)
-
-    def _known(self, key: _Key) -> tuple[str, ...] | None:
-        until, names = self._found.get(key, (0.0, ()))
-        return names if until > self._clock.monotonic() else None
 
     async def _search(self, key: _Key, user: User) -> tuple[str, ...]:
         """Ask for each namespace, for one user of a tenant at a time."""
@@ -55,17 +51,15 @@ class NamespaceFinder:
         lock = self._searching.setdefault(tenant, asyncio.Lock())
         try:
             async with asyncio.timeout(_SEARCH_SECONDS), lock:
-                if (known := self._known(key)) is not None:
+                known: tuple[str, ...] | None = self._found.get(key)
+                if known is not None:
                     return known
                 every = await self._reviewer.list_namespaces(tenant, most=MOST_NAMESPACES)
                 found = await self._allowed(tenant, user, every)
         finally:
             if not lock.locked():
                 self._searching.pop(tenant, None)
-        self._found.pop(key, None)
-        while len(self._found) >= _MOST_READERS:
-            del self._found[next(iter(self._found))]
-        self._found[key] = self._clock.monotonic() + (FOUND_SECONDS if found else NONE_SECONDS), found
+        self._found.put(key, found, seconds=FOUND_SECONDS if found else NONE_SECONDS)
         return found
 
     async def _allowed(self, tenant: str, user: User, names: Iterable[str]) -> tuple[str, ...]:
