@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from tests.fakes.clock import FakeClock
@@ -275,6 +277,50 @@ async def test_exempt_tenant_is_not_blocked(world: World) -> None:
     assert world.keeper.blocked == {}
     assert world.etcd.keys.in_use < UNBLOCKING_SHARE * QUOTA
     await world.write("wild", "again")
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("share", [BLOCKING_SHARE, URGENT_SHARE, 0.9])
+async def test_no_other_tenant_is_blocked_while_an_exempt_one_fills_the_store_and_cleans_up(
+    world: World, share: float, restarted: bool
+) -> None:
+    await world.fill("other", 0.1)
+    with pytest.raises(EtcdDenied):
+        await world.fill("wild", 1.0)
+    for number in itertools.count():
+        await world.keeper.check_usage(exempt={"wild"})
+        if world.etcd.keys.in_use >= share * QUOTA:
+            break
+        for part in range(4):
+            await world.write("wild", f"more-{number}-{part}")
+    if restarted:
+        world.keeper = world.another()
+    for key in [key.decode() for key in world.etcd.keys.held if b"wild/" in key]:
+        await world.etcd.keys.remove(key)
+        await world.keeper.check_usage(exempt={"wild"})
+        assert world.keeper.blocked == {}
+
+
+async def test_tenant_that_grew_earlier_is_not_blocked_while_the_store_shrinks(world: World) -> None:
+    await world.fill("wild", COMPACTION_SHARE + 0.02)
+    await world.fill("calm", BLOCKING_SHARE - 0.05)
+    await world.fill("wild", URGENT_SHARE, name="more", look=False)
+    await world.keeper.check_usage(exempt={"wild", "calm"})
+    while world.etcd.keys.in_use >= BLOCKING_SHARE * QUOTA:
+        await world.etcd.keys.remove(next(key.decode() for key in world.etcd.keys.held if b"wild/" in key))
+        await world.keeper.check_usage(exempt={"wild"})
+        assert world.keeper.blocked == {}
+
+
+async def test_restart_blocks_no_other_tenant_in_a_crowded_store(world: World) -> None:
+    await world.fill("calm", 0.25)
+    await world.fill("wild", URGENT_SHARE + 0.05, look=False)
+    await world.keeper.check_usage()
+    for _ in range(3):
+        keeper = world.another()
+        await keeper.check_usage()
+        await keeper.check_usage()
+        assert set(keeper.blocked) == {"wild"}
 
 
 async def test_tenants_are_allowed_to_write_again_one_by_one(world: World) -> None:

@@ -21,7 +21,7 @@ COMPACTION_SHARE: Final = 0.4
 BLOCKING_SHARE: Final = 0.6
 """Share above which the tenants that grow are blocked; to find them takes time, while the store fills further."""
 URGENT_SHARE: Final = 0.8
-"""Share above which the largest tenant is blocked if growth is unknown."""
+"""Share above which the first measurement already blocks a tenant: the largest one, since growth is unknown."""
 UNBLOCKING_SHARE: Final = 0.5
 """Share below which blocked tenants may write again."""
 _SIGNIFICANT_SHARE: Final = 0.02
@@ -167,33 +167,45 @@ class QuotaController:
         return await self._maintenance.member_status()
 
     async def _limit_growth(self, usage: StoreUsage, *, exempt: Collection[str], is_full: bool) -> None:
-        """Measure all tenants if usage has changed, and block the one that grew most if the store is nearly full."""
-        first = self._measured_bytes is None
-        changed = first or abs(usage.in_use - (self._measured_bytes or 0)) >= usage.significant_bytes
-        if not changed and (not is_full or self.blocked):
+        """Measure all tenants if usage has changed, and block the one that fills the store if it is nearly full."""
+        previous = self._measured_bytes
+        first, change = previous is None, usage.in_use - (previous or 0)
+        if not first and abs(change) < usage.significant_bytes and (not is_full or self.blocked):
             return
         sizes = {tenant: await self._tenancy.tenant_size(tenant) for tenant in await self._tenancy.list_tenants()}
         self._measured_bytes = usage.in_use
         self._smallest_sizes = {
             tenant: min(self._smallest_sizes.get(tenant, size if first else 0), size) for tenant, size in sizes.items()
         }
-        urgent = is_full or usage.used_share >= URGENT_SHARE
-        if usage.used_share < BLOCKING_SHARE or (first and not urgent):
-            return
+        if is_full or (
+            usage.used_share >= URGENT_SHARE if first else change > 0 and usage.used_share >= BLOCKING_SHARE
+        ):
+            await self._block_one(sizes, usage, exempt=exempt, growth_unknown=first or is_full)
+
+    async def _block_one(
+        self, sizes: Mapping[str, int], usage: StoreUsage, *, exempt: Collection[str], growth_unknown: bool
+    ) -> None:
+        """Block the tenant that grew most. While growth is unknown, block the largest tenant.
+
+        If the largest tenant is already blocked or exempt, it explains the usage, and no other tenant is blocked.
+        """
         growth = {tenant: size - self._smallest_sizes[tenant] for tenant, size in sizes.items()}
-        minimum_growth = _SIGNIFICANT_GROWTH * usage.quota
-        candidates = [tenant for tenant in sizes if tenant not in self.blocked and tenant not in exempt]
-        largest = max(
-            candidates, key=lambda one: (growth[one] if growth[one] >= minimum_growth else 0, sizes[one]), default=""
-        )
-        if not largest or (growth[largest] < minimum_growth and not urgent):
+        unavailable = {"", *self.blocked, *exempt}
+        growing = {
+            tenant for tenant in sizes.keys() - unavailable if growth[tenant] >= _SIGNIFICANT_GROWTH * usage.quota
+        }
+        if growing:
+            selected = max(growing, key=lambda tenant: (growth[tenant], sizes[tenant]))
+        else:
+            selected = max(sizes, key=sizes.__getitem__, default="") if growth_unknown else ""
+        if selected in unavailable:
             _log.error("the datastore fills up, but no tenant that grows can be blocked", **_log_fields(usage))
             return
-        await self._tenancy.block_writes(largest)
-        self.blocked[largest] = sizes[largest]
-        size = sizes[largest] >> 20
+        await self._tenancy.block_writes(selected)
+        self.blocked[selected] = sizes[selected]
+        size = sizes[selected] >> 20
         _log.error(
-            "writes of a tenant that fills the datastore blocked", tenant=largest, mib=size, **_log_fields(usage)
+            "writes of a tenant that fills the datastore blocked", tenant=selected, mib=size, **_log_fields(usage)
         )
 
     async def _allow_writes(self, tenant: str) -> None:
