@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from vkgateway.arbiter.decisions import PendingReason, PendingReport
+from vkgateway.arbiter.decisions import PERMANENT_REASONS, PendingReason, PendingReport
 from vkgateway.arbiter.snapshot import Gang
 from vkgateway.model.requests import MilliResources
 from vkgateway.modes.amounts import sum_requests
@@ -24,7 +24,7 @@ class HoldReports:
         self._reports: list[tuple[PendingReport, str]] = []
         """Each with the name of its pending attempt; empty: none."""
         self._pending: dict[str, tuple[Attempt, MilliResources]] = {
-            attempt.name: (attempt, {}) for attempt in given.attempts.values() if attempt.state is AttemptState.PENDING
+            attempt.name: (attempt, {}) for attempt in given.attempts.values() if _is_queued(attempt)
         }
         """Pending attempts by name, each with the sum of its requests; those of unknown tenants count without."""
 
@@ -47,6 +47,12 @@ class HoldReports:
         for report, name in self._reports:
             place = places.get(name, 0)
             yield replace(report, place=place) if place else report
+
+
+def _is_queued(attempt: Attempt) -> bool:
+    """Return whether an attempt has a place: the scheduler has an object for it, and starts it some time."""
+    never = attempt.wait is not None and attempt.wait.code in PERMANENT_REASONS
+    return attempt.state is AttemptState.PENDING and bool(attempt.uid) and not never
 
 
 def _report(gang: Gang, code: PendingReason, message: str) -> PendingReport:

@@ -12,7 +12,7 @@ from tests.unit.modes.world import MODE, SPEC, WAIT, World
 from vkgateway.arbiter.decisions import PendingReason
 from vkgateway.arbiter.snapshot import Band, PodState
 from vkgateway.model.api import PoolScheduling
-from vkgateway.modes.attempt import AttemptState
+from vkgateway.modes.attempt import AttemptState, Wait
 from vkgateway.modes.attempts import plan_attempts
 from vkgateway.modes.kueue.mode import KueueMode
 from vkgateway.modes.mode import Request
@@ -47,6 +47,17 @@ def test_pending_attempt_says_why_and_its_place(world: World) -> None:
     reports = reports_by_gang(world.plan().decisions)
     assert [reports[world.gang(name).id].place for name in ("second", "third")] == [1, 2]
     assert reports[world.gang("third").id].message == WAIT.message
+
+
+def test_gang_that_never_starts_has_no_place(world: World) -> None:
+    world.add("huge", "b", [8])
+    world.add("next", "b", [8])
+    world.cycle()
+    attempt = world.attempt_of("huge")
+    assert attempt is not None
+    world.change(attempt.name, wait=Wait(PendingReason.INFEASIBLE, "too large"))
+    reports = reports_by_gang(world.plan().decisions)
+    assert {name: reports[world.gang(name).id].place for name in ("huge", "next")} == {"huge": 0, "next": 1}
 
 
 def test_incomplete_gang_is_not_asked_for(world: World) -> None:

@@ -71,6 +71,15 @@ def test_incomplete_gang_waits(world: ExternalWorld) -> None:
     assert reason(world, "train") == (PendingReason.MEMBERS, "1 of 2 pods created")
 
 
+def test_waiting_gang_has_no_place(world: ExternalWorld) -> None:
+    """The scheduler has no queue that the gateway knows."""
+    world.add("running", "b", [8, 8, 8])
+    world.cycle()
+    world.add("late", "b", [8])
+    report = reports_by_gang(world.plan().decisions)[world.gang("late").id]
+    assert (report.code, report.place) == (PendingReason.QUOTA, 0)
+
+
 def test_gangs_of_unknown_tenants_wait(world: ExternalWorld) -> None:
     world.add("train", "a", [8])
     world.known.clear()

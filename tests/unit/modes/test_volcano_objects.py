@@ -130,8 +130,17 @@ def test_phase_of_a_pod_group_is_the_state_of_its_attempt(phase: str, state: Att
     attempt = read_attempt(decode_pod_group(msgspec.json.encode(document)), KEY[0], lambda host: host)
     assert (attempt.state, attempt.tenant, attempt.pool, attempt.namespace) == (state, "a", KEY, "a--default")
     assert attempt.digest == MODE.digest(request(made))
+    assert attempt.priority == volcano_priority(made)
     assert attempt.slots == {pod_set_name(made.pods[0]): {"": 2}}
     assert (attempt.wait is not None) is (phase == "Pending")
+
+
+def test_group_of_a_class_of_others_has_no_priority() -> None:
+    for name in ("", "urgent", "vkgateway-volcano-", "vkgateway-volcano-x"):
+        document = MODE.attempt_object(request(gang([8])))
+        document["metadata"] |= {"uid": "u"}
+        document["spec"]["priorityClassName"] = name
+        assert read_attempt(decode_pod_group(msgspec.json.encode(document)), KEY[0], lambda host: host).priority == 0
 
 
 def test_changed_pod_counts_leave_no_slot() -> None:

@@ -12,6 +12,15 @@ PODS_ANNOTATION: Final = "vkgateway.io/pods"
 ROOT_QUEUE: Final = "root"
 
 
+_CLASS_PREFIX: Final = "vkgateway-volcano-"
+
+
 def priority_class_name(value: int) -> str:
     """Return the name of the priority class with a value."""
-    return f"vkgateway-volcano-{value}"
+    return f"{_CLASS_PREFIX}{value}"
+
+
+def priority_of_class(name: str) -> int:
+    """Return the value of a priority class with this name; 0 for a class of others."""
+    value = name.removeprefix(_CLASS_PREFIX)
+    return int(value) if value != name and value.isdecimal() else 0

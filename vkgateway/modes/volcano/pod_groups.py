@@ -18,7 +18,7 @@ from vkgateway.modes.attempt_objects import attempt_metadata, read_object
 from vkgateway.modes.mode import Request
 from vkgateway.modes.names import gang_namespace
 from vkgateway.modes.pod_sets import count_pod_sets
-from vkgateway.modes.volcano.names import API_VERSION, PODS_ANNOTATION, priority_class_name
+from vkgateway.modes.volcano.names import API_VERSION, PODS_ANNOTATION, priority_class_name, priority_of_class
 from vkgateway.modes.volcano.priorities import volcano_priority
 
 _QUEUED: Final = Wait(PendingReason.ROOM, "other pods of its queue use the capacity that it needs")
@@ -64,6 +64,10 @@ def pod_group_spec(request: Request) -> Object:
     }
 
 
+class _PodGroupSpec(msgspec.Struct, rename="camel"):
+    priority_class_name: str = ""
+
+
 class _PodGroupStatus(msgspec.Struct):
     phase: str = ""
 
@@ -72,6 +76,7 @@ class PodGroupView(msgspec.Struct):
     """A PodGroup, as far as the gateway reads it."""
 
     metadata: Meta
+    spec: _PodGroupSpec = msgspec.field(default_factory=_PodGroupSpec)
     status: _PodGroupStatus = msgspec.field(default_factory=_PodGroupStatus)
 
 
@@ -85,6 +90,7 @@ def read_attempt(view: PodGroupView, cluster: str, _node_of: Callable[[str], str
         view.metadata,
         cluster,
         state=state,
+        priority=priority_of_class(view.spec.priority_class_name),
         slots={name: {"": count} for name, count in _decode_counts(view).items()},
         wait=_QUEUED if state is AttemptState.PENDING and view.status.phase else None,
         is_ready=True,
