@@ -142,6 +142,6 @@ def _forbidden(tenant: str, user: User) -> Problem:
     right = f"get {RESOURCE}.{API_GROUP}/{name}"
     if tenant:
         hint = "Grant it with a ClusterRoleBinding or, for one namespace, a RoleBinding to the ClusterRole view."
-        return Problem(message=f"{user.username} may not {right}, in no namespace.", hint=hint)
+        return Problem(message=f"{user.username} may not {right} in any namespace.", hint=hint)
     hint = "Grant it with a ClusterRoleBinding to the ClusterRole vkgateway-state-reader."
     return Problem(message=f"{user.username} may not {right}.", hint=hint)

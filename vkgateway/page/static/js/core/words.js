@@ -3,6 +3,7 @@
 /** What a pending reason means, in a few words. */
 export const REASONS = {
   WaitingForQuota: "The tenant's limit is reached",
+  BudgetUsedUp: "The tenant's monthly budget is used up",
   WaitingForRoom: "Not enough free capacity",
   WaitingForMembers: "Pods of the gang are missing",
   WaitingForEviction: "Waits until borrowing pods have terminated",
@@ -12,13 +13,19 @@ export const REASONS = {
   Invalid: "The marks of the gang are not valid",
 };
 
+/** For a tenant, limit and budget are its own. */
+const TENANT_REASONS = {
+  WaitingForQuota: "Your limit is reached",
+  BudgetUsedUp: "Your monthly budget is used up",
+};
+
 /** Reasons that waiting never resolves. */
 export const PERMANENT = new Set(["Infeasible", "Invalid"]);
 
-/** @param {string} [scope] for a tenant, the limit is its own */
+/** @param {string} [scope] who reads it */
 export function reasonText(code, scope = "platform") {
-  if (code === "WaitingForQuota" && scope === "tenant") return "Your limit is reached";
-  return REASONS[code] ?? (code || "The arbiter has not decided yet");
+  const own = scope === "tenant" ? TENANT_REASONS[code] : undefined;
+  return own ?? REASONS[code] ?? (code || "The arbiter has not decided yet");
 }
 
 export const STATES = { waiting: "waiting", starting: "starting", running: "running", leaving: "evicted soon" };

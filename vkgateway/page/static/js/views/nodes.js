@@ -10,7 +10,7 @@ export function nodesView(session) {
   const nodes = store.list("nodes");
   return html`
     <h1 id="title" tabindex="-1">Nodes</h1>
-    <p class="lead">Each virtual node is one pool of GPUs. Your pods are bound to it and run on machines of the compute cluster.</p>
+    <p class="lead">Each virtual node represents a pool of GPUs, or its part in one zone. Your pods are bound to it and run on machines of the compute cluster.</p>
     ${nodes.length
       ? dataTable({
           name: "",
@@ -26,7 +26,7 @@ export function nodesView(session) {
             { id: "problem", title: "Problem", look: "why", cell: (node) => (node.problem ? foreign(node.problem) : "–") },
           ],
         })
-      : empty("No virtual node yet.", "One virtual node appears for each pool of your tenant.", session.tenant ? `kubectl get tenant ${session.tenant} -o yaml    # spec.pools, by an admin` : "kubectl get nodes")}
+      : empty("No virtual node yet.", "At least one virtual node appears for each pool of your tenant.", session.tenant ? `kubectl get tenant ${session.tenant} -o yaml    # spec.pools, by an admin` : "kubectl get nodes")}
   `;
 }
 
