@@ -70,10 +70,10 @@ IMPOSSIBLE_REASON = "Impossible"
 """Reason of a failure that only a changed spec can fix."""
 TAKEN_REASON = "Taken"
 """Reason of a failure because a requested resource belongs to another tenant."""
-QUIET_REASONS = frozenset({"NotStarted", "NotLookedAt"})
+QUIET_REASONS = frozenset({"NotStarted", "NotReconciled"})
 """Reasons that mean that nothing has happened yet."""
 
-NOT_RECONCILED = unknown_verdict("NotLookedAt", "not reconciled yet")
+NOT_RECONCILED = unknown_verdict("NotReconciled", "not reconciled yet")
 BEFORE_ACCEPTANCE = unknown_verdict("NotStarted", "waiting for acceptance")
 BEFORE_CONTROL_PLANE = unknown_verdict("NotStarted", "waiting for the control plane")
 

@@ -53,10 +53,11 @@ def scheduling_problems(pool: Pool) -> Iterator[str]:
 def effective_pools(pools: Iterable[Pool], statuses: Iterable[PoolStatus]) -> tuple[Pool, ...]:
     """Return the pools of a compute cluster, each with the scheduling mode in effect instead of the requested mode."""
     modes: Mapping[str, str] = {status.name: status.scheduling_mode for status in statuses}
-    return tuple(_with_mode(pool, modes.get(pool.name, "")) for pool in pools)
+    return tuple(with_mode(pool, modes.get(pool.name, "")) for pool in pools)
 
 
-def _with_mode(pool: Pool, mode: str) -> Pool:
+def with_mode(pool: Pool, mode: str) -> Pool:
+    """Return a pool in another scheduling mode; empty: in the requested mode."""
     if not mode or mode == pool.scheduling.mode:
         return pool
     return replace(pool, scheduling=replace(pool.scheduling, mode=mode))

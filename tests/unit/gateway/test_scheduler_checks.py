@@ -81,6 +81,20 @@ def test_refused_change_names_the_pods_that_prevent_it() -> None:
     assert "when they have ended" in verdict.message
 
 
+def test_scheduler_in_effect_decides_before_a_refused_change() -> None:
+    """No gang of the pool starts, which is worse than a change that waits."""
+    pool = Pool(name="a100")
+    verdict = scheduler_verdict([pool], {"a100": "kueue"}, {"kueue": KueueState(is_served=False)})
+    assert verdict is not None
+    assert verdict.reason == "SchedulerMissing"
+
+
+def test_pool_of_an_unknown_mode_counts_with_the_requested_one() -> None:
+    verdict = scheduler_verdict([POOL], {"a100": ""}, {"kueue": KueueState(is_served=False)})
+    assert verdict is not None
+    assert verdict.reason == "SchedulerMissing"
+
+
 def test_missing_queues_of_an_administrator_are_named() -> None:
     pool = Pool(name="a100", scheduling=PoolScheduling(mode="kueue", queue="{tenant}-gpus", manage_queues=False))
     kueue = KueueState(is_served=True, local_queues=frozenset({"alpha-gpus"}))

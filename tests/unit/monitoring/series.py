@@ -32,8 +32,8 @@ def tenant(condition: str, reason: str, *, name: str = "alpha") -> str:
     return f'vkgateway_tenant_condition{{tenant="{name}",condition="{condition}",reason="{reason}"}}'
 
 
-def compute(condition: str, reason: str) -> str:
-    return f'vkgateway_compute_cluster_condition{{compute_cluster="local",condition="{condition}",reason="{reason}"}}'
+def compute(condition: str, reason: str, *, name: str = "local") -> str:
+    return f'vkgateway_compute_cluster_condition{{compute_cluster="{name}",condition="{condition}",reason="{reason}"}}'
 
 
 def pool(name: str) -> str:
@@ -79,6 +79,7 @@ HEALTHY: Series = {
     tenant("GuaranteeKept", "Kept"): constant(1),
     tenant("GuaranteeKept", "QueuesNotManaged", name="beta"): constant(0),
     **{compute(name, name): constant(1) for name in ("Connected", "Ready", "SchedulersReady")},
+    compute("SchedulersReady", "ModeChangeRefused", name="other"): constant(0),
     compute("ImagesPulled", "Pulling"): constant(0),
     pulls("pulled"): growing(4),
     pulls("failed"): growing(0.1),

@@ -61,7 +61,7 @@ class KueueState:
             return missing_verdict("Kueue", API_VERSION, pools)
         if missing := sorted(missing_queues(pools, self.local_queues, tenants)):
             problem = f"LocalQueues in {SYSTEM_NAMESPACE} do not exist: {', '.join(missing)}"
-            return false_verdict("QueuesMissing", f"{problem}; create them, or set manageQueues")
+            return false_verdict("QueuesMissing", f"{problem}; create them, or set manageQueues to true")
         if problems := list(_queue_problems(self.queues, {pool.name for pool in pools})):
             return false_verdict("QueuesInactive", "; ".join(problems))
         if self.unanswered:

@@ -10,6 +10,7 @@ from vkgateway.gateway.scheduler_checks.kueue import read_kueue
 from vkgateway.gateway.scheduler_checks.volcano import read_volcano
 from vkgateway.gateway.status import Verdict, false_verdict, true_verdict, unknown_verdict
 from vkgateway.model.api import KUEUE, NATIVE, VOLCANO, Pool
+from vkgateway.model.scheduling import with_mode
 from vkgateway.sync.compute.link import ComputeLink
 
 READERS: Final[Mapping[str, ReadState]] = {KUEUE: read_kueue, VOLCANO: read_volcano}
@@ -36,26 +37,26 @@ def scheduler_verdict(
     `pools` have the requested modes, `modes` the modes in effect by pool. `tenants` returns the tenants that use a
     pool.
     """
-    pools = tuple(pools)
-    postponed = [pool for pool in pools if (modes.get(pool.name) or pool.scheduling.mode) != pool.scheduling.mode]
-    if postponed:
-        texts = (
-            f"pool {pool.name!r} stays in mode {modes[pool.name]} instead of {pool.scheduling.mode}"
-            for pool in postponed
-        )
-        hint = "pods with devices or gang marks run there; the mode changes when they have ended"
-        return false_verdict("ModeChangeRefused", f"{'; '.join(texts)}: {hint}")
+    requested = tuple(pools)
+    current = [with_mode(pool, modes.get(pool.name, "")) for pool in requested]
     by_mode: dict[str, list[Pool]] = {}
-    for pool in pools:
+    for pool in current:
         if pool.scheduling.mode != NATIVE:
             by_mode.setdefault(pool.scheduling.mode, []).append(pool)
-    if not by_mode:
-        return None
     verdicts = [_mode_verdict(mode, members, states, tenants) for mode, members in by_mode.items()]
-    worst = min(verdicts, key=lambda verdict: ("False", "Unknown", "True").index(verdict.status))
-    if worst.status != "True":
+    worst = min(verdicts, key=lambda verdict: ("False", "Unknown", "True").index(verdict.status), default=None)
+    if worst is not None and worst.status != "True":
         return worst
-    return true_verdict("SchedulersReady", "; ".join(verdict.message for verdict in verdicts))
+    if postponed := [pool for pool, now in zip(requested, current, strict=True) if pool != now]:
+        return _postponed_verdict(postponed, modes)
+    return true_verdict("SchedulersReady", "; ".join(verdict.message for verdict in verdicts)) if verdicts else None
+
+
+def _postponed_verdict(pools: Iterable[Pool], modes: Mapping[str, str]) -> Verdict:
+    """Return the verdict on pools whose requested mode is not in effect yet. Their gangs start as before."""
+    texts = (f"pool {pool.name!r} stays in mode {modes[pool.name]} instead of {pool.scheduling.mode}" for pool in pools)
+    hint = "pods with devices or gang marks run there; the mode changes when they have ended"
+    return false_verdict("ModeChangeRefused", f"{'; '.join(texts)}: {hint}")
 
 
 def _mode_verdict(mode: str, pools: list[Pool], states: SchedulerStates, tenants: TenantsIn) -> Verdict:

@@ -78,7 +78,7 @@ class VolcanoState:
             return missing_verdict("Volcano", API_VERSION, pools)
         if missing := sorted(missing_queues(pools, frozenset(self.queues), tenants)):
             return false_verdict(
-                "QueuesMissing", f"Queues do not exist: {', '.join(missing)}; create them, or set manageQueues"
+                "QueuesMissing", f"Queues do not exist: {', '.join(missing)}; create them, or set manageQueues to true"
             )
         if problems := list(self._queue_problems({pool.name for pool in pools})):
             return false_verdict("QueuesInactive", "; ".join(problems))
