@@ -234,6 +234,11 @@ class PoolScheduling(msgspec.Struct, kw_only=True, rename="camel", omit_defaults
     pod_labels: dict[str, str] = {}
     pod_annotations: dict[str, str] = {}
 
+    @property
+    def has_guarantees(self) -> bool:
+        """Whether guarantees of tenants count in the pool. Queues of an administrator replace them."""
+        return self.manage_queues or self.mode in (NATIVE, EXTERNAL)
+
 
 class PrePull(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, frozen=True):
     """Images that every node of a pool keeps, before a pod needs them.

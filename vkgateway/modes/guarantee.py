@@ -55,7 +55,7 @@ def guarantee_losses(snapshot: Snapshot, specs: Mapping[PoolKey, PoolSpec]) -> I
     """
     for pool in snapshot.pools:
         unit, spec = pool.unit_resource, specs[pool.key]
-        if not unit or not spec.scheduling.manage_queues:
+        if not unit or not spec.scheduling.has_guarantees:
             continue
         left = pool_capacity(pool, spec).get(unit, 0)
         quotas = (quota for quota in snapshot.quotas if quota.pool == pool.key)
@@ -80,7 +80,9 @@ class UsageSums:
 
     def __init__(self, snapshot: Snapshot, specs: Mapping[PoolKey, PoolSpec]) -> None:
         self._quotas: dict[_Key, Quota] = {
-            (quota.tenant, quota.pool): quota for quota in snapshot.quotas if specs[quota.pool].scheduling.manage_queues
+            (quota.tenant, quota.pool): quota
+            for quota in snapshot.quotas
+            if specs[quota.pool].scheduling.has_guarantees
         }
         self._limits: dict[_Key, MilliResources] = {(each.tenant, each.pool): each.limit for each in snapshot.quotas}
         self._used: dict[_Key, MilliResources] = {}

@@ -48,7 +48,7 @@ def queue_usages(snapshot: Snapshot, specs: Mapping[PoolKey, PoolSpec]) -> dict[
     usages: dict[QueueKey, QueueUsage] = {}
     for pool in snapshot.pools:
         spec, quotas = specs[pool.key], [quota for quota in snapshot.quotas if quota.pool == pool.key]
-        if spec.scheduling.manage_queues:
+        if spec.scheduling.has_guarantees:
             nominal = nominal_guarantees(pool, spec, quotas)
             usages |= {(tenant, pool.key): QueueUsage(guarantee) for tenant, guarantee in nominal.items()}
     for gang in snapshot.gangs:

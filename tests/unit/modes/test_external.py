@@ -80,6 +80,15 @@ def test_waiting_gang_has_no_place(world: ExternalWorld) -> None:
     assert (report.code, report.place) == (PendingReason.QUOTA, 0)
 
 
+def test_guarantee_counts_whoever_manages_queues(world: ExternalWorld) -> None:
+    """The field is for schedulers whose queues the gateway can write."""
+    scheduling = PoolScheduling(mode="external", scheduler_name="s", manage_queues=False)
+    world.spec = PoolSpec(name=KEY[1], scheduling=scheduling)
+    world.add("train", "a", [8])
+    (admit,) = world.plan().decisions.admits
+    assert not admit.borrowed
+
+
 def test_gangs_of_unknown_tenants_wait(world: ExternalWorld) -> None:
     world.add("train", "a", [8])
     world.known.clear()

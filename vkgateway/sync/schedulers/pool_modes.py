@@ -148,7 +148,7 @@ class PoolModes:
 
     def unmanaged_pools(self) -> frozenset[PoolKey]:
         """The pools whose queues an administrator manages: guarantees have no effect there."""
-        return frozenset(key for key, spec in self._specs.items() if not spec.scheduling.manage_queues)
+        return frozenset(key for key, spec in self._specs.items() if not spec.scheduling.has_guarantees)
 
     def is_outdated(self, specs: PoolSpecs) -> bool:
         """Return whether pools of other schedulers changed since the last cycle."""
