@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -84,6 +85,21 @@ def count_pods(cluster: Cluster, phase: str, start: str = "") -> int:
     return sum(pod["status"]["phase"] == phase for pod in list_pods(cluster, start))
 
 
+def failed_pods(cluster: Cluster, count: int) -> list[Document]:
+    """Wait until this number of pods has failed, and return them.
+
+    The status of a victim may be written after that of the pods that took its place.
+    """
+
+    def find() -> list[Document]:
+        found = [pod for pod in list_pods(cluster) if pod["status"]["phase"] == "Failed"]
+        return found if len(found) >= count else []
+
+    found = eventually(find, what=f"{count} failed pods")
+    assert len(found) == count
+    return found
+
+
 def is_gated(document: Document) -> bool:
     return any(gate["name"] == ADMISSION_GATE for gate in document["spec"].get("schedulingGates", ()))
 
@@ -113,7 +129,7 @@ def consistently(condition: Callable[[], bool], *, seconds: float = 3.0) -> None
 
 def training_objects(name: str) -> list[Document]:
     """Return a job of 2 parameter servers and 4 workers, which form a gang."""
-    marks = {GANG: name, "vkgateway.io/gang-min": "6", RUN_SECONDS: "10"}
+    marks = {GANG: name, "vkgateway.io/gang-min": "6"}
     roles = ["ps-0", "ps-1", "worker-0", "worker-1", "worker-2", "worker-3"]
     return [gpu_pod(f"{name}-{role}", 2, marks=marks, restartPolicy="Never") for role in roles]
 
@@ -170,6 +186,7 @@ def test_gangs_start_together_or_not_at_all_and_all_complete(guest: Cluster, job
         name: {is_gated(pod) for pod in found if pod["metadata"]["name"].startswith(f"{name}-")} for name in names
     }
     assert sorted(map(sorted, by_gang.values())) == [[False]] * started + [[True]] * (jobs - started)
+    end_container(guest, "--all", 0)
     eventually(lambda: count_pods(guest, "Succeeded") == 6 * jobs, what="all of them done")
 
 
@@ -184,8 +201,7 @@ def test_borrowing_gangs_are_evicted_with_notice_when_a_guarantee_is_reclaimed(o
     assert "owner" not in disrupted["message"]
     eventually(lambda: count_pods(owner, "Running") == 2, what="the guaranteed gang runs")
 
-    failed = [pod for pod in list_pods(guest) if pod["status"]["phase"] == "Failed"]
-    assert len(failed) == 4
+    failed = failed_pods(guest, 4)
     assert {pod["status"]["reason"] for pod in failed} == {PREEMPTED}
     jobs = {pod["metadata"]["labels"]["job-name"] for pod in failed}
     assert len(jobs) == 2, "two gangs of two make room, and none goes by halves"
@@ -202,13 +218,25 @@ def test_deadline_is_equal_in_both_clusters_and_one_victim_suffices(
     guest.apply(*(gpu_pod(f"low{n}", 8, **LOW) for n in range(4)))
     eventually(lambda: count_pods(guest, "Running") == 4, what="the pool is full of low work")
     owner.apply(gpu_pod("one", 8))
-    eventually(lambda: any(map(is_notified, list_pods(guest))), what="a notice")
-    victim = next(pod for pod in list_pods(guest) if is_notified(pod))
-    below = platform.compute.get("pod", victim["metadata"]["name"], "-n", "guest--default")
-    deadline = below["metadata"]["annotations"][EVICTION_DEADLINE_ANNOTATION]
-    assert victim["metadata"]["annotations"][EVICTION_DEADLINE_ANNOTATION] == deadline
+
+    def equal_deadlines() -> dict[str, str]:
+        above, below = deadlines(guest, "default"), deadlines(platform.compute, "guest--default")
+        return above if above == below else {}
+
+    victims = eventually(equal_deadlines, what="a deadline in both clusters")
     owner.wait_pod("one")
-    assert [pod["status"]["phase"] for pod in list_pods(guest)].count("Failed") == 1, "one is enough"
+    assert [pod["metadata"]["name"] for pod in failed_pods(guest, 1)] == list(victims), "one is enough"
+    assert count_pods(guest, "Running") == 3
+
+
+def deadlines(cluster: Cluster, namespace: str) -> dict[str, str]:
+    """Return the deadlines of pods by name."""
+    pods = cluster.get("pods", "-n", namespace)["items"]
+    return {
+        pod["metadata"]["name"]: pod["metadata"]["annotations"][EVICTION_DEADLINE_ANNOTATION]
+        for pod in pods
+        if is_notified(pod)
+    }
 
 
 @pytest.fixture
@@ -223,32 +251,51 @@ def real_guarantee(real: None, platform: Platform) -> Iterator[None]:
 
 @pytest.mark.usefixtures("real_guarantee")
 def test_container_reads_its_deadline_from_a_file(owner: Cluster, guest: Cluster) -> None:
+    """The container logs its deadline, because it may end before a program that runs later in it has started."""
     field = {"fieldPath": f"metadata.annotations['{EVICTION_DEADLINE_ANNOTATION}']"}
     podinfo = {"name": "podinfo", "downwardAPI": {"items": [{"path": "eviction-deadline", "fieldRef": field}]}}
-    low = gpu_pod("low", 2, volumes=[podinfo], **REAL, **LOW)
+    file = "/etc/podinfo/eviction-deadline"
+    command = f"echo at first: $(cat {file}); until [ -s {file} ]; do sleep 0.1; done; cat {file}; echo; sleep 3600"
+    low = gpu_pod("low", 2, command=command, volumes=[podinfo], **REAL, **LOW)
     low["spec"]["containers"][0]["volumeMounts"] = [{"name": "podinfo", "mountPath": "/etc/podinfo"}]
     guest.apply(low)
     guest.wait_pod("low")
-
-    def read() -> str:
-        return guest.kubectl("exec", "low", "--", "cat", "/etc/podinfo/eviction-deadline").strip()
-
-    assert read() == ""
-    owner.apply(gpu_pod("high", 1, **REAL))
-    deadline = eventually(read, what="a deadline in the file")
-    assert deadline == guest.get("pod", "low")["metadata"]["annotations"][EVICTION_DEADLINE_ANNOTATION]
+    with subprocess.Popen(
+        (*guest.kubectl_command, "logs", "--follow", "low"), stdout=subprocess.PIPE, text=True
+    ) as log:
+        assert log.stdout is not None
+        assert log.stdout.readline() == "at first:\n"
+        owner.apply(gpu_pod("high", 1, **REAL))
+        deadline = log.stdout.readline().strip()
+        log.terminate()
     owner.wait_pod("high")
-    assert guest.get("pod", "low")["status"]["reason"] == PREEMPTED
+    (victim,) = failed_pods(guest, 1)
+    assert victim["status"]["reason"] == PREEMPTED
+    assert victim["metadata"]["annotations"][EVICTION_DEADLINE_ANNOTATION] == deadline
 
 
-def test_unneeded_victim_is_reprieved(owner: Cluster, guest: Cluster) -> None:
+@pytest.fixture
+def long_notice(platform: Platform) -> Iterator[int]:
+    """Give victims a notice of these seconds, in which a test acts."""
+    path, seconds = "/spec/pools/0/noticeSeconds", 15
+    patch = [
+        {"op": "test", "path": "/spec/pools/0/name", "value": "a100"},
+        {"op": "add", "path": path, "value": seconds},
+    ]
+    platform.compute.kubectl("patch", "computecluster", "local", "--type=json", "-p", json.dumps(patch))
+    yield seconds
+    back = [{"op": "remove", "path": path}]
+    platform.compute.kubectl("patch", "computecluster", "local", "--type=json", "-p", json.dumps(back))
+
+
+def test_unneeded_victim_is_reprieved(long_notice: int, owner: Cluster, guest: Cluster) -> None:
     guest.apply(*(gpu_pod(f"low{n}", 8, **LOW) for n in range(4)))
     eventually(lambda: count_pods(guest, "Running") == 4, what="the pool is full of low work")
     owner.apply(gpu_pod("one", 8))
     eventually(lambda: any(map(is_notified, list_pods(guest))), what="a notice")
     owner.kubectl("delete", "pod", "one", "--grace-period=1")
     eventually(lambda: not any(map(is_notified, list_pods(guest))), what="the notice is withdrawn")
-    consistently(lambda: count_pods(guest, "Running") == 4, seconds=6)
+    consistently(lambda: count_pods(guest, "Running") == 4, seconds=long_notice + 1)
 
 
 def test_elastic_gang_shrinks_before_evictions_and_grows_again(owner: Cluster, guest: Cluster) -> None:
@@ -267,7 +314,7 @@ def test_elastic_gang_shrinks_before_evictions_and_grows_again(owner: Cluster, g
 
 
 def end_container(cluster: Cluster, name: str, code: int) -> None:
-    """End a pod's containers with an exit code."""
+    """End the containers of a pod, or of all pods (`--all`), with an exit code."""
     cluster.kubectl("annotate", "pod", name, f"kwok.vkgateway.io/exit-code={code}", f"{RUN_SECONDS}=1")
 
 
@@ -330,22 +377,16 @@ def test_higher_priority_preempts_lower_work_of_its_tenant(owner: Cluster) -> No
     wait_for_reason(owner, "patient", "WaitingForRoom")
     owner.apply(gpu_pod("urgent", 1, priorityClassName="production", **in_pool("a100")))
     owner.wait_pod("urgent")
-    failed = [pod for pod in list_pods(owner) if pod["status"]["phase"] == "Failed"]
-    assert [pod["status"]["reason"] for pod in failed] == [PREEMPTED], "one is enough"
-    message = find_condition(failed[0], "DisruptionTarget")["message"]
+    (failed,) = failed_pods(owner, 1)
+    assert failed["status"]["reason"] == PREEMPTED
+    message = find_condition(failed, "DisruptionTarget")["message"]
     assert "default/urgent, which has a higher priority (1000000 over 0)" in message
     assert not any(reason == "Preempted" for name in range(4) for reason, _ in owner.events(f"old{name}"))
 
 
 def test_large_gang_is_not_starved_by_small_ones(guest: Cluster) -> None:
-    guest.apply(
-        *(
-            gpu_pod(
-                f"first{n}", 8, marks={"vkgateway.io/gang-run-limit": "28s", RUN_SECONDS: "24"}, restartPolicy="Never"
-            )
-            for n in range(2)
-        )
-    )
+    limited = {"vkgateway.io/gang-run-limit": "10m"}
+    guest.apply(*(gpu_pod(f"first{n}", 8, marks=limited, restartPolicy="Never") for n in range(2)))
     eventually(lambda: count_pods(guest, "Running") == 2, what="half of the pool is in use")
     guest.apply(*(gpu_pod(f"big-{n}", 8, marks={GANG: "big", "vkgateway.io/gang-min": "4"}) for n in range(4)))
     wait_for_reason(guest, "big-0", "WaitingForRoom")
@@ -355,6 +396,8 @@ def test_large_gang_is_not_starved_by_small_ones(guest: Cluster) -> None:
         gpu_pod("short", 8, marks={"vkgateway.io/gang-run-limit": "2s", RUN_SECONDS: "1"}, restartPolicy="Never")
     )
     eventually(lambda: guest.pod_phase("short") == "Succeeded", what="what ends in time runs before")
+    for n in range(2):
+        end_container(guest, f"first{n}", 0)
     eventually(lambda: count_pods(guest, "Running", "big-") == 4, what="the large gang")
     assert is_gated(guest.get("pod", "long"))
 
@@ -439,7 +482,7 @@ def test_eviction_completes_after_a_gateway_restart(owner: Cluster, guest: Clust
     eventually(lambda: any(map(is_notified, list_pods(guest))), what="a notice")
     platform.kill_gateway()
     eventually(lambda: count_pods(owner, "Running") == 2, what="the guaranteed gang runs")
-    assert count_pods(guest, "Failed") == 2
+    assert {pod["status"]["reason"] for pod in failed_pods(guest, 2)} == {PREEMPTED}
     assert count_pods(guest, "Running") == 2
 
 
