@@ -160,6 +160,14 @@ class Cluster:
         """Wait until a pod meets a condition."""
         self.kubectl("wait", f"pod/{name}", f"--for={condition}", f"--timeout={seconds}s", timeout=seconds + 10)
 
+    def create_namespace(self, name: str) -> None:
+        """Create a namespace, and wait until pods can be created in it.
+
+        An API server refuses pods that are created more than a second before the namespace's ServiceAccount.
+        """
+        self.kubectl("create", "namespace", name)
+        eventually(lambda: self.find("serviceaccount", "default", "-n", name), what=f"ServiceAccount of {name}")
+
     def apply_crds(self, *definitions: Document) -> None:
         """Apply CustomResourceDefinitions, and wait until their kinds are served.
 

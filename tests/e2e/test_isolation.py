@@ -34,6 +34,10 @@ class TenantNetwork(NamedTuple):
         """Run a script in a pod, which must succeed."""
         return self.cluster.kubectl("exec", "-n", NAMESPACE, pod, "--", "sh", "-c", script, timeout=60)
 
+    def fetch_page(self, *, pod: str) -> str:
+        """Return the page of the tenant's Service as a pod sees it; "" if the Service does not answer."""
+        return self.run_script("wget -T 5 -q -O - http://web || true", pod=pod).strip()
+
 
 def web_server(tenant: str) -> list[Document]:
     container = {
@@ -61,19 +65,22 @@ def places(platform: Platform, alpha: Cluster, beta: Cluster) -> Iterator[tuple[
         pytest.skip("no real node here")
     clusters = {"alpha": alpha, "beta": beta}
     for name, cluster in clusters.items():
-        cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+        cluster.create_namespace(NAMESPACE)
         cluster.apply(*web_server(name))
     alpha.apply(client_pod("client"), client_pod("unprivileged", securityContext=_UNPRIVILEGED))
     for cluster in clusters.values():
         cluster.kubectl("wait", "-n", NAMESPACE, "--for=condition=Ready", "pod", "--all", "--timeout=90s", timeout=100)
-    yield tuple(
+    networks = tuple(
         TenantNetwork(
             cluster,
             cluster.get("pod", "web", "-n", NAMESPACE)["status"]["podIP"],
             cluster.get("service", "web", "-n", NAMESPACE)["spec"]["clusterIP"],
         )
         for cluster in clusters.values()
-    )  # type: ignore[misc]
+    )
+    # A Service leads to its pods a moment after they are ready.
+    eventually(lambda: networks[0].fetch_page(pod="client"), what="the Service of alpha")
+    yield networks  # type: ignore[misc]
     for cluster in clusters.values():
         cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
 
@@ -93,7 +100,7 @@ def service_endpoint(platform: Platform, service: str) -> tuple[str, int]:
 def test_image_programs_work(places: tuple[TenantNetwork, TenantNetwork]) -> None:
     alpha, _ = places
     for name in ("client", "unprivileged"):
-        assert alpha.run_script("wget -T 5 -q -O - http://web", pod=name).strip() == "web of alpha"
+        assert alpha.fetch_page(pod=name) == "web of alpha"
         assert alpha.service in alpha.run_script(f"nslookup web.{NAMESPACE}.svc.cluster.local", pod=name)
         assert " 0% packet loss" in alpha.run_script(f"ping -c 1 -W 5 {alpha.pod}", pod=name)
         request = r"printf 'GET / HTTP/1.0\r\n\r\n' | nc -w 5 web 80"
@@ -168,15 +175,11 @@ def test_tenant_network_policies_are_enforced_and_probes_pass(places: tuple[Tena
     }
     policy = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "web"}, "spec": spec}
     policy["metadata"] = {"name": "web", "namespace": NAMESPACE}
-
-    def reached(name: str) -> bool:
-        return "web of alpha" in alpha.run_script("wget -T 5 -q -O - http://web || true", pod=name)
-
-    assert reached("unprivileged")
+    assert alpha.fetch_page(pod="unprivileged") == "web of alpha"
     alpha.cluster.apply(policy)
-    eventually(lambda: not reached("unprivileged"), what="a policy in force")
-    assert reached("client")
+    eventually(lambda: not alpha.fetch_page(pod="unprivileged"), what="a policy in force")
+    assert alpha.fetch_page(pod="client") == "web of alpha"
     conditions = alpha.cluster.get("pod", "web", "-n", NAMESPACE)["status"]["conditions"]
     assert {"Ready": "True"}.items() <= {condition["type"]: condition["status"] for condition in conditions}.items()
     alpha.cluster.kubectl("delete", "networkpolicy", "web", "-n", NAMESPACE)
-    eventually(lambda: reached("unprivileged"), what="the policy gone")
+    eventually(lambda: alpha.fetch_page(pod="unprivileged"), what="the policy gone")

@@ -115,7 +115,7 @@ def test_the_right_to_view_opens_the_page(opened: Opened, alpha: Cluster) -> Non
 
 
 def test_a_user_of_a_namespace_sees_its_gangs_only(opened: Opened, alpha: Cluster, pods: None) -> None:
-    alpha.kubectl("create", "namespace", "research")
+    alpha.create_namespace("research")
     alpha.kubectl("create", "serviceaccount", "researcher", "--namespace=research")
     alpha.kubectl(
         "create",

@@ -71,7 +71,7 @@ def plugged(platform: Platform) -> Iterator[Cluster]:
     """Yield a tenant with a limit of 8 GPUs, of which a running pod uses all, and a waiting pod."""
     platform.vkgateway("tenant", "create", "plugged", "--pool", "v100:limit=nvidia.com/gpu=8")
     cluster = platform.tenant("plugged")
-    cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": RESEARCH}})
+    cluster.create_namespace(RESEARCH)
     cluster.apply(gpu_pod("holds"))
     cluster.kubectl("wait", "pod/holds", "-n", RESEARCH, "--for=condition=Ready", "--timeout=60s", timeout=70)
     cluster.apply(gpu_pod("train-0"))

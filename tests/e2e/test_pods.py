@@ -276,7 +276,7 @@ def test_forced_deletion_deletes_the_compute_pod(platform: Platform, alpha: Clus
 
 
 def test_compute_namespace_is_deleted_with_the_tenants(platform: Platform, alpha: Cluster) -> None:
-    alpha.kubectl("create", "namespace", "team")
+    alpha.create_namespace("team")
     alpha.kubectl("run", "one", "-n", "team", "--image", BUSYBOX, "--", "sleep", "3600")
     eventually(lambda: platform.compute.find("pod", "one", "-n", "alpha--team"), what="the pod below")
     alpha.kubectl("delete", "namespace", "team", "--wait", timeout=90)
