@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
 from typing import Any
 
@@ -106,7 +107,7 @@ def test_admin_has_all_rights_in_the_tenant_cluster(alpha: Cluster) -> None:
         "create", "clusterrolebinding", "robot-looks", "--clusterrole=looks", "--serviceaccount=default:robot"
     )
     robot = ("--as", "system:serviceaccount:default:robot")
-    assert alpha.try_kubectl(*robot, "get", "pods").code == 0
+    eventually(lambda: alpha.try_kubectl(*robot, "get", "pods").code == 0, what="the binding takes effect")
     assert "forbidden" in alpha.try_kubectl(*robot, "get", "secrets").err
 
 
@@ -120,11 +121,17 @@ def test_deleted_virtual_node_is_re_created(alpha: Cluster) -> None:
     alpha.kubectl("wait", "node/v100.local", "--for=condition=Ready", "--timeout=30s")
 
 
-def test_watch_shows_a_pods_lifecycle(alpha: Cluster) -> None:
+def test_watch_and_description_show_a_pods_lifecycle(alpha: Cluster) -> None:
     alpha.apply(pod_manifest("seen"))
     alpha.wait_pod("seen")
-    watched = alpha.kubectl("get", "pod", "seen", "-w", "--request-timeout=2s", "-o", "name")
-    assert "pod/seen" in watched
-    described = alpha.kubectl("describe", "pod", "seen")
-    assert "Scheduled" in described
-    alpha.kubectl("delete", "pod", "seen", "--wait")
+    assigned = "Successfully assigned default/seen"
+    eventually(lambda: assigned in alpha.kubectl("describe", "pod", "seen"), what="the scheduler's event")
+    command = (*alpha.kubectl_command, "get", "pod", "seen", "--watch", "--output-watch-events", "--no-headers")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watch:
+        assert watch.stdout is not None
+        try:
+            assert watch.stdout.readline().split()[0] == "ADDED"
+            alpha.kubectl("delete", "pod", "seen", "--wait")
+            assert any(line.startswith("DELETED") for line in watch.stdout)
+        finally:
+            watch.kill()

@@ -68,9 +68,9 @@ def test_prometheus_and_cli_read_with_a_token(platform: Platform, alpha: Cluster
             )
         return False
 
-    eventually(allowed, seconds=30, what="the token may read metrics")
+    eventually(allowed, what="the token may read metrics")
     line = ("--gateway", url, "--gateway-ca", str(ca), "--gateway-token-file", str(token))
-    eventually(lambda: platform.try_vkgateway("top", *line).code == 0, seconds=30, what="the token may read the state")
+    eventually(lambda: platform.try_vkgateway("top", *line).code == 0, what="the token may read the state")
     assert "alpha" in platform.vkgateway("top")
     for role in ("metrics-reader", "state-reader"):
         compute.kubectl("delete", "clusterrolebinding", f"doors-{role}")
@@ -191,6 +191,7 @@ def test_api_services_reach_no_platform_server(platform: Platform, alpha: Cluste
     server = json.loads(alpha.kubectl("config", "view", "--raw", "-o", "json"))["clusters"][0]["cluster"]["server"]
     token = _admin_token(alpha)
     try:
+        eventually(lambda: len(_tried_services(alpha)) == len(doors), what="the API server has tried each server")
         for port in doors:
             base = f"/apis/door{port}.example.com/v1"
             for path in ("/x", "/../../../metrics", "/%2e%2e/%2e%2e/%2e%2e/arbiter/state", "/..%2f..%2f..%2fmetrics"):
@@ -201,6 +202,15 @@ def test_api_services_reach_no_platform_server(platform: Platform, alpha: Cluste
     finally:
         alpha.kubectl("delete", "apiservice", *(f"v1.door{port}.example.com" for port in doors))
         alpha.kubectl("delete", "service", *(f"door-{port}" for port in doors))
+
+
+def _tried_services(cluster: Cluster) -> list[str]:
+    """Return the APIServices that lead elsewhere and are available or not. Before that, no request reaches a server."""
+    return [
+        service["metadata"]["name"]
+        for service in cluster.get("apiservices")["items"]
+        if ".door" in service["metadata"]["name"] and service.get("status", {}).get("conditions")
+    ]
 
 
 def test_tenant_signed_certificates_are_invalid_elsewhere(

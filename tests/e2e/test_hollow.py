@@ -11,6 +11,7 @@ import pytest
 
 from tests.e2e.cluster import Cluster, Platform, eventually
 from tests.e2e.strangers import http_status, unverified_context
+from tests.e2e.test_arbiter import find_condition
 
 SANDBOX = "vkgateway/local/hollow/kubelet/sandbox.py"
 
@@ -104,7 +105,7 @@ def test_command_ends_with_its_pod_and_its_client(platform: Platform, alpha: Clu
             assert "pod short has ended" in client.stderr.read()
         else:
             client.kill()
-    eventually(lambda: not sandbox_processes(platform), seconds=20, what="nothing is left of the command")
+    eventually(lambda: not sandbox_processes(platform), what="nothing is left of the command")
     alpha.kubectl("delete", "pod", "short", "--ignore-not-found")
 
 
@@ -147,7 +148,7 @@ def test_kwok_annotations_have_no_effect_for_tenants(platform: Platform, alpha: 
         start_hollow(alpha, name, annotations=annotations, wait=False)
     start_hollow(alpha, "kwok-after")
     assert platform.compute.find("node", "forged") is None
-    assert "Ready   " not in alpha.kubectl("get", "node", "forged", "--no-headers")
+    assert find_condition(alpha.get("node", "forged"), "Ready").get("status") != "True"
     assert {p["problem"] for p in platform.status()["processes"] if p["name"] == "compute/kwok"} == {""}
     alpha.kubectl("delete", "node", "forged")
     alpha.kubectl("annotate", "node", "a100.zone-0.local", "kwok.x-k8s.io/node-")

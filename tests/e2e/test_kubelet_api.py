@@ -65,14 +65,17 @@ def check_hides_compute_cluster(platform: Platform, text: str) -> None:
 
 
 def test_summary_has_the_tenants_pods_with_tenant_uids(platform: Platform, alpha: Cluster, busy: str) -> None:
-    def read_summary() -> str:
+    def read_summary() -> tuple[str, Document] | None:
+        """Return the summary and the pod in it. The kubelet measures a new pod only after a while."""
         text = alpha.kubectl("get", "--raw", f"{PROXY}/stats/summary")
-        return text if any(pod["podRef"]["name"] == busy for pod in json.loads(text)["pods"]) else ""
+        found = (pod for pod in json.loads(text)["pods"] if pod["podRef"]["name"] == busy)
+        return next(((text, pod) for pod in found if "memory" in pod and "cpu" in pod["containers"][0]), None)
 
-    text = eventually(read_summary, what="the pod's figures")
+    found = eventually(read_summary, what="the pod's figures")
+    assert found is not None
+    text, busy_pod = found
     check_hides_compute_cluster(platform, text)
     summary = json.loads(text)
-    busy_pod = next(pod for pod in summary["pods"] if pod["podRef"]["name"] == busy)
     assert busy_pod["podRef"]["uid"] == alpha.get("pod", busy)["metadata"]["uid"]
     assert busy_pod["containers"][0]["cpu"]["usageCoreNanoSeconds"] > 0
     assert summary["node"]["nodeName"] == NODE
@@ -167,7 +170,7 @@ def test_service_account_with_metrics_rights_reads_them(alpha: Cluster, beta: Cl
     token, foreign = (cluster.kubectl("create", "token", "reader").strip() for cluster in (alpha, beta))
     weak = alpha.kubectl("create", "token", "default").strip()
 
-    assert request_status(alpha, path, token) == 200
+    eventually(lambda: request_status(alpha, path, token) == 200, what="the binding takes effect")
     assert request_status(alpha, path, weak) == 403
     assert request_status(alpha, path, foreign) == 401
     assert request_status(alpha, path.replace("alpha", "beta"), token) == 401
