@@ -64,13 +64,18 @@ def stop_at(step: Step) -> Callable[[Step], Awaitable[None]]:
     return on_step
 
 
+async def wait_for_controllers(condition: Callable[[], Awaitable[object]]) -> None:
+    """Wait for the work of a control plane's controllers, which may just have started, as long as other tests do."""
+    await wait_until(condition, seconds=120, interval=0.1)
+
+
 async def test_admin_works_in_the_tenant_cluster(place: World, alpha: ControlPlane, beta: ControlPlane) -> None:
     kubeconfig = place.kubeconfig("alpha")
     assert (await place.kubectl(kubeconfig, "create", "namespace", "team"))[0] == 0
     code, output = await place.kubectl(kubeconfig, "-n", "team", "create", "deployment", "web", "--image=x")
     assert code == 0, output
     async with alpha.create_client() as client:
-        await wait_until(lambda: _count_pods(client, "team"), interval=0.1)
+        await wait_for_controllers(lambda: _count_pods(client, "team"))
     async with beta.create_client() as client:
         with pytest.raises(errors.NotFound):
             await client.get(NAMESPACES, "team")
@@ -82,7 +87,7 @@ async def test_interrupted_provisioning_and_removal_complete(place: World) -> No
             await place.provisioner().provision(tenant("gamma"), on_step=stop_at(step))
     gamma = await place.provisioner().provision(tenant("gamma"))
     async with gamma.create_client() as client:
-        await wait_until(lambda: _count_service_accounts(client), interval=0.1)
+        await wait_for_controllers(lambda: _count_service_accounts(client))
     for step in REMOVING:
         with pytest.raises(Stopped):
             await place.provisioner().deprovision("gamma", on_step=stop_at(step))
@@ -142,7 +147,7 @@ async def test_admin_has_no_rights_elsewhere(place: World, alpha: ControlPlane, 
 
 async def test_tokens_are_invalid_elsewhere(place: World, alpha: ControlPlane, beta: ControlPlane) -> None:
     async with alpha.create_client() as client:
-        await wait_until(lambda: _count_service_accounts(client), interval=0.1)
+        await wait_for_controllers(lambda: _count_service_accounts(client))
         response = await client.create(
             SERVICE_ACCOUNTS, {"spec": {}}, namespace="default", name="default", subresource="token"
         )
@@ -173,7 +178,7 @@ async def test_dead_process_is_restarted_and_the_cluster_continues(place: World,
             },
         }
         await client.create(DEPLOYMENTS, deployment, namespace="default")
-        await wait_until(lambda: _count_pods(client, "default"), interval=0.1)
+        await wait_for_controllers(lambda: _count_pods(client, "default"))
 
 
 async def test_removal_deletes_one_tenant_completely(place: World, alpha: ControlPlane, beta: ControlPlane) -> None:

@@ -36,6 +36,9 @@ from vkgateway.programs.binaries.resolver import Resolver
 from vkgateway.programs.supervisor.client import SupervisorClient, start_supervisor
 from vkgateway.programs.supervisor.spec import ProcessSpec
 
+_START_SECONDS = 60
+"""Timeout for the start of one program."""
+
 
 @dataclass(kw_only=True)
 class World:
@@ -174,7 +177,7 @@ async def _start_etcd(
 
 
 async def _wait_for_etcd(etcd: EtcdClient) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(_START_SECONDS):
         while True:
             try:
                 await etcd.maintenance.member_status()
@@ -205,7 +208,7 @@ async def _start_management(
         component_process("apiserver", group="compute", plane=plane, files=files, programs=programs)
     )
     client = Client.from_kubeconfig(files.kubeconfig_path("admin"))
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(_START_SECONDS):
         while True:
             try:
                 await client.request("GET", "/readyz")
