@@ -11,9 +11,9 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
@@ -34,6 +34,7 @@ from tests.e2e.test_arbiter import (
     in_pool,
     list_pods,
 )
+from vkgateway.controlplane.etcd.maintenance import EtcdMaintenance
 from vkgateway.local import etcd
 from vkgateway.local.paths import PlatformPaths
 from vkgateway.model.errors import UnavailableError
@@ -41,6 +42,7 @@ from vkgateway.model.names import API_VERSION, SYSTEM_NAMESPACE
 from vkgateway.programs.supervisor.client import SupervisorClient
 
 pytestmark = pytest.mark.embedded_gateway(reason="faults of the processes of an embedded platform")
+T = TypeVar("T")
 GPU = "nvidia.com/gpu"
 NODES = tuple(f"a100-{number}" for number in range(4))
 
@@ -329,12 +331,13 @@ LARGE = "x" * 900_000
 def test_a_tenant_fills_etcd(platform: Platform, guest: Cluster, prometheus: Prometheus) -> None:
     limit_etcd(platform)
     eventually(lambda: prometheus.query(f'vkgateway_datastore_bytes{{what="quota"}} == {QUOTA}'), what="the new quota")
+    shrink_etcd(platform)
     names = map("large-{}".format, itertools.count())
     held, filling = ("VkgatewayDatastoreTenantsHeld", ""), ("VkgatewayDatastoreFilling", "")
-    written = fill(guest, names, until=lambda: held in prometheus.firing(), written=0)
+    fill(platform, guest, names, until=lambda: held in prometheus.firing())
     platform.compute.kubectl("annotate", "tenant", "guest", "vkgateway.io/writable=true")
     prometheus.wait_until_silent(*held)
-    fill(guest, names, until=lambda: filling in prometheus.firing(), written=written)
+    fill(platform, guest, names, until=lambda: filling in prometheus.firing())
 
 
 def limit_etcd(platform: Platform) -> None:
@@ -352,22 +355,48 @@ def limit_etcd(platform: Platform) -> None:
     asyncio.run(SupervisorClient.for_data_dir(platform.data_dir).ensure_process(changed))
 
 
-def fill(cluster: Cluster, names: Iterator[str], *, until: Callable[[], bool], written: int) -> int:
-    """Create large objects, ten at a time, until a condition is true. Return how many there are; `written` exist.
+def shrink_etcd(platform: Platform) -> None:
+    """Free the pages of history, which earlier tests filled."""
 
-    They never exceed the quota: etcd would refuse the writes of all tenants.
+    async def compact(maintenance: EtcdMaintenance) -> None:
+        await maintenance.compact((await maintenance.member_status()).revision)
+        await maintenance.defragment()
+
+    call_etcd(platform, compact)
+
+
+def file_size(platform: Platform) -> int:
+    """Return the bytes of etcd's file, free pages included."""
+    return call_etcd(platform, EtcdMaintenance.member_status).size
+
+
+def call_etcd(platform: Platform, call: Callable[[EtcdMaintenance], Coroutine[object, object, T]]) -> T:
+    """Return what a call to the platform's etcd returns."""
+
+    async def connect() -> T:
+        async with etcd.root_client(
+            PlatformPaths(platform.data_dir), port=platform.status()["ports"]["etcd"]
+        ) as client:
+            return await call(client.maintenance)
+
+    return asyncio.run(connect())
+
+
+def fill(platform: Platform, cluster: Cluster, names: Iterator[str], *, until: Callable[[], bool]) -> None:
+    """Create large objects until a condition is true.
+
+    A reserve of the quota stays free: a full etcd would refuse the writes of all tenants.
     """
 
     def is_reached() -> bool:
-        nonlocal written
-        if written * len(LARGE) < 0.85 * QUOTA:
-            batch = [config_map(next(names)) for _ in range(10)]
+        free = 0.93 * QUOTA - file_size(platform)
+        batch = [config_map(next(names)) for _ in range(min(10, int(free / len(LARGE))))]
+        if batch:
             document = json.dumps({"apiVersion": "v1", "kind": "List", "items": batch})
-            written += cluster.try_kubectl("create", "-f", "-", stdin=document).out.count("created")
+            cluster.try_kubectl("create", "-f", "-", stdin=document)
         return until()
 
-    eventually(is_reached, what=f"{written} large objects suffice")
-    return written
+    eventually(is_reached, seconds=240, what="large objects suffice")
 
 
 def config_map(name: str) -> Document:
