@@ -22,6 +22,7 @@ from operators import kueue, published
 from operators.programs import JOBSET, KOORDINATOR, KUBERAY, KUEUE, PROMETHEUS_OPERATOR, VOLCANO
 from operators.published import PublishedPrograms
 from tests.e2e.cluster import Cluster, Document, eventually
+from tests.support.ports import free_port
 from vkgateway.controlplane.pki import Authority
 
 
@@ -45,7 +46,7 @@ def run_jobset(cluster: Cluster, folder: Path) -> Iterator[None]:
     """Run JobSet's controller in a tenant, with webhooks that the API server reaches on this machine."""
     folder_of_program = program_folder(JOBSET)
     _install(cluster, folder_of_program / "crds", "jobsets")
-    authority, port = Authority.create("jobset"), _free_port()
+    authority, port = Authority.create("jobset"), free_port()
     authority.issue("jobset", ips=["127.0.0.1"], server=True).write(
         folder, "tls"
     )  # tls.crt and tls.key, as it expects them
@@ -70,7 +71,7 @@ def run_jobset(cluster: Cluster, folder: Path) -> Iterator[None]:
 def run_kueue(cluster: Cluster, folder: Path) -> Iterator[None]:
     """Run Kueue's controller in a cluster, as released, without webhooks for Kueue's objects and for pods."""
     program = program_folder(KUEUE)
-    webhooks, health = _free_port(), _free_port()
+    webhooks, health = free_port(), free_port()
     for definition in kueue.read_definitions(program, webhooks=webhooks):
         cluster.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(definition))
     cluster.apply(*kueue.expected_objects())
@@ -103,7 +104,7 @@ def run_prometheus_operator(cluster: Cluster, folder: Path) -> Iterator[None]:
         f"--apiserver={server['server']}",
         *(f"--{name}-file={folder / name}" for name in ("ca", "cert", "key")),
         "--kubelet-service=kube-system/kubelet",
-        f"--web.listen-address=127.0.0.1:{_free_port()}",
+        f"--web.listen-address=127.0.0.1:{free_port()}",
     ]
     with _run_controller(argv, cluster, folder):
         yield
@@ -133,7 +134,7 @@ def run_volcano(cluster: Cluster, folder: Path, *, configuration: Path = VOLCANO
         "--kube-api-qps=2000",
         "--kube-api-burst=4000",
     )
-    ports = (f"--listen-address=127.0.0.1:{_free_port()}", f"--healthz-address=127.0.0.1:{_free_port()}")
+    ports = (f"--listen-address=127.0.0.1:{free_port()}", f"--healthz-address=127.0.0.1:{free_port()}")
     scheduler = [
         str(program / "vc-scheduler"),
         f"--scheduler-conf={mounted / 'volcano-scheduler.conf'}",
@@ -141,7 +142,7 @@ def run_volcano(cluster: Cluster, folder: Path, *, configuration: Path = VOLCANO
         *common,
         *ports,
     ]
-    controllers = [str(program / "vc-controller-manager"), f"--healthz-address=127.0.0.1:{_free_port()}", *common]
+    controllers = [str(program / "vc-controller-manager"), f"--healthz-address=127.0.0.1:{free_port()}", *common]
     with _run_controller(controllers, cluster, logs), _run_controller(scheduler, cluster, folder):
         eventually(
             lambda: (cluster.find("queues.scheduling.volcano.sh", "default") or {}).get("status", {}).get("state"),
@@ -223,7 +224,7 @@ def _scheduler_settings(cluster: Cluster, folder: Path, **profile: Any) -> Path:
 
 
 def _own_port(folder: Path) -> tuple[str, ...]:
-    return (f"--secure-port={_free_port()}", "--bind-address=127.0.0.1", f"--cert-dir={folder / 'certificates'}")
+    return (f"--secure-port={free_port()}", "--bind-address=127.0.0.1", f"--cert-dir={folder / 'certificates'}")
 
 
 def _install(cluster: Cluster, crds: Path, plural: str) -> None:
@@ -254,12 +255,6 @@ def _with_url(hooks: Document, url: str, authority: bytes) -> Document:
         path = hook["clientConfig"].pop("service")["path"]
         hook["clientConfig"] |= {"url": url + path, "caBundle": base64.b64encode(authority).decode()}
     return hooks
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-    return port
 
 
 def _is_listening(port: int) -> bool:

@@ -21,7 +21,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.e2e.cluster import Platform, eventually
-from tests.e2e.prometheus import OPENER, free_port
+from tests.e2e.prometheus import OPENER
+from tests.support.ports import free_port
 from vkgateway.controlplane.etcd.tenancy import ROOT_USER
 from vkgateway.controlplane.pki import Authority
 

@@ -7,7 +7,6 @@ import base64
 import contextlib
 import json
 import math
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -22,6 +21,7 @@ import yaml
 from operators.debian import unpack_package
 from tests.e2e.cluster import Platform, eventually
 from tests.support.monitoring import RULES, Query
+from tests.support.ports import free_port
 
 OPENER = build_opener(ProxyHandler({}))
 READER = "prometheus-trial"
@@ -103,10 +103,10 @@ class Prometheus:
         written.write_text(json.dumps(groups))
         written.replace(self._etcd_targets)
 
-    def is_reading(self) -> bool:
-        """Return whether Prometheus has read the gateway."""
+    def answers(self, expression: str) -> bool:
+        """Return whether Prometheus runs and an expression has series."""
         with contextlib.suppress(URLError, ConnectionError):
-            return bool(self.query("vkgateway_tenants"))
+            return bool(self.query(expression))
         return False
 
     def _get(self, path: str, **parameters: str) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def start_prometheus(platform: Platform, folder: Path) -> Iterator[Prometheus]:
         _write_configuration(platform, folder)
         with run_prometheus(folder) as found:
             found.read_etcd(vkgateway_etcd_0=f"https://127.0.0.1:{platform.status()['ports']['etcd']}")
-            eventually(found.is_reading, seconds=60, what="Prometheus reads the gateway")
+            eventually(lambda: found.query("vkgateway_tenants"), seconds=60, what="Prometheus reads the gateway")
             yield found
     finally:
         platform.compute.kubectl("delete", "clusterrolebinding", READER)
@@ -157,7 +157,9 @@ def run_prometheus(folder: Path) -> Iterator[Prometheus]:
             stderr=log,
         )
     try:
-        yield Prometheus(port, etcd_targets=folder / _ETCD_TARGETS)
+        found = Prometheus(port, etcd_targets=folder / _ETCD_TARGETS)
+        eventually(lambda: found.answers("vector(1)"), seconds=60, what="Prometheus runs")
+        yield found
     finally:
         process.terminate()
         process.wait(30)
@@ -202,11 +204,3 @@ def _prompt_rules() -> dict[str, Any]:
         assert shipped in rule["expr"], f"{rule['alert']} has no {shipped}"
         rule["expr"] = rule["expr"].replace(shipped, scaled) if shipped else rule["expr"]
     return document
-
-
-def free_port() -> int:
-    """Return a port on which no program listens."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-    return port

@@ -123,22 +123,26 @@ def test_each_virtual_node_is_a_target_for_each_path(prometheus: Prometheus, alp
     cadvisor = {(node, "/metrics/cadvisor") for node in nodes}
     for job in ('job=~"scrapeConfig/.*"', 'job="virtual-nodes"'):
         eventually(lambda job=job: healthy_targets(prometheus, job) == cadvisor, seconds=60, what=job)  # type: ignore[misc]
-    names = {each["metric"]["node"] for each in prometheus.query('kubelet_node_name{job="kubelet"}')}
-    assert names == set(nodes)
-    assert prometheus.query("up == 0") == []
+    eventually(lambda: named_nodes(prometheus) == set(nodes), seconds=60, what="the nodes report their names")
+    eventually(lambda: not prometheus.query("up == 0"), seconds=60, what="each target answers")
 
 
 def test_the_tenants_api_server_is_a_target(prometheus: Prometheus) -> None:
     eventually(lambda: prometheus.query('apiserver_request_total{job="apiserver"}'), seconds=60, what="its requests")
-    assert [each["value"][1] for each in prometheus.query('up{job="apiserver"}')] == ["1"]
+    eventually(lambda: up_values(prometheus, "apiserver") == ["1"], seconds=60, what="the only target answers")
+
+
+def named_nodes(prometheus: Prometheus) -> set[str]:
+    return {each["metric"]["node"] for each in prometheus.query('kubelet_node_name{job="kubelet"}')}
+
+
+def up_values(prometheus: Prometheus, job: str) -> list[str]:
+    return [each["value"][1] for each in prometheus.query(f'up{{job="{job}"}}')]
 
 
 def healthy_targets(prometheus: Prometheus, job: str) -> set[tuple[str, str]]:
     """Return node and path of each target of a job that answers. No two have the same."""
-    try:
-        found = prometheus.query(f"up{{{job}}} == 1")
-    except OSError:
-        return set()
+    found = prometheus.query(f"up{{{job}}} == 1")
     pairs = [(each["metric"]["node"], each["metric"]["metrics_path"]) for each in found]
     assert len(set(pairs)) == len(pairs)
     return set(pairs)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 
+from tests.support.ports import free_port
 from vkgateway.controlplane.components import PROGRAMS
 from vkgateway.controlplane.credentials import Credentials
 from vkgateway.controlplane.drivers.driver_set import DriverSet
@@ -112,13 +113,6 @@ def own_address() -> str:
     return found[0]
 
 
-def free_port(address: str) -> int:
-    """Return an unused port."""
-    with socket.socket() as server:
-        server.bind((address, 0))
-        return int(server.getsockname()[1])
-
-
 @asynccontextmanager
 async def run_world(data_dir: Path, *, quota: int = 0) -> AsyncIterator[World]:
     """Start all components, yield them, and stop them. `quota` is etcd's in bytes, 0 for its default."""
@@ -154,7 +148,7 @@ async def run_world(data_dir: Path, *, quota: int = 0) -> AsyncIterator[World]:
 async def _start_etcd(
     supervisor: SupervisorClient, program: Path, folder: Path, authority: Authority, quota: int
 ) -> str:
-    client, peer = (f"https://127.0.0.1:{free_port('127.0.0.1')}", f"http://127.0.0.1:{free_port('127.0.0.1')}")
+    client, peer = (f"https://127.0.0.1:{free_port()}", f"http://127.0.0.1:{free_port()}")
     cert, key = authority.issue("etcd", server=True, ips=("127.0.0.1",)).write(folder / "etcd-pki", "server")
     ca, _ = authority.write(folder / "etcd-pki")
     flags = {
