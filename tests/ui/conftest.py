@@ -35,6 +35,8 @@ WCAG = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 TIMEOUT_MS = 30_000
 _HANGS_AFTER = 300.0
 """Seconds."""
+_CHARTED = ("", "overview", "pools")
+"""Views with a chart."""
 
 
 @pytest.fixture(autouse=True)
@@ -72,11 +74,17 @@ class Visit:
     """Texts of console messages that the test provokes."""
 
     def open(self, view: str = "", *, ready: bool = True) -> Page:
-        """Open a view, and wait for its content."""
+        """Load the page with a view, and wait for its content, also for what the view fetches."""
+        # An address that differs after `#` only changes the view of the loaded page, which shows the former one until
+        # the next frame.
+        self.page.goto("about:blank")
         self.page.goto(f"{self.gateway.url}#/{view}")
         if ready:
             self.page.wait_for_selector(".connection.live")
             self.page.wait_for_selector("#title")
+            self.page.wait_for_selector(".skeleton", state="detached")
+            if view in _CHARTED and self.gateway.history.content["times"]:
+                self.page.wait_for_selector(".chart canvas")
         return self.page
 
     def wait_until(self, expression: str) -> None:

@@ -18,6 +18,7 @@ import msgspec
 import pytest
 
 import vkgateway
+from tests.support.ports import free_port
 from tests.ui.documents import Document, Item
 from vkgateway.kubelet.http import Reply, Request, Session
 from vkgateway.kubelet.listener import HttpListener
@@ -38,8 +39,7 @@ USER = "jane@example.com"
 
 
 def shorten_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Send changes and check access much more often than in production."""
-    monkeypatch.setattr(hub, "REFRESH_SECONDS", 0.05)
+    """Check access much more often than in production, and show documents as they are given."""
     monkeypatch.setattr(streams, "CHECK_SECONDS", 0.1)
     monkeypatch.setattr(hub, "_build_document", lambda facts, _: facts)
 
@@ -108,6 +108,11 @@ class _Hub(PageHub):
     async def _collect(self) -> Any:
         return self.given
 
+    async def refresh(self) -> None:
+        """Give the document to all readers now, not when the next regular refresh is due."""
+        for audience, live in list(self._live.items()):
+            await self._refresh(audience, live)
+
 
 class Gateway:
     """Page on a port that stays the same after a restart. Its methods are called from the test's thread."""
@@ -121,8 +126,9 @@ class Gateway:
         self.starts: Item = {"pools": [], "images": []}
         self.refuse: tuple[int, str, str] | None = None
         """Status, message and hint of every answer but files."""
-        self.delay = 0.0
-        """Seconds before each answer but files."""
+        self._may_answer = asyncio.Event()
+        """Whether anything but files is answered."""
+        self._may_answer.set()
         self.requests: list[str] = []
         self.url = ""
         self._server = _ApiServer(namespaces=namespaces)
@@ -131,7 +137,7 @@ class Gateway:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self._port = 0
+        self._port = free_port()
         self._do(self._start())
 
     def cookie(self) -> Item:
@@ -152,8 +158,16 @@ class Gateway:
         self._thread.join(10)
         self._loop.close()
 
+    def hold(self) -> None:
+        """Answer nothing but files until `release`."""
+        self._loop.call_soon_threadsafe(self._may_answer.clear)
+
+    def release(self) -> None:
+        """Answer everything again."""
+        self._loop.call_soon_threadsafe(self._may_answer.set)
+
     def publish(self, document: Document) -> None:
-        """Replace the document."""
+        """Replace the document, and give the change to all readers."""
         self.document = document
         self._changes += 1
         self.source.leading = document["leading"]
@@ -189,7 +203,7 @@ class Gateway:
         )
         self._refresh = asyncio.create_task(self._hub.run())
         self._listener = HttpListener(self._answer, name="page", connections=256)
-        self._port = await self._listener.listen_tcp("127.0.0.1", self._port)
+        await self._listener.listen_tcp("127.0.0.1", self._port)
         self.url = f"http://127.0.0.1:{self._port}/ui/"
 
     async def _stop(self) -> None:
@@ -200,6 +214,7 @@ class Gateway:
     async def _give(self) -> None:
         # The hub takes documents of the same time for unchanged.
         self._hub.given = structured({**self.document, "time": self.document["time"] + self._changes / 1000})
+        await self._hub.refresh()
 
     async def _forget(self) -> None:
         self._reviewer.forget_tenant(self.tenant)
@@ -212,7 +227,7 @@ class Gateway:
     async def _answer(self, request: Request, session: Session) -> Reply | None:
         self.requests.append(f"{request.method} {'/'.join(request.path)}")
         if request.path[1:2] == ("api",):
-            await asyncio.sleep(self.delay)
+            await self._may_answer.wait()
             if self.refuse is not None:
                 status, message, hint = self.refuse
                 return Reply(status, msgspec.json.encode({"message": message, "hint": hint}), "application/json")

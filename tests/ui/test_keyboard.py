@@ -42,6 +42,7 @@ def test_tenant_reads_why_a_gang_waits_by_keyboard_alone(visit: Visits) -> None:
     press_until(page, "all states")
     page.keyboard.press("ArrowDown")
     seen.wait_until("location.hash.includes('state=waiting')")
+    page.locator(".filter-result", has_text=" of ").wait_for()
     name = page.locator("tbody .gang-link").first.text_content() or ""
     press_until(page, name)
     page.keyboard.press("Enter")

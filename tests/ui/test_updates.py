@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+import time
 
 import pytest
 from playwright.sync_api import Page
 
 from tests.ui import documents
-from tests.ui.conftest import Visit, Visits
+from tests.ui.conftest import TIMEOUT_MS, Visit, Visits
 from tests.ui.test_views import VIEWS
 
 CONTENT = """() => {
@@ -61,7 +62,9 @@ def test_page_after_deltas_equals_the_page_of_a_fresh_state(visit: Visits, now: 
     fresh = visit(gateway=seen.gateway)
     freeze(fresh, now)
     expected = content(fresh.open(view))
-    page.wait_for_timeout(300)
+    deadline = time.monotonic() + TIMEOUT_MS / 1000
+    while content(page) != expected and time.monotonic() < deadline:
+        pass  # the changes are on their way
     assert content(page) == expected
 
 
@@ -74,9 +77,9 @@ def test_filters_focus_scroll_and_open_parts_survive_updates(visit: Visits, now:
     before = page.evaluate("[document.activeElement.textContent, scrollY]")
     first = page.locator(".wait-name").first.text_content()
     document = seen.gateway.document
-    changed = {key: {**made, "message": f"{made['message']}."} for key, made in document["gangs"].items()}
+    changed = {key: {**made, "message": f"{made['message']} (changed)"} for key, made in document["gangs"].items()}
     seen.gateway.publish({**document, "gangs": changed})
-    seen.wait_until("document.querySelector('.wait-why').textContent.includes('.')")
+    page.locator(".wait-why", has_text="(changed)").first.wait_for()
     assert page.evaluate("[document.activeElement.textContent, scrollY]") == before
     assert page.locator(".wait details").first.evaluate("element => element.open")
     assert page.locator(".wait-name").first.text_content() == first

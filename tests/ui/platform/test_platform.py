@@ -28,11 +28,12 @@ def platform() -> Iterator[Platform]:
         pool = ("--pool", "a100:guarantee=nvidia.com/gpu=16")
         for tenant in ("alpha", "beta"):
             platform.vkgateway("tenant", "create", tenant, *pool)
-        platform.tenant("beta").apply(job("pretrain", pods=3))
-        beta = platform.tenant("beta")
+        alpha, beta = platform.tenant("alpha"), platform.tenant("beta")
+        beta.apply(job("pretrain", pods=3))
         eventually(lambda: running_pods(beta, "pretrain") == 3, what="a borrowing gang runs")
         beta.apply(job("sweep", pods=4))
-        platform.tenant("alpha").apply(job("train", pods=2), job("evaluate", pods=2))
+        alpha.apply(job("train", pods=2), job("evaluate", pods=2))
+        eventually(lambda: running_pods(alpha, "train") == 2, what="a gang inside the guarantee runs")
         yield platform
 
 
@@ -88,15 +89,20 @@ def open_page(platform: Platform, browser: Browser, tenant: str, **options: Any)
     return page, errors
 
 
+def show(page: Page, view: str) -> None:
+    """Go to another view, and wait for its content: until the next frame, the page shows the view before."""
+    page.goto(f"{page.url.partition('#')[0]}#/{view}")
+    page.wait_for_selector(f'nav.views a[href="#/{view}"][aria-current=page]')
+    page.wait_for_selector(".skeleton", state="detached")
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("tenant", list(VIEWS))
 def test_every_view_shows_the_platform(platform: Platform, browser: Browser, tenant: str, scheme: str) -> None:
     page, errors = open_page(platform, browser, tenant, color_scheme=scheme)
     PICTURES.mkdir(parents=True, exist_ok=True)
     for view in VIEWS[tenant]:
-        page.goto(f"{page.url.partition('#')[0]}#/{view}")
-        page.wait_for_selector("#title")
-        page.wait_for_timeout(500)
+        show(page, view)
         found = Axe().run(page, options={"runOnly": {"type": "tag", "values": WCAG}})
         assert found.violations_count == 0, f"{view}: {found.generate_report()}"
         page.screenshot(path=PICTURES / f"real-{tenant or 'platform'}-{view}-{scheme}.png", full_page=True)
@@ -108,7 +114,7 @@ def test_every_view_shows_the_platform(platform: Platform, browser: Browser, ten
 
 def test_the_queue_says_who_waits_and_why(platform: Platform, browser: Browser) -> None:
     page, errors = open_page(platform, browser, "")
-    page.goto(f"{page.url.partition('#')[0]}#/queue")
+    show(page, "queue")
     row = page.locator("tr", has_text="sweep")
     row.wait_for()
     assert "beta" in row.inner_text()
@@ -118,11 +124,12 @@ def test_the_queue_says_who_waits_and_why(platform: Platform, browser: Browser) 
 
 def test_an_open_page_heals_after_a_restart(platform: Platform, browser: Browser) -> None:
     page, _ = open_page(platform, browser, "alpha")
-    page.wait_for_selector(".connection.live")
-    with ThreadPoolExecutor() as threads:  # the browser's event loop runs in this one
+    with (
+        page.expect_response(lambda answer: answer.url.endswith("/api/stream") and answer.ok, timeout=90_000),
+        ThreadPoolExecutor() as threads,  # the browser's event loop runs in this one
+    ):
         threads.submit(platform.kill_gateway).result()
-    page.wait_for_selector(".connection:not(.live)")
-    page.wait_for_selector(".connection.live", timeout=90_000)
-    page.goto(f"{page.url.partition('#')[0]}#/gangs")
+    page.wait_for_selector(".connection.live")
+    show(page, "gangs")
     page.locator("tr", has_text="train").first.wait_for(timeout=90_000)
     page.context.close()
