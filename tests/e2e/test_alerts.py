@@ -203,16 +203,15 @@ def test_the_gateway_restarts_again_and_again(platform: Platform, prometheus: Pr
 
 
 def restart_gateway(platform: Platform, prometheus: Prometheus) -> None:
-    """Kill the gateway, and wait until it leads again."""
-    former = transitions(prometheus)
+    """Kill the gateway when it leads, and wait until it leads again."""
+    former = eventually(lambda: transitions(prometheus), what="the gateway leads")
     platform.kill_gateway()
     eventually(lambda: transitions(prometheus) > former, what="the gateway leads again")
 
 
-def transitions(prometheus: Prometheus) -> float:
-    """Return the value of now; -1 while no gateway leads."""
-    found = prometheus.query("vkgateway_lease_transitions > -1")
-    return float(found[0]["value"][1]) if found else -1
+def transitions(prometheus: Prometheus) -> list[float]:
+    """Return the value of now; nothing while no gateway leads, or while Prometheus does not reach it."""
+    return [float(series["value"][1]) for series in prometheus.query("vkgateway_lease_transitions > -1")]
 
 
 @pytest.mark.fires("VkgatewayDefect", "VkgatewayCycleSlow")
@@ -255,13 +254,13 @@ def test_the_management_cluster_is_slow_and_then_hangs(
     api_server = pid_of(platform, "compute/apiserver")
     with slowed(api_server, stopped=0.8, running=0.4):
         prometheus.wait_until_firing("VkgatewayLeaseSlow")
+    needs = {"envFrom": [{"configMapRef": {"name": "many"}}]}
+    guest.apply(*(pod_manifest(f"many{number}", container=needs, **in_pool("v100")) for number in range(150)))
+    eventually(lambda: count_unforwarded(guest) == 150, what="pods wait for a ConfigMap")
     # A new gateway has just checked the token of Prometheus. After a minute, it tries again for longer than Prometheus
     # waits here.
     restart_gateway(platform, prometheus)
     eventually(lambda: prometheus.query('vkgateway_queue_depth{tenant="guest"} == 0'), what="the tenant is reconciled")
-    needs = {"envFrom": [{"configMapRef": {"name": "many"}}]}
-    guest.apply(*(pod_manifest(f"many{number}", container=needs, **in_pool("v100")) for number in range(150)))
-    eventually(lambda: count_unforwarded(guest) == 150, what="pods wait for a ConfigMap")
     with frozen(api_server):
         # Workers wait for responses until the gateway may not write any more. Then each attempt fails at once.
         guest.kubectl("create", "configmap", "many")
