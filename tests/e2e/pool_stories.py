@@ -78,8 +78,8 @@ def check_nothing_left(owner: Cluster, guest: Cluster, platform: Platform, *, ki
     """Delete all work, and wait until nothing of it is left."""
     for tenant in (owner, guest):
         tenant.kubectl("delete", "jobs,pods", "--all", "--grace-period=1", "--wait=false")
-    eventually(lambda: not list_objects(platform, kind), seconds=90, what=f"none of {kind} left")
-    eventually(lambda: not used_nodes(platform), seconds=60, what="no pod left")
+    eventually(lambda: not list_objects(platform, kind), what=f"none of {kind} left")
+    eventually(lambda: not used_nodes(platform), what="no pod left")
 
 
 def used_nodes(platform: Platform) -> list[str]:

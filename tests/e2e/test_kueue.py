@@ -14,7 +14,6 @@ import pytest
 from tests.e2e.cluster import Cluster, Document, Platform, eventually
 from tests.e2e.foreign_pool import (
     GPU,
-    GRACE,
     NOTICE,
     POOL,
     WORKLOADS,
@@ -38,6 +37,7 @@ from tests.e2e.test_arbiter import (
     find_condition,
     gpu_job,
     is_gated,
+    is_notified,
     list_pods,
     pending_reason,
 )
@@ -46,8 +46,6 @@ from vkgateway.translate.conditions import PREEMPTED
 
 SOAK = float(os.environ.get("VKGATEWAY_SOAK_SECONDS", "20"))
 """Seconds for which a test creates gangs."""
-ANSWER = 20
-"""Seconds for everything else on a busy machine: Kueue's answers, the scheduler of the tenant, the hollow nodes."""
 
 
 @pytest.fixture(scope="module")
@@ -113,27 +111,17 @@ def test_guarantee_is_reclaimed_with_notice_from_a_whole_gang(
 ) -> None:
     guest.apply(gang_job("low", 4, 8, **LOW))
     eventually(lambda: count_pods(guest, "Running", "low") == 4, what="the low gang borrows the whole pool")
-    began = time.monotonic()
     owner.apply(gang_job("train", 2, 8))
-    eventually(
-        lambda: (
-            [EVICTION_DEADLINE_ANNOTATION in pod["metadata"]["annotations"] for pod in list_pods(guest, "low")]
-            == [True] * 4
-        ),
-        seconds=15,
-        what="all four pods get their notice",
-    )
-    victim = list_pods(guest, "low")[0]
+    eventually(lambda: len(notified_pods(guest)) == 4, what="all four pods get their notice")
+    victim = notified_pods(guest)[0]
     condition = find_condition(victim, "DisruptionTarget")
     assert condition["reason"] == PREEMPTED
     assert "another tenant's workload" in condition["message"]
     assert "kowner" not in condition["message"]
     deadline = datetime.datetime.fromisoformat(victim["metadata"]["annotations"][EVICTION_DEADLINE_ANNOTATION])
-    assert (deadline - datetime.datetime.now(datetime.UTC)).total_seconds() <= NOTICE
-    assert pending_reason(owner, list_pods(owner, "train")[0]["metadata"]["name"]) in ("WaitingForEviction", "")
-    eventually(lambda: count_pods(owner, "Running", "train") == 2, seconds=60, what="the guaranteed gang runs")
-    took = time.monotonic() - began
-    assert took < NOTICE + GRACE + ANSWER, f"the guaranteed gang ran {took:.1f} s after its creation"
+    noticed = datetime.datetime.fromisoformat(condition["lastTransitionTime"])
+    assert (deadline - noticed).total_seconds() <= NOTICE + 1, "times are rounded to seconds"
+    eventually(lambda: count_pods(owner, "Running", "train") == 2, what="the guaranteed gang runs")
     assert all(amount <= 8 for amount in gpus_by_node(platform).values())
     # Its controller replaced the victims. The gang of four does not fit next to the guarantee, and waits as a whole.
     eventually(
@@ -150,6 +138,11 @@ def test_guarantee_is_reclaimed_with_notice_from_a_whole_gang(
     consistently(lambda: count_pods(guest, "Running", "low") == 0)
     delete_workloads(owner)
     eventually(lambda: count_pods(guest, "Running", "low") == 4, what="the low gang starts again")
+
+
+def notified_pods(cluster: Cluster) -> list[Document]:
+    """Return the low pods that have a deadline, or had one."""
+    return [pod for pod in list_pods(cluster, "low") if is_notified(pod)]
 
 
 def test_pool_is_filled_pod_by_pod(guest: Cluster, platform: Platform) -> None:
@@ -174,8 +167,7 @@ def test_equal_gangs_start_in_the_order_of_their_places(guest: Cluster, platform
         for name in running:
             guest.kubectl("delete", "job", name, "--wait=false")
         running = order[start : start + 4]
-        eventually(lambda: count_pods(guest, "Running", "turn") == 4, what="four gangs run")
-        assert sorted(started_jobs(guest)) == sorted(running)
+        wait_until_started(guest, running)
 
 
 def places(platform: Platform, tenant: str) -> dict[str, int]:
@@ -184,13 +176,17 @@ def places(platform: Platform, tenant: str) -> dict[str, int]:
     return {gang["name"].partition("/")[0]: gang["place"] for gang in report if gang["place"]}
 
 
-def started_jobs(cluster: Cluster) -> list[str]:
-    """Return the Jobs with a running pod."""
-    return [
-        pod["metadata"]["labels"]["batch.kubernetes.io/job-name"]
-        for pod in list_pods(cluster)
-        if pod["status"]["phase"] == "Running" and "deletionTimestamp" not in pod["metadata"]
-    ]
+def wait_until_started(cluster: Cluster, names: list[str]) -> None:
+    """Wait until exactly these Jobs have a running pod. Pods of deleted Jobs run on for a while."""
+
+    def started_jobs() -> list[str]:
+        return [
+            pod["metadata"]["labels"]["batch.kubernetes.io/job-name"]
+            for pod in list_pods(cluster)
+            if pod["status"]["phase"] == "Running" and "deletionTimestamp" not in pod["metadata"]
+        ]
+
+    eventually(lambda: sorted(started_jobs()) == sorted(names), what=f"{', '.join(names)} run")
 
 
 def test_mode_change_is_refused_while_pods_run(guest: Cluster, platform: Platform) -> None:
@@ -248,7 +244,7 @@ def test_singles_and_gangs_come_and_go(owner: Cluster, guest: Cluster, platform:
         time.sleep(random.uniform(0, 1.5))
     assert len(set(evictions.values())) == len(evictions)
     assert {reason for _, _, reason in evictions.values()} <= {"Preempted"}
-    eventually(lambda: not list_objects(platform, WORKLOADS), seconds=60, what="no Workload left")
+    eventually(lambda: not list_objects(platform, WORKLOADS), what="no Workload left")
 
 
 def has_completed_jobs(cluster: Cluster) -> bool:
@@ -383,7 +379,7 @@ def test_quota_of_an_ended_pod_is_free_while_its_gang_runs(owner: Cluster, platf
         owner.apply(gang_job("next", 1, 8))
         consistently(lambda: count_pods(owner, "Running", "next") == 0, seconds=5)
         end_container(owner, list_pods(owner, "train")[0]["metadata"]["name"], 0)
-        eventually(lambda: count_pods(owner, "Running", "next") == 1, seconds=40, what="the next gang runs")
+        eventually(lambda: count_pods(owner, "Running", "next") == 1, what="the next gang runs")
         assert count_pods(owner, "Running", "train") == 1
         counts = [workload["status"].get("reclaimablePods") for workload in list_objects(platform, WORKLOADS)]
         assert sorted(sum(each["count"] for each in found or ()) for found in counts) == [0, 1]
@@ -421,14 +417,8 @@ def test_queues_of_an_administrator(owner: Cluster, guest: Cluster, platform: Pl
     assert "waits" in platform.vkgateway("queue", "--tenant", "kguest")
     assert "WaitingForRoom" in platform.vkgateway("explain", name, "--tenant", "kguest")
     owner.apply(gang_job("unkept", 2, 8))
-    eventually(
-        lambda: (
-            sum(EVICTION_DEADLINE_ANNOTATION in pod["metadata"].get("annotations", {}) for pod in list_pods(guest)) == 3
-        ),
-        seconds=30,
-        what="the low gang gets its notice",
-    )
-    eventually(lambda: count_pods(owner, "Running", "unkept") == 2, seconds=60, what="the gang runs")
+    eventually(lambda: len(notified_pods(guest)) == 3, what="the low gang gets its notice")
+    eventually(lambda: count_pods(owner, "Running", "unkept") == 2, what="the gang runs")
     assert all(amount <= 8 for amount in gpus_by_node(platform).values())
     for pod in platform.compute.get("pods", "-n", "kowner--default")["items"]:
         assert COMPUTE_NODE_ANNOTATION not in pod["metadata"]["annotations"]
