@@ -21,7 +21,7 @@ import yaml
 
 from operators.programs import HELM
 from operators.published import provide_programs
-from tests.e2e.cluster import CommandResult, Document, Platform, run_program
+from tests.e2e.cluster import CommandResult, Document, Platform, eventually, run_program
 from tests.e2e.strangers import unverified_context
 from vkgateway.local import compute
 from vkgateway.local.paths import PlatformPaths
@@ -71,7 +71,8 @@ class ChartPlatform(Platform):
         self.compute.kubectl("patch", "tenant", tenant, "--type=merge", "-p", exposure)
         self.compute.kubectl("wait", f"tenant/{tenant}", "--for=condition=Published", "--timeout=60s", timeout=70)
         self.kubeconfigs.pop(tenant, None)
-        self.tenant(tenant).kubectl("get", "namespaces")
+        cluster = self.tenant(tenant)
+        eventually(lambda: cluster.try_kubectl("get", "namespaces").code == 0, what=f"the address of {tenant}")
 
     def metrics(self) -> str:
         """Return the metrics of the leading gateway, whose certificate names no address of a pod."""

@@ -18,7 +18,8 @@ from vkgateway.controlplane.pki import Authority
 
 Review = Callable[[Document], str]
 """Returns why a request is refused; "" if it is allowed. The argument is the `request` of an AdmissionReview."""
-_IDLE_SECONDS: Final = 10
+_IDLE_SECONDS: Final = 120
+"""An API server closes idle connections after 90 s. A server that closed them first could lose a request."""
 
 
 class _Server(ThreadingHTTPServer):
@@ -47,7 +48,7 @@ def serve_webhook(address: str, review: Review) -> Iterator[Document]:
 def _handler(review: Review) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        timeout = _IDLE_SECONDS  # an idle connection of an API server must not keep its thread
+        timeout = _IDLE_SECONDS
 
         def do_POST(self) -> None:
             request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["request"]

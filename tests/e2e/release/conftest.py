@@ -28,7 +28,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChartPlatfor
         shutil.copytree(_TEMPLATE, templates / name)
     file = template / "template.yaml"
     file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | {"pod": {"replicas": 2}}))
-    with start_platform("--hollow-nodes", f"{HOLLOW_POOL}=3", chart=True) as platform:
+    # Each node has room for 110 pods. The number of pods in a stream grows with its duration.
+    with start_platform("--hollow-nodes", f"{HOLLOW_POOL}=10", chart=True) as platform:
         assert isinstance(platform, ChartPlatform)
         platform.upgrade({"replicas": 2})
         platform.use_templates(templates)

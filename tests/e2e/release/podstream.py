@@ -51,7 +51,7 @@ class PodStream:
         stop = threading.Event()
 
         def run() -> None:
-            with contextlib.closing(http.client.HTTPSConnection(host, port, context=context, timeout=10)) as connection:
+            with contextlib.closing(http.client.HTTPSConnection(host, port, context=context, timeout=60)) as connection:
                 while not stop.wait(self.pause):
                     self._create_pod(connection)
 

@@ -38,7 +38,7 @@ def test_the_page_is_reached_through_the_api_server(installed: ChartPlatform, ga
         assert "gamma" in operator.state()["controlPlanes"]
         assert tenant.state()["scope"] == "tenant"
         installed.kill_gateway()
-        eventually(lambda: tenant.read("api/state")[0] == 200, seconds=60, what="the page of the new leader")
+        eventually(lambda: tenant.read("api/state")[0] == 200, what="the page of the new leader")
 
 
 @pytest.mark.parametrize(

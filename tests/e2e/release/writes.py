@@ -87,7 +87,7 @@ def _configuration(client_config: Document) -> Document:
         "admissionReviewVersions": ["v1"],
         "sideEffects": "None",
         "failurePolicy": "Ignore",
-        "timeoutSeconds": 5,
+        "timeoutSeconds": 30,
         "clientConfig": client_config,
         "rules": [rule],
         "matchConditions": [
