@@ -118,6 +118,7 @@ class MixedLoad:
                 self._delete(name)
             self._look()
             time.sleep(0.5)
+        assert self.started, "no gang has run"
         repeated = {pair: times for pair, times in self.victims_for.items() if times > 1}
         assert not repeated, f"evicted again for the same gang: {repeated}"
 

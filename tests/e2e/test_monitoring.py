@@ -57,7 +57,8 @@ def test_a_healthy_platform_has_no_critical_alert(prometheus: Prometheus) -> Non
         seconds=60,
         what="no critical alert fires",
     )
-    assert len(prometheus.query("vkgateway_certificate_expiry_timestamp_seconds - time() > 30 * 86400")) == 5
+    fresh = "vkgateway_certificate_expiry_timestamp_seconds - time() > 30 * 86400"
+    eventually(lambda: len(prometheus.query(fresh)) == 5, seconds=60, what="five certificates are valid for long")
 
 
 @pytest.mark.fires("VkgatewayTenantNotReady")
@@ -159,13 +160,11 @@ def test_every_panel_of_a_dashboard_shows_data(
     """Each query runs with the values that Grafana has for "All", and for a selection of every tenant and pool."""
     values = {name: prometheus.label_values(metric, label) for name, metric, label in label_queries(file)}
     selected = {name: f"({'|'.join(found)})" for name, found in values.items()} if selection == "each" else {}
-    empty = {
-        query.expression: query.panel
-        for query in panel_queries(file, rate_interval="1m", **selected)
-        if not prometheus.has_data(query)
-    }
-    unexpected = {expression: panel for expression, panel in empty.items() if panel not in missing_panels(platform)}
-    assert not unexpected
+    missing = missing_panels(platform)
+    for query in panel_queries(file, rate_interval="1m", **selected):
+        if query.panel not in missing:
+            # A busy gateway answers too late sometimes: until the next time, current values are missing.
+            eventually(lambda query=query: prometheus.has_data(query), seconds=60, what=f"data: {query}")  # type: ignore[misc]
 
 
 @pytest.mark.usefixtures("after_life")

@@ -153,7 +153,7 @@ def test_new_supervisor_adopts_running_processes(platform: Platform) -> None:
 
 
 def test_interrupted_up_can_be_repeated(second: Platform) -> None:
-    eventually(lambda: all_running(second), seconds=5, what="everything running")
+    eventually(lambda: all_running(second), what="everything running")
     assert second.status()["state"] == "up"
 
 

@@ -111,6 +111,7 @@ def reader(platform: Platform, plugged: Cluster, programs: Path, tmp_path_factor
     token = plugged.kubectl("create", "token", "reader", "-n", RESEARCH).strip()
     cluster = plugged.with_token(token, tmp_path_factory.mktemp("reader"))
     cluster.kubectl("config", "set-context", "--current", f"--namespace={RESEARCH}")
+    eventually(lambda: cluster.try_kubectl("get", "pods").code == 0, what="the role is in force")
     return Plugin(platform, programs, cluster.kubeconfig)
 
 

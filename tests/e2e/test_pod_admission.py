@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.cluster import Cluster, Platform, eventually, pod_manifest
+from tests.e2e.test_arbiter import consistently, find_condition
 from tests.refused import BY_LEVEL_BASELINE, BY_LEVEL_RESTRICTED, BY_POLICY, pod_of
 from vkgateway.controlplane.templates import Templates, TenantFacts
 from vkgateway.model.api import TenantPolicy
@@ -27,20 +28,22 @@ INVALID = {"proc-mount"}
 def loose(alpha: Cluster) -> Iterator[str]:
     """Yield a namespace whose labels set a weaker pod security level than the tenant's."""
     name = "loose"
-    alpha.kubectl("create", "namespace", name)
+    alpha.create_namespace(name)
     alpha.kubectl("label", "namespace", name, "pod-security.kubernetes.io/enforce=privileged")
     yield name
     alpha.kubectl("delete", "namespace", name, "--wait=false")
 
 
 def denials(alpha: Cluster, pods: list[dict[str, Any]]) -> dict[str, str]:
-    """Return the API server's messages about refused pods, by name."""
+    """Return the API server's messages about refused pods, by name. Any other failure fails the test."""
     listed = json.dumps({"apiVersion": "v1", "kind": "List", "items": pods})
-    errors = alpha.try_kubectl("create", "--dry-run=server", "-f", "-", stdin=listed).err
-    return {
+    result = alpha.try_kubectl("create", "--dry-run=server", "-f", "-", stdin=listed)
+    denied = {
         name: words.split("denied request: ")[-1]
-        for name, words in re.findall(r'pods "(.+?)" is forbidden: (.*)', errors)
+        for name, words in re.findall(r'pods "(.+?)" is forbidden: (.*)', result.err)
     }
+    assert denied or result.code == 0, str(result)
+    return denied
 
 
 def gateway_message(pod: dict[str, Any], policy: TenantPolicy) -> str:
@@ -137,9 +140,18 @@ def test_gateway_refuses_bypassing_pods_and_restores_the_policy(platform: Platfo
         spec = json.dumps({"spec": {"policy": {"imagePullSecrets": secrets}}})
         platform.compute.kubectl("patch", "tenant", "alpha", "--type=merge", "-p", spec)
 
+    def wait_for_secrets(allowed: str) -> None:
+        words = (
+            f"spec.imagePullSecrets[b]: image pull secret b is not allowed for this tenant; allowed secrets: {allowed}"
+        )
+        eventually(lambda: denials(alpha, [private]).get("private") == words, what=f"only {allowed} is allowed")
+
     private = pod_manifest("private", imagePullSecrets=[{"name": "b"}])
-    alpha.kubectl("delete", POLICY)
     try:
+        # The gateway restores the policy with each change of the tenant's policy and, if none follows, much later.
+        allow_secrets(["z"])
+        wait_for_secrets("z")
+        alpha.kubectl("delete", POLICY)
         eventually(
             lambda: not denials(alpha, [pod_manifest("inline", **INLINE)]), what="pods let in without the policy"
         )
@@ -148,8 +160,7 @@ def test_gateway_refuses_bypassing_pods_and_restores_the_policy(platform: Platfo
         assert alpha.get("pod", "inline")["status"]["reason"] == "PolicyRefused"
 
         allow_secrets(["a"])
-        words = "spec.imagePullSecrets[b]: image pull secret b is not allowed for this tenant; allowed secrets: a"
-        eventually(lambda: denials(alpha, [private]).get("private") == words, what="the new policy in force")
+        wait_for_secrets("a")
     finally:
         allow_secrets(["*"])
         alpha.kubectl("delete", "pod", "inline", "--ignore-not-found", "--wait=false")
@@ -191,22 +202,25 @@ def test_pods_refused_by_the_compute_cluster_back_off(platform: Platform, alpha:
     try:
         alpha.apply(deployment_manifest("misfit", {"not-here": "yes"}))
 
-        def refusal_messages() -> list[str]:
-            conditions = [
-                condition
-                for pod in pods_of(alpha, "misfit")
-                for condition in pod["status"].get("conditions") or []
-                if condition["type"] == "vkgateway.io/Forwarded"
-            ]
-            return [condition["message"] for condition in conditions if condition["reason"] == "ForwardingRefused"]
+        def message_of_fourth() -> str:
+            """Return why the fourth pod fails later. The others show the same, until they fail at once."""
+            *failed, fourth = sorted(pods_of(alpha, "misfit"), key=lambda pod: pod["status"]["phase"]) or [{}]
+            has_failed = [pod["status"]["phase"] == "Failed" for pod in failed]
+            return refusal_message(fourth) if has_failed == [True] * 3 else ""
 
-        (message,) = eventually(refusal_messages, what="a pod that fails later")
+        message = eventually(message_of_fourth, what="a fourth pod that fails later")
         assert "not in this cluster" in message
-        assert len(pods_of(alpha, "misfit")) == 4
+        consistently(lambda: message_of_fourth() == message)
     finally:
         platform.compute.kubectl("delete", "validatingadmissionpolicy,validatingadmissionpolicybinding", "not-here")
     eventually(lambda: any(pod["status"]["phase"] == "Running" for pod in pods_of(alpha, "misfit")), what="it runs")
     alpha.kubectl("delete", "deployment", "misfit")
+
+
+def refusal_message(pod: dict[str, Any]) -> str:
+    """Return why the compute cluster refuses a pod; empty if it does not."""
+    forwarded = find_condition(pod, "vkgateway.io/Forwarded")
+    return str(forwarded["message"]) if forwarded.get("reason") == "ForwardingRefused" else ""
 
 
 def test_global_default_priority_class_is_allowed(alpha: Cluster) -> None:
@@ -217,7 +231,13 @@ def test_global_default_priority_class_is_allowed(alpha: Cluster) -> None:
         "value": 100,
         "globalDefault": True,
     }
+
+    def class_of_new_pods() -> str:
+        printing = ("--dry-run=server", "-o", "jsonpath={.spec.priorityClassName}")
+        return alpha.kubectl("create", *printing, "-f", "-", stdin=json.dumps(pod_manifest("ordinary")))
+
     alpha.apply(priority_class)
+    eventually(lambda: class_of_new_pods() == "mine", what="the class is the default")
     alpha.apply(pod_manifest("ordinary"))
     alpha.wait_pod("ordinary")
     assert alpha.get("pod", "ordinary")["spec"]["priorityClassName"] == "mine"

@@ -21,7 +21,7 @@ def gamma(platform: Platform) -> Iterator[Cluster]:
         pytest.skip("no real node here")
     platform.vkgateway("tenant", "create", "gamma", "--pool", "real", "--pool", "a100", "--storage-class", "local")
     cluster = platform.tenant("gamma")
-    cluster.kubectl("create", "namespace", NAMESPACE)
+    cluster.create_namespace(NAMESPACE)
     cluster.kubectl("config", "set-context", "--current", "--namespace", NAMESPACE)
     eventually(lambda: cluster.find("storageclass", "local"), what="the class")
     yield cluster

@@ -27,7 +27,8 @@ def leaver(platform: Platform) -> Iterator[Cluster]:
     version = {"kubernetesVersion": TENANT_VERSION} if TENANT_VERSION else {}
     pools = [{"name": "a100", "guarantee": {"nvidia.com/gpu": "2"}}]
     platform.compute.apply(tenant_manifest("leaver", pools=pools, **version))
-    platform.compute.kubectl("wait", "tenant/leaver", "--for=condition=Ready", "--timeout=60s", timeout=70)
+    # As long as `tenant create` may take: three programs start.
+    platform.compute.kubectl("wait", "tenant/leaver", "--for=condition=Ready", "--timeout=120s", timeout=130)
     yield platform.tenant("leaver")
     if platform.compute.find("tenant", "leaver") is not None:
         platform.vkgateway("tenant", "delete", "leaver", "--yes")

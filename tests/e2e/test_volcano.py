@@ -106,21 +106,29 @@ def test_guarantee_is_reclaimed_from_a_whole_gang(owner: Cluster, guest: Cluster
     began = time.monotonic()
     owner.apply(gang_job("train", 2, 8))
 
-    def is_started() -> bool:
+    def note_victims() -> None:
         for pod in list_pods(guest, "low"):
             if pod["metadata"]["name"] in victims:
                 seen[pod["metadata"]["name"]] = find_condition(pod, "DisruptionTarget").get("reason", "")
                 assert "vowner" not in json.dumps(pod["status"])
                 assert "train" not in json.dumps(pod["status"])
+
+    def is_started() -> bool:
+        note_victims()
         return bound_pods(platform, "vowner", "train") == 2
+
+    def is_evicted() -> bool:
+        ended = count_pods(guest, "Running", "low") == 0
+        note_victims()
+        return ended
 
     eventually(is_started, seconds=60, what="the guaranteed gang is bound")
     took = time.monotonic() - began
     assert took < GRACE + 5 + ANSWER, f"the guaranteed gang was bound {took:.1f} s after its creation"
+    assert all(amount <= 8 for amount in gpus_by_node(platform).values())
+    eventually(is_evicted, what="no pod of the broken gang is left")
     assert set(seen.values()) <= {"PreemptionByScheduler", "PreemptionByVkgateway"}
     assert "PreemptionByScheduler" in seen.values()
-    assert all(amount <= 8 for amount in gpus_by_node(platform).values())
-    eventually(lambda: count_pods(guest, "Running", "low") == 0, what="no pod of the broken gang is left")
     job = guest.get("job", "low")
     assert not job["status"].get("failed")
     # The gang of four does not fit next to the guarantee, and waits as a whole.
@@ -146,7 +154,9 @@ def test_no_gang_runs_incomplete_after_a_reclaim(owner: Cluster, guest: Cluster,
 
     eventually(is_started, seconds=60, what="the guaranteed gang runs")
     assert max(longest.values(), default=0.0) < ALONE, longest
-    eventually(lambda: count_pods(guest, "Running") in (0, 2), what="whole gangs are left")
+    eventually(
+        lambda: all(count_pods(guest, "Running", job) in (0, 2) for job in ("one", "two")), what="whole gangs are left"
+    )
 
 
 def test_waiting_gangs_have_no_compute_pods(guest: Cluster, platform: Platform) -> None:

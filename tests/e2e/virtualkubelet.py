@@ -56,7 +56,7 @@ def create_kubelet_pod(tenant: Cluster, node: str) -> None:
     tenant.apply(
         {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {**account, "containers": [container]}}
     )
-    tenant.kubectl("wait", "pod", node, "-n", NAMESPACE, "--for=condition=Ready", "--timeout=120s")
+    tenant.kubectl("wait", "pod", node, "-n", NAMESPACE, "--for=condition=Ready", "--timeout=120s", timeout=130)
 
 
 def run_suite(tenant: Cluster, programs: Path, node: str) -> tuple[dict[str, str], str]:
