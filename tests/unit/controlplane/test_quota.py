@@ -121,6 +121,10 @@ class World:
             if look and number % 2 == 0:
                 await self.keeper.check_usage()
 
+    def keys(self, part: str) -> list[str]:
+        """Return the keys that contain a text."""
+        return [name for key in self.etcd.keys.held if part in (name := key.decode())]
+
     async def rewrite(self, tenant: str, *, times: int, look: bool = False) -> None:
         """Overwrite one object of a tenant repeatedly; check the usage now and then."""
         for number in range(times):
@@ -217,7 +221,7 @@ async def test_growth_counts_from_the_smallest_size(world: World) -> None:
     with pytest.raises(EtcdDenied):
         await world.fill("wild", 1.0)
     await world.keeper.check_usage(exempt={"wild"})
-    for key in [key.decode() for key in world.etcd.keys.held if b"wild/object" in key][:20]:
+    for key in world.keys("wild/object")[:20]:
         await world.etcd.keys.remove(key)
         await world.keeper.check_usage(exempt={"wild"})
     assert COMPACTION_SHARE < world.etcd.keys.in_use / QUOTA < UNBLOCKING_SHARE
@@ -270,7 +274,7 @@ async def test_exempt_tenant_is_not_blocked(world: World) -> None:
     await world.keeper.check_usage(exempt={"wild"})
     assert world.keeper.blocked == {}
     await world.write("wild", "more")
-    for key in [key.decode() for key in world.etcd.keys.held if b"object" in key]:
+    for key in world.keys("object"):
         await world.etcd.keys.remove(key)
         await world.keeper.check_usage(exempt={"wild"})
     await world.keeper.check_usage()
@@ -295,7 +299,7 @@ async def test_no_other_tenant_is_blocked_while_an_exempt_one_fills_the_store_an
             await world.write("wild", f"more-{number}-{part}")
     if restarted:
         world.keeper = world.another()
-    for key in [key.decode() for key in world.etcd.keys.held if b"wild/" in key]:
+    for key in world.keys("wild/"):
         await world.etcd.keys.remove(key)
         await world.keeper.check_usage(exempt={"wild"})
         assert world.keeper.blocked == {}
@@ -307,7 +311,7 @@ async def test_tenant_that_grew_earlier_is_not_blocked_while_the_store_shrinks(w
     await world.fill("wild", URGENT_SHARE, name="more", look=False)
     await world.keeper.check_usage(exempt={"wild", "calm"})
     while world.etcd.keys.in_use >= BLOCKING_SHARE * QUOTA:
-        await world.etcd.keys.remove(next(key.decode() for key in world.etcd.keys.held if b"wild/" in key))
+        await world.etcd.keys.remove(world.keys("wild/")[0])
         await world.keeper.check_usage(exempt={"wild"})
         assert world.keeper.blocked == {}
 

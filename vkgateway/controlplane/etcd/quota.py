@@ -170,35 +170,30 @@ class QuotaController:
         """Measure all tenants if usage has changed, and block the one that fills the store if it is nearly full."""
         previous = self._measured_bytes
         first, change = previous is None, usage.in_use - (previous or 0)
-        if not first and abs(change) < usage.significant_bytes and (not is_full or self.blocked):
+        if abs(change) < usage.significant_bytes and (not is_full or self.blocked):
             return
         sizes = {tenant: await self._tenancy.tenant_size(tenant) for tenant in await self._tenancy.list_tenants()}
         self._measured_bytes = usage.in_use
         self._smallest_sizes = {
             tenant: min(self._smallest_sizes.get(tenant, size if first else 0), size) for tenant, size in sizes.items()
         }
-        if is_full or (
-            usage.used_share >= URGENT_SHARE if first else change > 0 and usage.used_share >= BLOCKING_SHARE
-        ):
-            await self._block_one(sizes, usage, exempt=exempt, growth_unknown=first or is_full)
+        if is_full or (change > 0 and usage.used_share >= (URGENT_SHARE if first else BLOCKING_SHARE)):
+            await self._block_one(sizes, usage, exempt=exempt, always=first or is_full)
 
     async def _block_one(
-        self, sizes: Mapping[str, int], usage: StoreUsage, *, exempt: Collection[str], growth_unknown: bool
+        self, sizes: Mapping[str, int], usage: StoreUsage, *, exempt: Collection[str], always: bool
     ) -> None:
-        """Block the tenant that grew most. While growth is unknown, block the largest tenant.
+        """Block the tenant that grew most. If no tenant grew and `always` is true, block the largest one.
 
         If the largest tenant is already blocked or exempt, it explains the usage, and no other tenant is blocked.
         """
         growth = {tenant: size - self._smallest_sizes[tenant] for tenant, size in sizes.items()}
-        unavailable = {"", *self.blocked, *exempt}
-        growing = {
-            tenant for tenant in sizes.keys() - unavailable if growth[tenant] >= _SIGNIFICANT_GROWTH * usage.quota
-        }
-        if growing:
-            selected = max(growing, key=lambda tenant: (growth[tenant], sizes[tenant]))
-        else:
-            selected = max(sizes, key=sizes.__getitem__, default="") if growth_unknown else ""
-        if selected in unavailable:
+        available = sizes.keys() - self.blocked.keys() - set(exempt)
+        growing = {tenant for tenant in available if growth[tenant] >= _SIGNIFICANT_GROWTH * usage.quota}
+        selected = max(growing, key=lambda tenant: (growth[tenant], sizes[tenant]), default="")
+        if not growing and always:
+            selected = max(sizes, key=sizes.__getitem__, default="")
+        if selected not in available:
             _log.error("the datastore fills up, but no tenant that grows can be blocked", **_log_fields(usage))
             return
         await self._tenancy.block_writes(selected)

@@ -10,8 +10,6 @@ GROUP_ANNOTATION: Final = "scheduling.k8s.io/group-name"
 PODS_ANNOTATION: Final = "vkgateway.io/pods"
 """On PodGroups: the number of pods by pod set, as JSON."""
 ROOT_QUEUE: Final = "root"
-
-
 _CLASS_PREFIX: Final = "vkgateway-volcano-"
 
 
