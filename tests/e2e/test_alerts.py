@@ -12,6 +12,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,6 +35,7 @@ from tests.e2e.test_arbiter import (
     in_pool,
     list_pods,
 )
+from vkgateway.controlplane.etcd.client import EtcdClient
 from vkgateway.controlplane.etcd.maintenance import EtcdMaintenance
 from vkgateway.local import etcd
 from vkgateway.local.paths import PlatformPaths
@@ -330,13 +332,14 @@ LARGE = "x" * 900_000
 def test_a_tenant_fills_etcd(platform: Platform, guest: Cluster, prometheus: Prometheus) -> None:
     limit_etcd(platform)
     eventually(lambda: prometheus.query(f'vkgateway_datastore_bytes{{what="quota"}} == {QUOTA}'), what="the new quota")
-    shrink_etcd(platform)
+    connect = partial(etcd.root_client, PlatformPaths(platform.data_dir), port=platform.status()["ports"]["etcd"])
+    call_etcd(connect, free_history)
     names = map("large-{}".format, itertools.count())
     held, filling = ("VkgatewayDatastoreTenantsHeld", ""), ("VkgatewayDatastoreFilling", "")
-    fill(platform, guest, names, until=lambda: held in prometheus.firing())
+    fill(connect, guest, names, until=lambda: held in prometheus.firing())
     platform.compute.kubectl("annotate", "tenant", "guest", "vkgateway.io/writable=true")
     prometheus.wait_until_silent(*held)
-    fill(platform, guest, names, until=lambda: filling in prometheus.firing())
+    fill(connect, guest, names, until=lambda: filling in prometheus.firing())
 
 
 def limit_etcd(platform: Platform) -> None:
@@ -354,41 +357,32 @@ def limit_etcd(platform: Platform) -> None:
     asyncio.run(SupervisorClient.for_data_dir(platform.data_dir).ensure_process(changed))
 
 
-def shrink_etcd(platform: Platform) -> None:
+async def free_history(maintenance: EtcdMaintenance) -> None:
     """Free the pages of history, which earlier tests filled."""
-
-    async def compact(maintenance: EtcdMaintenance) -> None:
-        await maintenance.compact((await maintenance.member_status()).revision)
-        await maintenance.defragment()
-
-    call_etcd(platform, compact)
+    await maintenance.compact((await maintenance.member_status()).revision)
+    await maintenance.defragment()
 
 
-def file_size(platform: Platform) -> int:
-    """Return the bytes of etcd's file, free pages included."""
-    return call_etcd(platform, EtcdMaintenance.member_status).size
+def call_etcd(connect: Callable[[], EtcdClient], call: Callable[[EtcdMaintenance], Coroutine[object, object, T]]) -> T:
+    """Return what a call to etcd returns."""
 
-
-def call_etcd(platform: Platform, call: Callable[[EtcdMaintenance], Coroutine[object, object, T]]) -> T:
-    """Return what a call to the platform's etcd returns."""
-
-    async def connect() -> T:
-        async with etcd.root_client(
-            PlatformPaths(platform.data_dir), port=platform.status()["ports"]["etcd"]
-        ) as client:
+    async def run() -> T:
+        async with connect() as client:
             return await call(client.maintenance)
 
-    return asyncio.run(connect())
+    return asyncio.run(run())
 
 
-def fill(platform: Platform, cluster: Cluster, names: Iterator[str], *, until: Callable[[], bool]) -> None:
+def fill(
+    connect: Callable[[], EtcdClient], cluster: Cluster, names: Iterator[str], *, until: Callable[[], bool]
+) -> None:
     """Create large objects until a condition is true.
 
     A reserve of the quota stays free: a full etcd would refuse the writes of all tenants.
     """
 
     def is_reached() -> bool:
-        free = 0.93 * QUOTA - file_size(platform)
+        free = 0.93 * QUOTA - call_etcd(connect, EtcdMaintenance.member_status).size
         batch = [config_map(next(names)) for _ in range(min(10, int(free / len(LARGE))))]
         if batch:
             document = json.dumps({"apiVersion": "v1", "kind": "List", "items": batch})
