@@ -11,6 +11,12 @@ import aiohttp
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.times import (  # noqa: F401 - hooks of pytest
+    pytest_collectreport,
+    pytest_fixture_setup,
+    pytest_runtest_makereport,
+)
+
 EXAMPLES = int(os.environ.get("VKGATEWAY_EXAMPLES", "100"))
 """Of each property; continuous integration looks at more."""
 

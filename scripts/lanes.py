@@ -1,0 +1,228 @@
+"""The table of test lanes: what each runs, how long it takes, and which changed files make continuous integration run it.
+
+`make test` runs the lane `test`. Each other lane has a command `make test-NAME`. A changed table makes all lanes run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+TABLE: Final = "scripts/lanes.py"
+E2E: Final = "tests/e2e"
+PYTEST: Final = ("python", "-m", "pytest", "--tb=short")
+BY_PLATFORM: Final = ("-v", "--dist", "loadfile", "--no-loadscope-reorder")
+"""Options for workers with a platform each. Files keep their order, which starts with the longest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One command of a lane. `python` is the interpreter of the virtual environment."""
+
+    name: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    niceness: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """Steps that one command runs."""
+
+    name: str
+    about: str
+    tracks: tuple[tuple[Step, ...], ...] = ()
+    """Tracks run at the same time, the steps of a track one after the other."""
+    files: tuple[str, ...] = ()
+    """End-to-end tests that only this lane runs: files or folders in `tests/e2e`."""
+    minutes: tuple[int, int]
+    """Minutes on two idle cores: with programs built, and from an empty cache."""
+    folders: tuple[str, ...] = ()
+    """Beginnings of paths: continuous integration runs the lane if a changed file has one of them."""
+    programs: bool = True
+    """Whether the steps need the programs of the platform."""
+    in_all: bool = True
+    """Whether `make test-all` runs the lane; the others are parts of `test`."""
+
+    def is_changed_by(self, changed: Iterable[str]) -> bool:
+        """Return whether one of these files makes continuous integration run the lane."""
+        return any(path.startswith((TABLE, *self.files, *self.folders)) for path in changed)
+
+
+def end_to_end(*options: str, name: str = "e2e", env: Mapping[str, str] | None = None) -> tuple[Step, ...]:
+    """Return a track with one step of end-to-end tests."""
+    return (Step(name, (*PYTEST, *BY_PLATFORM, *options), env or {}),)
+
+
+def _foreign(name: str, about: str, *files: str, minutes: tuple[int, int], folders: tuple[str, ...]) -> Lane:
+    """Return a lane about one foreign program; all its tests share one platform."""
+    paths = tuple(f"{E2E}/{file}" for file in files)
+    track = end_to_end(*paths, name=name)
+    return Lane(name=name, about=about, tracks=(track,), files=paths, minutes=minutes, folders=folders)
+
+
+_MODES = ("vkgateway/modes/", "vkgateway/sync/schedulers/", f"{E2E}/foreign_pool.py", f"{E2E}/controllers.py")
+_CHART = (
+    "deploy/chart/",
+    "deploy/image/",
+    "deploy/rbac/",
+    "scripts/image.py",
+    "vkgateway/controlplane/drivers/kubernetes/",
+    f"{E2E}/chart.py",
+)
+
+_FOREIGN: Final = (
+    _foreign(
+        "kueue",
+        "pools that the real Kueue schedules",
+        "test_kueue.py",
+        "test_kubelet_outage.py",
+        minutes=(9, 16),
+        folders=(*_MODES, "operators/kueue.py"),
+    ),
+    _foreign(
+        "volcano",
+        "pools that the real Volcano schedules",
+        "test_volcano.py",
+        minutes=(7, 13),
+        folders=(*_MODES, "deploy/volcano/"),
+    ),
+    _foreign(
+        "external",
+        "pools of a second kube-scheduler and of Koordinator",
+        "test_external.py",
+        minutes=(6, 12),
+        folders=_MODES,
+    ),
+    _foreign(
+        "monitoring",
+        "alerts fired by real faults, dashboards and scraping, with the real Prometheus",
+        "test_alerts.py",
+        "test_monitoring.py",
+        "test_scrape_tenant.py",
+        minutes=(9, 12),
+        folders=("deploy/monitoring/", "tests/support/monitoring.py", f"{E2E}/prometheus.py", f"{E2E}/faulty_gateway.py"),
+    ),
+    _foreign(
+        "chart",
+        "the installed chart: upgrades, leader and standby, uninstallation",
+        "release",
+        minutes=(9, 16),
+        folders=_CHART,
+    ),
+    _foreign(
+        "operators",
+        "every operator page, word for word, and gangs of real controllers",
+        "test_operators.py",
+        "test_gang_integrations.py",
+        minutes=(40, 75),
+        folders=("operators/", "docs/operators/", "examples/operators/", "vkgateway/translate/gangs/"),
+    ),
+    _foreign(
+        "virtual-kubelet",
+        "virtual-kubelet's end-to-end suite against a real and a hollow virtual node",
+        "test_virtual_kubelet.py",
+        minutes=(4, 8),
+        folders=("vkgateway/kubelet/", f"{E2E}/virtualkubelet.py"),
+    ),
+)
+
+CORE_FILES: Final = (E2E, *(f"--ignore={file}" for lane in _FOREIGN for file in lane.files))
+"""Arguments of pytest for the end-to-end tests that belong to no lane of their own."""
+
+LINT: Final = (
+    Step("lint", ("ruff", "check", "-q", ".")),
+    Step("format", ("ruff", "format", "--check", "-q", ".")),
+    Step("types", ("mypy",)),
+    Step("imports", ("lint-imports",)),
+    # Warnings are errors: broken links and anchors, and pages without an index entry.
+    Step("docs", ("python", "-m", "sphinx", "-b", "html", "-E", "-q", "-n", "-W", "--keep-going", "docs", "build/docs")),
+)
+UNIT: Final = Step("unit", (*PYTEST, "-q", "-n", "3", "--dist", "worksteal", "tests/unit"))
+PROPERTY: Final = (
+    Step("property", (*PYTEST, "-q", "-n", "2", "--dist", "worksteal", "tests/property")),
+    Step("stories", ("python", "-m", "tests.property.deep", "1000")),
+)
+RENDERING: Final = Step("rendering", (*PYTEST, "-q", "tests/chart"))
+_CORE = end_to_end("-n", "3", *CORE_FILES)
+
+
+def _part(name: str, about: str, *steps: Step, minutes: int, programs: bool = False) -> Lane:
+    return Lane(
+        name=name, about=about, tracks=(steps,), minutes=(minutes, minutes), programs=programs, in_all=False
+    )
+
+
+LANES: Final = (
+    Lane(
+        name="test",
+        about="lint, unit, property and rendering, beside the end-to-end tests of the embedded platform",
+        tracks=(_CORE, (*LINT, UNIT, *PROPERTY, RENDERING)),
+        minutes=(15, 27),
+    ),
+    _part("lint", "ruff, mypy --strict, import-linter, and the links of the documentation", *LINT, minutes=2),
+    _part("docs", "the documentation site in build/docs, with its links and anchors", LINT[-1], minutes=1),
+    _part("unit", "unit tests", UNIT, minutes=2),
+    _part("property", "property tests, and the arbiter's invariants in 1,000 random stories", *PROPERTY, minutes=2),
+    _part("rendering", "the objects that Helm renders from the chart", RENDERING, minutes=1),
+    _part("e2e", "end-to-end tests of the embedded platform", *_CORE, minutes=13, programs=True),
+    Lane(
+        name="ui",
+        about="the page in a real browser; pictures in build/ui",
+        tracks=(
+            (
+                Step("page of a platform", (*PYTEST, "-q", "tests/ui/platform")),
+                Step(
+                    "views",
+                    (
+                        "scripts/own_network.sh",
+                        *(*PYTEST, "-q", "-n", "2", "--dist", "worksteal"),
+                        *("--ignore=tests/ui/platform", "tests/ui"),
+                    ),
+                ),
+            ),
+        ),
+        minutes=(8, 10),
+        folders=("vkgateway/page/", "tests/ui/", "requirements-ui.lock", "scripts/ui_setup.sh"),
+    ),
+    Lane(
+        name="deep",
+        about="10,000 random stories (VKGATEWAY_STORIES), 1,000 of each pool mode, 200 examples of each property",
+        tracks=(
+            (
+                Step("property", PROPERTY[0].argv, {"VKGATEWAY_CASES": "1000", "VKGATEWAY_EXAMPLES": "200"}),
+                Step("stories", ("python", "-m", "tests.property.deep", "10000")),
+            ),
+        ),
+        minutes=(9, 9),
+        folders=("vkgateway/arbiter/", "vkgateway/modes/", "tests/property/", "tests/unit/arbiter/"),
+        programs=False,
+    ),
+    *_FOREIGN,
+    Lane(
+        name="kubernetes",
+        about="the end-to-end tests with gateway, etcd and control planes as pods, installed with the chart",
+        tracks=(end_to_end("-n", "3", *CORE_FILES, env={"VKGATEWAY_TEST_DRIVER": "kubernetes"}),),
+        minutes=(25, 40),
+        folders=_CHART,
+    ),
+    Lane(
+        name="matrix",
+        about="the end-to-end tests with older tenants and older compute clusters",
+        tracks=((Step("matrix", ("python", "scripts/matrix.py")),),),
+        minutes=(60, 90),
+    ),
+)
+
+
+def lane_named(name: str) -> Lane | None:
+    """Return the lane of that name."""
+    return next((lane for lane in LANES if lane.name == name), None)
+
+
+def lanes_for(changed: Iterable[str]) -> list[Lane]:
+    """Return the lanes that these changed files require besides `test`, the shortest first."""
+    paths = list(changed)
+    found = [lane for lane in LANES if lane.in_all and lane.name != "test" and lane.is_changed_by(paths)]
+    return sorted(found, key=lambda lane: lane.minutes)

@@ -1,0 +1,48 @@
+"""Speed of this machine: every bounded wait of a test is scaled by it, so that no result depends on the machine."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import time
+
+VARIABLE = "VKGATEWAY_TEST_SLOWNESS"
+"""The measured factor of a run, for its worker processes; set it by hand to wait longer from the start."""
+_REFERENCE_SECONDS = 0.25
+"""Time of `_work` on an idle core of the machine on which the waits were chosen (see docs/contributing/testing.md)."""
+_ROUNDS = 1_100_000
+_MARGIN = 2
+"""Other work may begin after the measurement."""
+
+
+def patience(seconds: float) -> float:
+    """Return the limit of a wait that takes less than `seconds` on the reference machine.
+
+    It bounds how long a failure takes, so it must not be the subject of a test.
+    """
+    return seconds * _MARGIN * slowness()
+
+
+@functools.cache
+def slowness() -> float:
+    """Return how many times slower this machine is than the reference, at least 1; measured once per run."""
+    if given := os.environ.get(VARIABLE):
+        return float(given)
+    began = time.monotonic()
+    _work()
+    found = max(1.0, (time.monotonic() - began) / _REFERENCE_SECONDS)
+    os.environ[VARIABLE] = f"{found:.1f}"
+    return found
+
+
+def patience_option(seconds: float) -> str:
+    """Return the `--timeout` of kubectl and helm for a wait, in whole seconds."""
+    return f"--timeout={math.ceil(patience(seconds))}s"
+
+
+def _work() -> None:
+    """Do what the tests' own processes do most: strings, dictionaries and small objects."""
+    seen: dict[str, int] = {}
+    for turn in range(_ROUNDS):
+        seen[str(turn % 1000)] = seen.get(str(turn % 997), 0) + turn
