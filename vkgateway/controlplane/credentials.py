@@ -33,14 +33,14 @@ class Credentials:
     admin: KeyPair
 
     @classmethod
-    def create(cls, cluster: str) -> Self:
-        """Create the credentials of a new cluster."""
-        ca = Authority.create(f"{cluster} ca")
+    def create(cls, cluster: str, *, now: datetime.datetime | None = None) -> Self:
+        """Create the credentials of a new cluster, valid from `now` (aware), by default the current time."""
+        ca = Authority.create(f"{cluster} ca", now=now)
         return cls(
             ca=ca,
-            front_proxy_ca=Authority.create(f"{cluster} front proxy ca"),
+            front_proxy_ca=Authority.create(f"{cluster} front proxy ca", now=now),
             signing_key=SigningKey.create(),
-            admin=_issue_admin_pair(ca),
+            admin=_issue_admin_pair(ca, now=now),
         )
 
     @classmethod
@@ -71,12 +71,12 @@ class Credentials:
         """
         if self.ca.has_signed(self.admin.cert_pem) and not needs_renewal(self.admin.cert_pem, now=now):
             return self
-        return replace(self, admin=_issue_admin_pair(self.ca))
+        return replace(self, admin=_issue_admin_pair(self.ca, now=now))
 
     def issue_gateway_pair(self) -> KeyPair:
         """Issue the gateway's admin certificate, which stays in memory."""
         return self.ca.issue(GATEWAY_USER, organizations=(ADMIN_GROUP,), client=True, days=AUTHORITY_DAYS)
 
 
-def _issue_admin_pair(ca: Authority) -> KeyPair:
-    return ca.issue(ADMIN_USER, organizations=(ADMIN_GROUP,), client=True)
+def _issue_admin_pair(ca: Authority, *, now: datetime.datetime | None) -> KeyPair:
+    return ca.issue(ADMIN_USER, organizations=(ADMIN_GROUP,), client=True, now=now)

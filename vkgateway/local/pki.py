@@ -55,9 +55,9 @@ def ensure_pki(paths: PlatformPaths, *, now: datetime.datetime) -> PlatformPki:
         InputError: a key or certificate is damaged. A CA is never created while half of one exists, since all
         certificates that it issued would be lost.
     """
-    etcd = _ensure_authority(paths.pki_dir, ETCD_CA)
+    etcd = _ensure_authority(paths.pki_dir, ETCD_CA, now=now)
     # Members of the etcd cluster trust each other by a separate CA, so that a client cannot act as a member.
-    peers = _ensure_authority(paths.pki_dir, ETCD_PEER_CA)
+    peers = _ensure_authority(paths.pki_dir, ETCD_PEER_CA, now=now)
     compute = _ensure_credentials(paths.compute_credentials, now=now)
     for name, authority in ((ETCD_SERVER, etcd), (ETCD_PEER, peers)):
         ensure_certificate(
@@ -132,15 +132,15 @@ def ensure_certificate(
     except (FileNotFoundError, ValueError):
         fits = False
     if not fits:
-        pair = authority.issue(cn, dns=dns, ips=ips, server=server, client=True)
+        pair = authority.issue(cn, dns=dns, ips=ips, server=server, client=True, now=now)
         pair.write(directory, name)
     return not fits
 
 
-def _ensure_authority(directory: Path, name: str) -> Authority:
+def _ensure_authority(directory: Path, name: str, *, now: datetime.datetime) -> Authority:
     certificate, key = directory / f"{name}.crt", directory / f"{name}.key"
     if not certificate.exists() and not key.exists():
-        authority = Authority.create(f"vkgateway {name}")
+        authority = Authority.create(f"vkgateway {name}", now=now)
         authority.write(directory, name)
         return authority
     try:
@@ -152,7 +152,7 @@ def _ensure_authority(directory: Path, name: str) -> Authority:
 def _ensure_credentials(directory: Path, *, now: datetime.datetime) -> Credentials:
     files = {path.name: path.read_bytes() for path in sorted(directory.glob("*"))} if directory.exists() else {}
     try:
-        found = Credentials.from_files(files) if files else Credentials.create(_COMPUTE)
+        found = Credentials.from_files(files) if files else Credentials.create(_COMPUTE, now=now)
     except (KeyError, ValueError) as error:
         raise _damaged_error(directory, why=error) from error
     credentials = found.renew_admin(now=now)

@@ -14,9 +14,9 @@ from vkgateway.controlplane.plane import ComponentName, ControlPlaneSpec, Tuning
 from vkgateway.controlplane.plane_files import Authorities, PlaneFiles
 from vkgateway.programs.supervisor.spec import ProcessSpec
 
-NOW = datetime.datetime.now(datetime.UTC)
+NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 ETCD = ("https://10.0.0.1:2379",)
-AUTHORITIES = Authorities(etcd=Authority.create("etcd"), kubelet=Authority.create("kubelet"))
+AUTHORITIES = Authorities(etcd=Authority.create("etcd", now=NOW), kubelet=Authority.create("kubelet", now=NOW))
 ALPHA = Credentials.create("alpha")
 BIN = {program: Path("/bin") / program for program in PROGRAMS.values()}
 

@@ -12,7 +12,7 @@ from vkgateway.local.pki import ETCD_CA, ETCD_PEER_CA, ETCD_ROOT, ETCD_SERVER, H
 from vkgateway.local.status import _certificate_problems
 from vkgateway.model.errors import InputError
 
-NOW = datetime.datetime.now(datetime.UTC)
+NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from vkgateway.local.status import platform_status
 from vkgateway.programs.supervisor import procfs
 from vkgateway.programs.supervisor.spec import ProcessState
 
-NOW = datetime.datetime.now(datetime.UTC)
+NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 RECORD = PlatformRecord(
     address="127.0.0.1", ports=dict(PORTS), real_node_why_not="not wanted", hollow_nodes={"a100": 1}
 )
