@@ -1,11 +1,8 @@
 # `make` without a target lists all targets.
 .DEFAULT_GOAL := help
 BIN := .venv/bin
-PYTEST := $(BIN)/python -m pytest
 # PYTHON on the command line selects the interpreter: make setup PYTHON=/usr/bin/python3.13
 export PYTHON
-# Whether `make test` runs the end-to-end tests in parallel to the other tests, which have low priority.
-BESIDE ?= 1
 
 .PHONY: help
 help: ## List the commands
@@ -25,57 +22,43 @@ programs: setup ## Fetch or build the Kubernetes programs for the platform and t
 demo: setup ## Start a platform, create two tenants, run kubectl in each
 	@$(BIN)/python scripts/demo.py
 
-.PHONY: test
-test: ## Run all checks and tests, including end-to-end tests; BESIDE=0: end-to-end tests last
-	@scripts/test.sh $(if $(filter-out 0,$(BESIDE)),all,lint unit property chart e2e)
-
-.PHONY: test-unit
-test-unit: ## Run the unit tests: no programs needed, about a minute on two cores
-	@scripts/test.sh unit
-
-.PHONY: test-property
+LANES := lint unit property rendering e2e kubernetes kueue volcano external monitoring operators chart ui deep \
+	virtual-kubelet matrix
+.PHONY: test $(LANES:%=test-%)
+test: setup ## Run what every change must pass: lint, types, unit, property and end-to-end tests
+	@$(BIN)/python -m tests.lanes test
+test-unit: ## Run the unit tests: no programs needed
 test-property: ## Run the property tests, and check the arbiter's invariants in 1,000 random stories (VKGATEWAY_STORIES=N)
-	@scripts/test.sh property
-
-.PHONY: test-chart
-test-chart: ## Render the chart with many values and check the objects; the first run builds Helm, three minutes
-	@scripts/test.sh chart
-
-.PHONY: test-ui
-test-ui: ## Test the page in a real browser; pictures in build/ui; installs chromium as root on Debian
-	@scripts/test.sh ui
-
-.PHONY: test-deep
-test-deep: setup ## Check a million random stories with progress; takes hours
-	@$(BIN)/python -m tests.property.deep 1000000
-
-.PHONY: test-e2e
-test-e2e: ## Run only the end-to-end tests
-	@scripts/test.sh e2e
-
-.PHONY: test-operators
+test-rendering: ## Render the chart with many values and check the objects; the first run builds Helm, three minutes
+test-e2e: ## Run the end-to-end tests of `make test`
+test-kubernetes: ## Run the end-to-end tests with gateway, etcd and control planes as pods, installed with the chart
+test-kueue: ## Test pools that the real Kueue schedules
+test-volcano: ## Test pools that the real Volcano schedules
+test-external: ## Test pools of a second kube-scheduler and of Koordinator
+test-monitoring: ## Test alerts, dashboards and scraping with the real Prometheus
 test-operators: ## Run the commands of every page of docs/operators; the first build takes minutes
-	@VKGATEWAY_ALL_OPERATORS=1 scripts/test.sh operators
-
-.PHONY: test-kubernetes
-test-kubernetes: ## Run the end-to-end tests with the gateway, etcd and control planes as pods, installed with the chart
-	@scripts/test.sh kubernetes
-
-.PHONY: test-virtual-kubelet
+test-chart: ## Test the installed chart: upgrades, leader and standby, uninstallation
+test-ui: ## Test the page in a real browser; pictures in build/ui; installs chromium as root on Debian
+test-deep: ## Check 10,000 random stories (VKGATEWAY_STORIES=1000000 takes hours) and more examples
 test-virtual-kubelet: ## Run virtual-kubelet's end-to-end suite against a real and a hollow virtual node
-	@VKGATEWAY_VIRTUAL_KUBELET=1 scripts/test.sh virtual-kubelet
+test-matrix: ## Run the end-to-end tests with older tenants and older compute clusters; takes an hour
+$(LANES:%=test-%): setup
+	@$(BIN)/python -m tests.lanes $(@:test-%=%)
 
-.PHONY: test-matrix
-test-matrix: setup ## Run the end-to-end tests with older tenants and older compute clusters; takes an hour
-	@$(BIN)/python scripts/matrix.py $(PAIRS)
+.PHONY: test-all
+test-all: setup ## Run every lane of tests, and print a table; takes hours
+	@$(BIN)/python -m tests.lanes all
+
+.PHONY: test-times
+test-times: setup ## Print the slowest tests and set-ups of the last runs, and the critical path; LANE=test
+	@$(BIN)/python -m tests.lanes.times $(LANE)
 
 .PHONY: lint
-lint: ## Run ruff, mypy --strict, import-linter, and check the documentation's links
-	@scripts/test.sh lint
+lint: test-lint ## Run ruff, mypy --strict, import-linter, and check the documentation's links
 
 .PHONY: docs
 docs: setup ## Build the documentation site in build/docs, and check links and anchors
-	@scripts/test.sh docs
+	@$(BIN)/python -m tests.lanes docs
 	@echo "open build/docs/index.html"
 
 .PHONY: reference

@@ -20,6 +20,7 @@ import msgspec
 
 from tests.e2e import gatewaysocket
 from tests.e2e.watching import get_watched, is_watched, watching
+from tests.support.machine import patience, patience_option
 from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
 from vkgateway.programs.supervisor.client import SupervisorClient
 
@@ -61,7 +62,7 @@ def run_program(
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=timeout,
+        timeout=patience(timeout),
         check=False,
         env=os.environ | (env or {}),
     )
@@ -87,15 +88,15 @@ def eventually(condition: Callable[[], T], *, seconds: float = 120, what: str = 
     other processes is polled, with pauses that grow to half a second: most such functions start a program, which takes
     up to a tenth of a second of CPU.
     """
-    began = time.monotonic()
+    began, limit = time.monotonic(), patience(seconds)
     with watching() as watches:
         while True:
             found = condition()
             if found:
                 return found
             waited = time.monotonic() - began
-            if waited > seconds:
-                raise AssertionError(f"not seen within {seconds:.0f} s: {what or condition}")
+            if waited > limit:
+                raise AssertionError(f"not seen within {limit:.0f} s: {what or condition}")
             time.sleep(_CHANGES_TOGETHER)
             watches.pause(min(0.1 + 0.1 * waited, 0.5) - _CHANGES_TOGETHER)
 
@@ -158,7 +159,7 @@ class Cluster:
 
     def wait_pod(self, name: str, condition: str = "condition=Ready", *, seconds: int = 120) -> None:
         """Wait until a pod meets a condition."""
-        self.kubectl("wait", f"pod/{name}", f"--for={condition}", f"--timeout={seconds}s", timeout=seconds + 10)
+        self.kubectl("wait", f"pod/{name}", f"--for={condition}", patience_option(seconds), timeout=seconds + 10)
 
     def create_namespace(self, name: str) -> None:
         """Create a namespace, and wait until pods can be created in it.

@@ -26,8 +26,6 @@ DOWN_TIMEOUT = 10 * 60
 DRIVER = os.environ.get("VKGATEWAY_TEST_DRIVER", "process")
 """Driver of control planes. With `kubernetes`, the chart installs the gateway and etcd as pods."""
 HERE = Path(__file__).parent
-collect_ignore = [] if os.environ.get("VKGATEWAY_VIRTUAL_KUBELET") else ["test_virtual_kubelet.py"]
-"""The virtual-kubelet suite takes minutes to build, so it has a separate command."""
 SHARING = frozenset(
     f"test_{name}.py"
     for name in (
@@ -52,6 +50,8 @@ SHARING = frozenset(
     )
 )
 """Files whose tests use the tenants alpha and beta."""
+LONG = frozenset({"test_demo.py", "test_page.py", "test_platform.py", "test_startup.py"})
+"""The longest of these files, which have another platform with such tenants: so two workers share the time."""
 RELEASE = "release"
 """Package whose tests use one release of the chart, in the order of its files."""
 
@@ -59,16 +59,17 @@ RELEASE = "release"
 class ByPlatform(LoadFileScheduling):  # type: ignore[misc] # untyped
     """Scheduler that assigns files to workers with a platform each.
 
-    All files that use alpha and beta go to one worker, as do all files of a package with a platform.
-
-    So there are two such tenants, not four. Each costs CPU when it is created and while it exists.
+    All files that use alpha and beta go to two workers, and all files of a package with a platform to one: each tenant
+    costs CPU when it is created and while it exists.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         file = Path(super()._split_scope(nodeid))
         if file.parent.name == RELEASE:
             return RELEASE
-        return "alpha and beta" if file.parent.name == HERE.name and file.name in SHARING else str(file)
+        if file.parent.name == HERE.name and file.name in SHARING:
+            return "long files" if file.name in LONG else "alpha and beta"
+        return str(file)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,9 +17,6 @@ from vkgateway.model.names import ADMISSION_GATE
 SCHEDULER_PLUGINS = "0.33.5"
 GPUS: dict[str, Any] = {"resources": {"limits": {"nvidia.com/gpu": "8"}}}
 A100: dict[str, Any] = {"nodeSelector": {"vkgateway.io/pool": "a100"}}
-pytestmark = pytest.mark.skipif(
-    not os.environ.get("VKGATEWAY_ALL_OPERATORS"), reason="controllers are built for it; `make test-operators` runs it"
-)
 
 
 @pytest.fixture(scope="module")

@@ -15,9 +15,7 @@ from tests.e2e.foreign_pool import scheduled_by, watch_attempts
 from tests.e2e.pages import run_page
 
 ROOT = Path(__file__).parents[2]
-PAGES = ["mpi", "kopf"]
-LONG_PAGES = ["versions", "training", "elastic", "horovod", "spark", "volcano", "metrics-server"]
-"""Pages whose programs take long to build. `make test-operators` runs them, too."""
+PAGES = ["mpi", "kopf", "versions", "training", "elastic", "horovod", "spark", "volcano", "metrics-server"]
 TIMEOUT = 40 * 60
 """Seconds. The first run on a machine builds programs and images."""
 
@@ -38,14 +36,14 @@ def admin(platform: Platform) -> Iterator[dict[str, str]]:
 
 
 @pytest.mark.skipif(shutil.which("mmdebstrap") is None, reason="no mmdebstrap here, which makes the images")
-@pytest.mark.parametrize("page", PAGES + (LONG_PAGES if os.environ.get("VKGATEWAY_ALL_OPERATORS") else []))
+@pytest.mark.parametrize("page", PAGES)
 def test_page_matches_what_happens(admin: dict[str, str], page: str) -> None:
     run_page(ROOT / "docs" / "operators" / f"{page}.md", folder=ROOT, env=admin, timeout=TIMEOUT)
 
 
 @pytest.mark.skipif(shutil.which("mmdebstrap") is None, reason="no mmdebstrap here, which makes the images")
 @pytest.mark.parametrize("mode", ["kueue", "volcano"])
-@pytest.mark.parametrize("page", ["mpi"] + (["training"] if os.environ.get("VKGATEWAY_ALL_OPERATORS") else []))
+@pytest.mark.parametrize("page", ["mpi", "training"])
 def test_page_is_the_same_with_another_scheduler(
     platform: Platform, admin: dict[str, str], page: str, mode: str, tmp_path: Path
 ) -> None:

@@ -1,6 +1,6 @@
 """Record of a run: every phase of a test and every set-up of a fixture, one JSON line each, in the folder of a lane.
 
-`scripts/lanes.py` names the folder, and reads the records of all worker processes from it.
+`tests/lanes` names the folder, and reads the records of all worker processes from it.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +40,11 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: pytest.Fix
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Record outcome and duration of a test's set-up, call and teardown."""
-    report: pytest.TestReport = yield  # type: ignore[misc] # the result of the other implementations
+    report = yield
     reason = report.longrepr[2] if report.skipped and isinstance(report.longrepr, tuple) else ""
     _write(
         kind=call.when,
@@ -52,7 +54,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         outcome=report.outcome,
         reason=reason.removeprefix("Skipped: "),
     )
-    return report  # type: ignore[return-value] # hook wrappers return the result
+    return report
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:

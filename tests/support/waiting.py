@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from tests.support.machine import patience
+
 INTERVAL = 0.005
 """Seconds between two checks by default."""
 
@@ -17,7 +19,8 @@ async def wait_until(condition: Callable[[], Any], *, seconds: float = 30.0, int
     Raises:
         AssertionError: the condition is not true in time. The message contains its last value.
     """
-    deadline = asyncio.get_running_loop().time() + seconds
+    limit = patience(seconds)
+    deadline = asyncio.get_running_loop().time() + limit
     while True:
         value = condition()
         if inspect.isawaitable(value):
@@ -25,5 +28,5 @@ async def wait_until(condition: Callable[[], Any], *, seconds: float = 30.0, int
         if value:
             return value
         if asyncio.get_running_loop().time() > deadline:
-            raise AssertionError(f"condition is not true after {seconds:g} s: {value!r}")
+            raise AssertionError(f"condition is not true after {limit:g} s: {value!r}")
         await asyncio.sleep(interval)

@@ -1,4 +1,4 @@
-"""The table of test lanes: what each runs, how long it takes, and which changed files make continuous integration run it.
+"""The table of test lanes: what each runs, how long it takes, and for which changed files it runs in `.ci/run`.
 
 `make test` runs the lane `test`. Each other lane has a command `make test-NAME`. A changed table makes all lanes run.
 """
@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-TABLE: Final = "scripts/lanes.py"
+TABLE: Final = "tests/lanes/table.py"
 E2E: Final = "tests/e2e"
 PYTEST: Final = ("python", "-m", "pytest", "--tb=short")
-BY_PLATFORM: Final = ("-v", "--dist", "loadfile", "--no-loadscope-reorder")
-"""Options for workers with a platform each. Files keep their order, which starts with the longest."""
+BY_PLATFORM: Final = ("-v", "-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
+"""Options for three workers with a platform each: most tests wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +50,11 @@ class Lane:
         return any(path.startswith((TABLE, *self.files, *self.folders)) for path in changed)
 
 
-def end_to_end(*options: str, name: str = "e2e", env: Mapping[str, str] | None = None) -> tuple[Step, ...]:
-    """Return a track with one step of end-to-end tests."""
-    return (Step(name, (*PYTEST, *BY_PLATFORM, *options), env or {}),)
-
-
 def _foreign(name: str, about: str, *files: str, minutes: tuple[int, int], folders: tuple[str, ...]) -> Lane:
     """Return a lane about one foreign program; all its tests share one platform."""
     paths = tuple(f"{E2E}/{file}" for file in files)
-    track = end_to_end(*paths, name=name)
-    return Lane(name=name, about=about, tracks=(track,), files=paths, minutes=minutes, folders=folders)
+    step = Step(name, (*PYTEST, "-v", *paths))
+    return Lane(name=name, about=about, tracks=((step,),), files=paths, minutes=minutes, folders=folders)
 
 
 _MODES = ("vkgateway/modes/", "vkgateway/sync/schedulers/", f"{E2E}/foreign_pool.py", f"{E2E}/controllers.py")
@@ -102,7 +97,12 @@ _FOREIGN: Final = (
         "test_monitoring.py",
         "test_scrape_tenant.py",
         minutes=(9, 12),
-        folders=("deploy/monitoring/", "tests/support/monitoring.py", f"{E2E}/prometheus.py", f"{E2E}/faulty_gateway.py"),
+        folders=(
+            "deploy/monitoring/",
+            "tests/support/monitoring.py",
+            f"{E2E}/prometheus.py",
+            f"{E2E}/faulty_gateway.py",
+        ),
     ),
     _foreign(
         "chart",
@@ -131,34 +131,36 @@ _FOREIGN: Final = (
 CORE_FILES: Final = (E2E, *(f"--ignore={file}" for lane in _FOREIGN for file in lane.files))
 """Arguments of pytest for the end-to-end tests that belong to no lane of their own."""
 
+_STORIES: Final = "exec python -m tests.property.deep ${{VKGATEWAY_STORIES:-{}}}"
+
 LINT: Final = (
     Step("lint", ("ruff", "check", "-q", ".")),
     Step("format", ("ruff", "format", "--check", "-q", ".")),
     Step("types", ("mypy",)),
     Step("imports", ("lint-imports",)),
     # Warnings are errors: broken links and anchors, and pages without an index entry.
-    Step("docs", ("python", "-m", "sphinx", "-b", "html", "-E", "-q", "-n", "-W", "--keep-going", "docs", "build/docs")),
+    Step(
+        "docs", ("python", "-m", "sphinx", "-b", "html", "-E", "-q", "-n", "-W", "--keep-going", "docs", "build/docs")
+    ),
 )
 UNIT: Final = Step("unit", (*PYTEST, "-q", "-n", "3", "--dist", "worksteal", "tests/unit"))
 PROPERTY: Final = (
     Step("property", (*PYTEST, "-q", "-n", "2", "--dist", "worksteal", "tests/property")),
-    Step("stories", ("python", "-m", "tests.property.deep", "1000")),
+    Step("stories", ("sh", "-c", _STORIES.format(1000))),
 )
 RENDERING: Final = Step("rendering", (*PYTEST, "-q", "tests/chart"))
-_CORE = end_to_end("-n", "3", *CORE_FILES)
+_CORE: Final = (Step("e2e", (*PYTEST, *BY_PLATFORM, *CORE_FILES)),)
 
 
 def _part(name: str, about: str, *steps: Step, minutes: int, programs: bool = False) -> Lane:
-    return Lane(
-        name=name, about=about, tracks=(steps,), minutes=(minutes, minutes), programs=programs, in_all=False
-    )
+    return Lane(name=name, about=about, tracks=(steps,), minutes=(minutes, minutes), programs=programs, in_all=False)
 
 
 LANES: Final = (
     Lane(
         name="test",
         about="lint, unit, property and rendering, beside the end-to-end tests of the embedded platform",
-        tracks=(_CORE, (*LINT, UNIT, *PROPERTY, RENDERING)),
+        tracks=(_CORE, tuple(replace(step, niceness=5) for step in (*LINT, UNIT, *PROPERTY, RENDERING))),
         minutes=(15, 27),
     ),
     _part("lint", "ruff, mypy --strict, import-linter, and the links of the documentation", *LINT, minutes=2),
@@ -192,7 +194,7 @@ LANES: Final = (
         tracks=(
             (
                 Step("property", PROPERTY[0].argv, {"VKGATEWAY_CASES": "1000", "VKGATEWAY_EXAMPLES": "200"}),
-                Step("stories", ("python", "-m", "tests.property.deep", "10000")),
+                Step("stories", ("sh", "-c", _STORIES.format(10_000))),
             ),
         ),
         minutes=(9, 9),
@@ -203,14 +205,14 @@ LANES: Final = (
     Lane(
         name="kubernetes",
         about="the end-to-end tests with gateway, etcd and control planes as pods, installed with the chart",
-        tracks=(end_to_end("-n", "3", *CORE_FILES, env={"VKGATEWAY_TEST_DRIVER": "kubernetes"}),),
+        tracks=((Step("kubernetes", _CORE[0].argv, {"VKGATEWAY_TEST_DRIVER": "kubernetes"}),),),
         minutes=(25, 40),
         folders=_CHART,
     ),
     Lane(
         name="matrix",
         about="the end-to-end tests with older tenants and older compute clusters",
-        tracks=((Step("matrix", ("python", "scripts/matrix.py")),),),
+        tracks=((Step("matrix", ("python", "-m", "scripts.matrix")),),),
         minutes=(60, 90),
     ),
 )
@@ -222,7 +224,6 @@ def lane_named(name: str) -> Lane | None:
 
 
 def lanes_for(changed: Iterable[str]) -> list[Lane]:
-    """Return the lanes that these changed files require besides `test`, the shortest first."""
+    """Return the lanes that these changed files require besides `test`, in the order of the table."""
     paths = list(changed)
-    found = [lane for lane in LANES if lane.in_all and lane.name != "test" and lane.is_changed_by(paths)]
-    return sorted(found, key=lambda lane: lane.minutes)
+    return [lane for lane in LANES if lane.in_all and lane.name != "test" and lane.is_changed_by(paths)]

@@ -1,0 +1,64 @@
+"""Tests of the lanes: every end-to-end test belongs to one, and a change selects the lanes that its files need."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.lanes import __main__ as runner
+from tests.lanes.table import CORE_FILES, E2E, LANES, TABLE, lanes_for
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_paths_of_the_table_exist() -> None:
+    named = {path for lane in LANES for path in (*lane.files, *lane.folders)}
+    assert {path for path in named if not (ROOT / path).exists()} == set()
+
+
+def test_each_end_to_end_test_belongs_to_one_lane() -> None:
+    owned = [file for lane in LANES for file in lane.files]
+    assert len(owned) == len(set(owned))
+    assert {f"--ignore={file}" for file in owned} == set(CORE_FILES) - {E2E}
+
+
+def test_makefile_has_a_command_for_each_lane() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for lane in LANES:
+        command = {"test": "test", "docs": "docs"}.get(lane.name, f"test-{lane.name}")
+        assert f"\n{command}:" in makefile or f" {lane.name} " in makefile
+
+
+@pytest.mark.parametrize(
+    ("path", "lanes"),
+    [
+        ("docs/index.md", set()),
+        ("vkgateway/arbiter/cycle.py", {"deep"}),
+        ("deploy/chart/vkgateway/values.yaml", {"chart", "kubernetes"}),
+        ("tests/e2e/test_volcano.py", {"volcano"}),
+        (TABLE, {lane.name for lane in LANES if lane.in_all} - {"test"}),
+    ],
+)
+def test_change_selects_its_lanes(path: str, lanes: set[str]) -> None:
+    assert {lane.name for lane in lanes_for([path])} == lanes
+
+
+def test_record_counts_a_test_once(tmp_path: Path) -> None:
+    phases = [
+        ("a", "setup", "passed"),
+        ("a", "call", "passed"),
+        ("a", "teardown", "passed"),
+        ("b", "setup", "passed"),
+        ("b", "call", "passed"),
+        ("b", "teardown", "failed"),
+        ("c", "setup", "skipped"),
+        ("c", "teardown", "passed"),
+    ]
+    lines = [
+        json.dumps({"name": name, "kind": kind, "outcome": outcome, "reason": "no node", "seconds": 1.0})
+        for name, kind, outcome in phases
+    ]
+    (tmp_path / "gw0.jsonl").write_text("\n".join(lines))
+    found = runner.read_record("e2e", tmp_path)
+    assert (found.passed, found.failed, dict(found.skipped)) == (1, 1, {"no node": 1})
+    assert found.is_failed
