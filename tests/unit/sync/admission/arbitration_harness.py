@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -88,6 +87,9 @@ class Harness:
             clock=self.clock,
             decide=self._decide,
         )
+        self._begun = self._ended = 0
+        self._run_cycle = self.arbitration._run_cycle
+        self.arbitration._run_cycle = self._count_cycle  # type: ignore[method-assign]
         self.alpha = FakeTenant(TENANT, self.pods, self.arbitration)
         self.calm = 0
 
@@ -134,11 +136,17 @@ class Harness:
 
     async def run_cycle(self) -> Snapshot:
         """Run one more cycle and return its snapshot."""
-        number = len(self.asked)
+        begun = self._begun
         self.arbitration.trigger()
-        await wait_until(lambda: len(self.asked) > number)
-        await asyncio.sleep(0.01)
+        await wait_until(lambda: self._ended > begun)
         return self.asked[-1]
+
+    async def _count_cycle(self) -> None:
+        self._begun += 1
+        try:
+            await self._run_cycle()
+        finally:
+            self._ended += 1
 
     def move_node(self, pool: str) -> None:
         """Change a node's labels to those of a pool."""
