@@ -18,10 +18,16 @@ from tests.support.times import (  # noqa: F401 - hooks of pytest
 )
 
 EXAMPLES = int(os.environ.get("VKGATEWAY_EXAMPLES", "100"))
-"""Of each property; continuous integration looks at more."""
+"""Of each property; `make test-deep` has more."""
+SEARCH = bool(os.environ.get("VKGATEWAY_SEARCH"))
+"""Whether examples are new in each run. Otherwise they are fixed, so that a result depends on the code alone."""
 
 settings.register_profile(
-    "any machine", max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "any machine",
+    max_examples=EXAMPLES,
+    deadline=None,
+    derandomize=not SEARCH,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("any machine")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -92,6 +93,16 @@ def test_count_of_equal_single_container_pods_is_exact(seed: int) -> None:
 
 @given(st.integers(0, 2**32))
 def test_gangs_on_zoned_nodes_are_admitted_and_guarantees_kept(seed: int) -> None:
+    check_zoned_nodes(seed)
+
+
+@pytest.mark.xfail(reason="known fault: the gang inside the guarantee waits, although victims could make room")
+def test_guarantee_of_a_known_story_is_kept() -> None:
+    check_zoned_nodes(2_778_380_379)
+
+
+def check_zoned_nodes(seed: int) -> None:
+    """Check that kubelets admit all placed pods, and that a gang inside the guarantee starts."""
     random = Random(seed)
     zones = [{GPU: 4000}] * 2
     machines = {name: NumaMachine(name, zones, random=random) for name in ("n0", "n1", "n2")}

@@ -46,6 +46,8 @@ def pytest_runtest_makereport(
     """Record outcome and duration of a test's set-up, call and teardown."""
     report = yield
     reason = report.longrepr[2] if report.skipped and isinstance(report.longrepr, tuple) else ""
+    if report.skipped and hasattr(report, "wasxfail"):
+        reason = f"expected failure: {report.wasxfail}"
     _write(
         kind=call.when,
         name=item.nodeid,
