@@ -30,6 +30,7 @@ from tests.fakes.fields import without_fields
 from tests.fakes.managed_fields import after_apply
 from tests.fakes.rights import Rights
 from tests.fakes.store import Change, ObjectStore, Refusal, Selection
+from tests.support.machine import patience
 from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import INITIAL_EVENTS_END
 from vkgateway.kube.resources import CRDS, KNOWN_RESOURCES, PODS, Resource
@@ -194,7 +195,7 @@ class FakeApiServer:
 
     async def until(self, condition: Callable[[], object]) -> None:
         """Wait until a condition holds that requests or watches bring about, for 30 s at most."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patience(30)):
             while not condition():
                 await self._changed.wait()
 

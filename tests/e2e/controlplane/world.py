@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 
+from tests.support.machine import patience
 from tests.support.ports import free_port
 from vkgateway.controlplane.components import PROGRAMS
 from vkgateway.controlplane.credentials import Credentials
@@ -171,7 +172,7 @@ async def _start_etcd(
 
 
 async def _wait_for_etcd(etcd: EtcdClient) -> None:
-    async with asyncio.timeout(_START_SECONDS):
+    async with asyncio.timeout(patience(_START_SECONDS)):
         while True:
             try:
                 await etcd.maintenance.member_status()
@@ -202,7 +203,7 @@ async def _start_management(
         component_process("apiserver", group="compute", plane=plane, files=files, programs=programs)
     )
     client = Client.from_kubeconfig(files.kubeconfig_path("admin"))
-    async with asyncio.timeout(_START_SECONDS):
+    async with asyncio.timeout(patience(_START_SECONDS)):
         while True:
             try:
                 await client.request("GET", "/readyz")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.clock import FakeClock
+from tests.support.machine import patience
 from vkgateway.controlplane.pki import Authority, alternative_names
 from vkgateway.gateway import addresses, serving
 from vkgateway.gateway.addresses import AddressMonitor, GatewayAddress, find_gateway_address
@@ -66,7 +67,7 @@ async def _problem_after_check(address: GatewayAddress) -> str:
     clock = FakeClock()
     monitor = AddressMonitor(address, clock=clock)
     work = asyncio.create_task(monitor.run())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(patience(5)):
         while len(clock.sleeps) < 2 and not work.done():  # noqa: ASYNC110 - the fake clock has no event
             await asyncio.sleep(0)
     work.cancel()

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
+from tests.support.machine import patience
 from tests.support.owners import record_owner
 from tests.support.waiting import wait_until
 from tests.unit.background import in_background
@@ -198,7 +199,7 @@ async def test_new_credentials_are_adopted_without_reconnect(server: FakeApiServ
         east.requests.clear()
         east.token = "two"
         change_secret(server, computes, secret(east.url, token="two"))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patience(30)):
             while await link.client.authorization_headers() != {"Authorization": "Bearer two"}:  # noqa: ASYNC110 - as `until`
                 await asyncio.sleep(0.005)
         await wait_until(lambda: is_ready(server, "east"))

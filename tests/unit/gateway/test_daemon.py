@@ -12,6 +12,7 @@ import pytest
 
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.rights import Rights
+from tests.support.machine import patience
 from vkgateway.controlplane.etcd.errors import EtcdUnavailable
 from vkgateway.controlplane.etcd.quota import StoreUsage
 from vkgateway.controlplane.pki import Authority
@@ -39,7 +40,7 @@ async def test_failed_renewal_of_certificate_is_retried(monkeypatch: pytest.Monk
     address = GatewayAddress(listen="127.0.0.1", advertised="127.0.0.1")
     monkeypatch.setattr(serving, "RENEW_SECONDS", 0.0)
     monkeypatch.setattr(serving, "load_identity", load)
-    async with serving.kubelet_tls(Authority.create("kubelets"), address), asyncio.timeout(30):
+    async with serving.kubelet_tls(Authority.create("kubelets"), address), asyncio.timeout(patience(30)):
         await twice.wait()
 
 
@@ -132,7 +133,7 @@ async def test_gateway_is_live_but_not_ready_without_management_cluster(
     monkeypatch.setattr(LeaderElector, "try_acquire", take)
     work = asyncio.create_task(daemon._run_gateway(settings, files=1024))
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patience(30)):
             await again.wait()
             assert served, "no prober can check its health"
             async with aiohttp.ClientSession(f"http://127.0.0.1:{served[0].port}") as session:

@@ -11,6 +11,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from tests.support.machine import patience
 from vkgateway.controlplane.etcd.client import EtcdClient
 from vkgateway.controlplane.etcd.endpoints import ClientTls
 from vkgateway.controlplane.etcd.errors import EtcdAuthDisabled
@@ -199,6 +200,6 @@ async def test_close_does_not_wait_for_calls_on_old_connection(etcd: Etcd) -> No
     under_way = asyncio.create_task(client.maintenance.defragment())
     await etcd.begun.wait()
     client.connection.renew(tls)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience(10)):
         await client.connection.close()
         await asyncio.wait([under_way])

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.fakes.clock import FakeClock
+from tests.support.machine import patience
 from tests.unit.controlplane.fakes import FakeEtcd
 from vkgateway.controlplane.etcd.errors import EtcdAuthDisabled, EtcdNotFound, EtcdUnavailable
 from vkgateway.controlplane.etcd.tenancy import Tenancy
@@ -65,7 +66,7 @@ async def test_failure_is_reported_and_retried(failure: Exception) -> None:
 
 
 async def _until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(patience(5)):
         while not condition():  # noqa: ASYNC110 - the fake clock has no event
             await asyncio.sleep(0)
 

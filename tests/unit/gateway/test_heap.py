@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from tests.support.machine import patience
 from vkgateway.gateway import heap
 
 GAPS = """
@@ -71,7 +72,7 @@ async def test_heap_is_trimmed_periodically(monkeypatch: pytest.MonkeyPatch) -> 
     often, times = asyncio.Event(), itertools.count(1)
     monkeypatch.setattr(heap, "find_trim", lambda: lambda: often.set() if next(times) == 3 else None)
     task = asyncio.create_task(heap.trim_loop(every=0.001))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(patience(5)):
         await often.wait()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -79,5 +80,5 @@ async def test_heap_is_trimmed_periodically(monkeypatch: pytest.MonkeyPatch) -> 
 
 async def test_missing_trim_function_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heap, "find_trim", lambda: None)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(patience(5)):
         await heap.trim_loop()

@@ -13,6 +13,7 @@ from prometheus_client import REGISTRY
 
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.rights import Rights
+from tests.support.machine import patience
 from vkgateway.gateway import rbac
 from vkgateway.gateway.config import LeaderElection
 from vkgateway.gateway.leadership import LEASE_NAME, Leadership
@@ -161,7 +162,7 @@ async def test_outage_pauses_writes_but_not_heartbeats(server: FakeApiServer, cl
         server.heal()
         await wait_until(lambda: leader.gate.is_open)
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience(30)):
         await leader.run(work(), free_space=nothing)
 
 

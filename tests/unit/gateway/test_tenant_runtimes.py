@@ -13,6 +13,7 @@ import pytest
 
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.clock import AdjustedClock
+from tests.support.machine import patience
 from tests.support.owners import delete_record, record_owner, recorded_owner
 from tests.support.waiting import wait_until
 from tests.unit.gateway.conftest import add_compute_cluster
@@ -91,7 +92,7 @@ class Setting:
 
     async def ready(self, *pools: TenantPool) -> VirtualNodesState:
         """Reconcile until the nodes are ready, like the controller."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(patience(10)):
             while not (seen := await self.serve(*pools)).verdict.is_true:  # noqa: ASYNC110 - asked, as it is in the daemon
                 await asyncio.sleep(0.01)
         return seen
@@ -354,7 +355,7 @@ async def test_failed_ownership_is_retried_and_changes_nothing_else(world: Setti
 async def test_unreachable_cluster_makes_node_not_ready_with_same_capacity(world: Setting) -> None:
     await world.ready(A100)
     await world.compute.stop()
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(patience(15)):
         while (await world.serve(A100)).verdict.reason != "ComputeClusterUnreachable":  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.02)
 

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 from prometheus_client import REGISTRY
 
+from tests.support.machine import patience
 from tests.unit.background import in_background
 from vkgateway.gateway.workqueue import DONE, ReconcileResult, WorkQueue
 from vkgateway.kube import errors
@@ -36,7 +37,7 @@ async def test_objects_enqueued_before_start_are_reconciled() -> None:
 
     fleet = WorkQueue("x", look, on_error=ignore)
     fleet.enqueue("a")
-    async with running(fleet), asyncio.timeout(30):
+    async with running(fleet), asyncio.timeout(patience(30)):
         await seen.wait()
 
 
@@ -56,7 +57,7 @@ async def test_triggers_during_run_cause_one_more_run() -> None:
         return None
 
     fleet = WorkQueue("x", look, on_error=ignore)
-    async with running(fleet), asyncio.timeout(30):
+    async with running(fleet), asyncio.timeout(patience(30)):
         fleet.enqueue("a")
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -90,7 +91,7 @@ async def test_failed_object_is_retried_without_affecting_others() -> None:
         raise RuntimeError("telling fails too")
 
     fleet = WorkQueue("x", look, on_error=on_error, backoff=SOON)
-    async with running(fleet), asyncio.timeout(30):
+    async with running(fleet), asyncio.timeout(patience(30)):
         fleet.enqueue("bad")
         fleet.enqueue("good")
         await healed.wait()
@@ -108,7 +109,7 @@ async def test_finished_worker_is_removed_unless_triggered() -> None:
         return DONE
 
     fleet = WorkQueue("x", look, on_error=ignore)
-    async with running(fleet), asyncio.timeout(30):
+    async with running(fleet), asyncio.timeout(patience(30)):
         fleet.enqueue("a")
         while len(fleet):  # noqa: ASYNC110 - a fleet tells no event when it is empty
             await asyncio.sleep(0)
@@ -128,7 +129,7 @@ async def test_object_is_requeued_after_requested_time() -> None:
 
     fleet = WorkQueue("x", look, on_error=ignore)
     fleet.enqueue("a")
-    async with running(fleet), asyncio.timeout(30):
+    async with running(fleet), asyncio.timeout(patience(30)):
         await twice.wait()
 
 
@@ -146,7 +147,7 @@ async def test_unexpected_errors_are_counted_as_defects(failure: Exception, coun
         handled.set()
 
     fleet = WorkQueue("x", fail, on_error=report, backoff=Backoff(base=60, cap=60))
-    async with running(fleet), asyncio.timeout(30):
+    async with running(fleet), asyncio.timeout(patience(30)):
         fleet.enqueue("a")
         await handled.wait()
     assert defects() == before + counted

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import uvloop
 
+from tests.support.machine import patience
 from vkgateway.kube.byte_stream import ByteStream
 
 
@@ -41,7 +42,7 @@ async def _end_before_connection_made(end: Callable[[ByteStream], None]) -> byte
     server = await asyncio.get_running_loop().create_server(accept, "127.0.0.1", 0)
     reader, writer = await asyncio.open_connection("127.0.0.1", server.sockets[0].getsockname()[1])
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(patience(5)):
             with contextlib.suppress(ConnectionResetError):
                 return await reader.read()
             return b""
@@ -80,7 +81,7 @@ async def _peer_after_close() -> tuple[str, str]:
     server = await asyncio.get_running_loop().create_server(Accepted, "127.0.0.1", 0)
     _, writer = await asyncio.open_connection("127.0.0.1", server.sockets[0].getsockname()[1])
     host, port = writer.get_extra_info("sockname")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(patience(5)):
         stream = await accepted
         await stream.close_gracefully(linger=5)
     writer.close()

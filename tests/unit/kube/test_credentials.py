@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
+from tests.support.machine import patience
 from vkgateway.controlplane.pki import Authority
 from vkgateway.kube import bearer, errors, kubeconfig
 from vkgateway.kube.client import Client
@@ -81,7 +82,7 @@ async def started(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[asyncio
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", noted)
     yield processes
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience(10)):
         for process in processes:
             await process.wait()
 
@@ -96,7 +97,7 @@ async def test_hanging_plugin_is_killed(
     with pytest.raises(UnavailableError, match="no token within 1 s"):
         await source()
     process = Path("/proc", file.read_text().strip())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience(10)):
         while process.exists():  # noqa: ASYNC110, ASYNC240 - another process
             await asyncio.sleep(0.01)
     assert len(started) == 1
@@ -125,7 +126,7 @@ async def test_children_of_hanging_plugin_are_killed(
     with pytest.raises(UnavailableError, match="no token within 1 s"):
         await source()
     process = Path("/proc", file.read_text().strip())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience(10)):
         while _runs(process):  # noqa: ASYNC110 - another process
             await asyncio.sleep(0.01)
     assert len(started) == 1

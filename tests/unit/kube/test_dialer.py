@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.machine import patience
 from vkgateway.kube import transport
 from vkgateway.kube.client import Client
 from vkgateway.kube.endpoint import Endpoint
@@ -108,7 +109,7 @@ async def test_upgrade_prefers_last_good_address_of_requests(
     monkeypatch.setattr(transport, "_CONNECT_TIMEOUT", 1.0)
     async with Client(f"http://api.test:{port}") as client:
         await client.request("GET", "/version")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(patience(10)):
             stream = await dial_server(client, timeout=60)
         stream.abort()
         await stream.close_gracefully(linger=1.0)

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import pytest
 import uvloop
 
+from tests.support.machine import patience
 from vkgateway.controlplane.pki import Authority
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
@@ -288,7 +289,7 @@ async def test_large_request_arrives_unchanged() -> None:
     async with serving(server_type=Collector) as server:
         protocol = await server.open_connection(Recorder())
         protocol.write(body)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(patience(5)):
             await complete.wait()
         protocol.abort()
     assert bytes(received) == body

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.fakes.forwarding import ForwardingApiServer
+from tests.support.machine import patience
 from vkgateway.kube.port_forward import PortForward
 
 
@@ -32,7 +33,7 @@ async def echo() -> AsyncIterator[int]:
 async def _exchange(port: int, sent: bytes) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(sent)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience(10)):
         answer = await reader.read()
     writer.close()
     return answer

@@ -12,6 +12,7 @@ import pytest
 
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.clock import FakeClock
+from tests.support.machine import patience
 from vkgateway.kube import reflector
 from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
@@ -89,7 +90,7 @@ class Recorder:
         self._changed_event.set()
 
     async def until(self, condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patience(30)):
             while not condition():
                 await self._changed_event.wait()
                 self._changed_event.clear()
@@ -116,7 +117,7 @@ async def watching(client: Client, *, complete: bool = True, **options: Any) -> 
     task = asyncio.create_task(seen.reflector.run())
     try:
         if complete:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(patience(30)):
                 await seen.reflector.wait_until_complete()
         yield seen
     finally:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import uvloop
 
+from tests.support.machine import patience
 from vkgateway.controlplane.pki import Authority
 from vkgateway.kube.byte_stream import ByteStream
 from vkgateway.kube.dialer import HostDialer
@@ -220,7 +221,7 @@ async def test_lost_connection_ends_tunnel_immediately() -> None:
     joined = asyncio.create_task(run_tunnel(near, far))
     writer.close()
     assert await far_reader.read() == b""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience(30)):
         while not joined.done():
             far_writer.write(b"is anybody there")
             await asyncio.sleep(0.01)
@@ -255,7 +256,7 @@ async def test_unread_bytes_do_not_delay_end_of_deleted_subject() -> None:
     writer.write(bytes(50_000_000))  # more than all buffers on the way to a reader that does not read
     await asyncio.sleep(0.3)
     there = False
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(patience(20)):
         assert await joined is TunnelEnd.GONE
     assert far_reader.at_eof() is False
     writer.transport.abort()

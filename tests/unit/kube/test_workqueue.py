@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.machine import patience
 from vkgateway.kube.backoff import Backoff
 from vkgateway.kube.errors import Forbidden, TooManyRequests
 from vkgateway.kube.workqueue import FairQueue, run_workers
@@ -68,7 +69,7 @@ def make(clock: FakeTimers | None = None, **options: object) -> FairQueue[str]:
 async def take(queue: FairQueue[str], count: int, *, finish: bool = True) -> list[str]:
     taken = []
     for _ in range(count):
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patience(30)):
             tenant, key = await queue.get()
         taken.append(f"{tenant}/{key}")
         if finish:
@@ -203,7 +204,7 @@ async def test_cancelled_worker_passes_wake_up_on() -> None:
     await asyncio.sleep(0)
     queue.add("a", "x")
     first.cancel()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience(30)):
         assert await second == ("a", "x")
     await asyncio.gather(first, return_exceptions=True)
 

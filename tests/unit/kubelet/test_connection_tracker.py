@@ -11,6 +11,7 @@ from typing import cast
 
 import pytest
 
+from tests.support.machine import patience
 from tests.unit.kubelet.compute import Asked, Reader, Writer
 from tests.unit.kubelet.conftest import Caller, Endpoint
 from vkgateway.kube.byte_stream import ByteStream
@@ -41,7 +42,7 @@ async def test_pending_handshakes_do_not_exclude_clients(make: Make, monkeypatch
     monkeypatch.setattr(connection_tracker, "MAX_HANDSHAKES", 3)
     endpoint = await make()
     idlers = [await asyncio.open_connection("127.0.0.1", endpoint.server.port) for _ in range(8)]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience(10)):
         assert (await (await endpoint.call()).request("GET", "/healthz"))[0] == 200
         for reader, _ in idlers[:5]:
             with contextlib.suppress(ConnectionResetError):
@@ -101,7 +102,7 @@ async def test_connection_of_task_cancelled_before_start_is_closed(endpoint: End
 
     endpoint.server.accept_stream = ended  # type: ignore[method-assign]
     reader, writer = await asyncio.open_connection("127.0.0.1", endpoint.server.port)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(patience(5)):
         with contextlib.suppress(ConnectionResetError):
             assert await reader.read() == b""
     writer.transport.abort()
@@ -140,7 +141,7 @@ async def test_connections_are_limited_per_tenant(make: Make, monkeypatch: pytes
     assert (status, headers["connection"], b"too many connections" in body) == (429, "close", True)
     assert (await (await endpoint.call("beta")).request("GET", "/healthz"))[0] == 200
     kept[0].writer.transport.abort()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience(10)):
         while (await (await endpoint.call()).request("GET", "/healthz"))[0] == 429:
             pass
 

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from tests.support.machine import patience
 from tests.unit.kubelet.compute import Asked, Reader, Script, Writer, answer
 from tests.unit.kubelet.conftest import Endpoint
 from vkgateway.kubelet import runcommand
@@ -94,7 +95,7 @@ async def test_output_in_memory_is_limited_per_tenant(make: Callable[..., Awaita
     endpoint.compute.script = unfinished
     first = await endpoint.call()
     first.writer.write(f"POST {URL} HTTP/1.1\r\nHost: node\r\n\r\n".encode())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience(10)):
         while endpoint.server._memory_limiter.total_bytes() < 600:
             await endpoint.call()
     endpoint.compute.script = saying(output, frame(DONE))

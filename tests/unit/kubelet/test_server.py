@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from tests.support.machine import patience
 from tests.unit.kubelet.conftest import Endpoint
 from vkgateway.controlplane.pki import Authority
 from vkgateway.kube.tls import client_context
@@ -166,7 +167,7 @@ async def test_unread_replies_are_limited_per_tenant(make: Make) -> None:
 
     slow.writer.transport.abort()
     again = await endpoint.call()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(patience(20)):
         while (await again.request("GET", "/pods"))[0] == 429:
             again = await endpoint.call()
 

@@ -14,6 +14,7 @@ import pytest
 from yarl import URL
 
 from tests.fakes.page_gateway import FakeGateway, make_gang, small_gateway
+from tests.support.machine import patience
 from vkgateway.kube import errors
 from vkgateway.kubelet.listener import HttpListener
 from vkgateway.kubelet.token_reviewer import TokenReviewer
@@ -135,7 +136,7 @@ async def read(session: aiohttp.ClientSession, path: str, **given: Any) -> tuple
 async def next_event(lines: aiohttp.StreamReader) -> tuple[str, Any]:
     """Return the next event's name and data; comments are skipped."""
     name = ""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience(30)):
         while line := await lines.readline():
             text = line.decode().rstrip("\n")
             if text.startswith("event: "):

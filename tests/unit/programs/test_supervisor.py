@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.machine import patience
 from tests.support.waiting import wait_until
 from vkgateway.kube.errors import NotLeader
 from vkgateway.kube.write_gate import WriteGate
@@ -179,7 +180,7 @@ async def test_guardian_starts_a_supervisor_that_adopts_the_processes(client: Su
     assert [(p.name, p.pid, p.restarts) for p in found] == [("kept", kept.pid, 0)]
     assert kept.pid is not None
     os.kill(kept.pid, signal.SIGKILL)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience(10)):
         while (now := (await client.list_processes())[0]).restarts == 0 or now.pid is None:  # noqa: ASYNC110 - another process is waited for
             await asyncio.sleep(0.01)
     assert now.pid != kept.pid
@@ -188,7 +189,7 @@ async def test_guardian_starts_a_supervisor_that_adopts_the_processes(client: Su
 
 async def answer_after_death(client: SupervisorClient, pid: int) -> list[ProcessState]:
     await wait_until(lambda: procfs.start_ticks(pid) is None)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience(10)):
         while True:
             try:
                 return await client.list_processes()
@@ -260,7 +261,7 @@ async def test_process_that_survives_sigkill_does_not_block_others(
     with monkeypatch.context() as kernel:
         kernel.setattr(running_process.RunningProcess, "_signal_group", in_the_kernel)
         kernel.setattr(running_process, "_KILLED_SECONDS", 0.1)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(patience(10)):
             with pytest.raises(VkgatewayError, match=message):
                 await supervisor.handle_request(Remove("", group=True))
             with pytest.raises(VkgatewayError, match=message):
@@ -284,7 +285,7 @@ async def test_shutdown_does_not_wait_for_a_process_that_survives_sigkill(
     assert process is not None
     monkeypatch.setattr(running_process.RunningProcess, "_signal_group", lambda *_: None)
     monkeypatch.setattr(running_process, "_KILLED_SECONDS", 0.1)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(patience(10)):
         await supervisor.shutdown()
     assert supervisor.stopped.is_set()
     assert not paths.state_path.exists()

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.support.machine import patience
 from tests.support.waiting import wait_until
 from tests.unit.sync.world import COMPUTE_NAMESPACE, NODE, World, object_names, start_world
 from vkgateway.kube import errors
@@ -73,7 +74,7 @@ async def test_tenant_removal_removes_all_its_objects_and_no_others(world: World
         assert "finalizers" not in (world.compute_pod() or {})["metadata"]
         assert world.compute_server.store.find(NAMESPACES, "alpha--default") is not None
         world.end_pod()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patience(30)):
             await removing
 
     remaining = {document["metadata"]["name"] for document in world.compute_server.store.all(NAMESPACES)}
@@ -105,7 +106,7 @@ async def test_long_grace_period_does_not_block_tenant_removal(world: World) -> 
         await wait_until(lambda: graces() == [120, 120])
         for name in ("a", "b"):
             world.end_pod(name)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patience(30)):
             await removing
 
 

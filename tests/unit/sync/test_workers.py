@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 from prometheus_client import REGISTRY
 
+from tests.support.machine import patience
 from tests.support.waiting import wait_until
 from vkgateway.kube.errors import ServerError
 from vkgateway.model.errors import ConflictError, UnavailableError
@@ -63,7 +64,7 @@ async def test_removed_tenant_is_drained_when_its_last_handler_ends(pool: Worker
     await asyncio.sleep(0)
     assert not draining.done()
     alpha.go.set()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience(30)):
         await draining
     assert (alpha.handled, beta.handled) == (1, 0)
     beta.go.set()
@@ -79,14 +80,14 @@ async def test_failures_of_a_removed_tenant_are_drained_and_not_retried(pool: Wo
     await alpha.begun.wait()
     pool.remove_tenant("alpha")
     alpha.go.set()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience(30)):
         await pool.wait_drained("alpha")
     await asyncio.sleep(0)
     assert pool.queue.num_requeues("alpha", ITEM) == 0
 
 
 async def test_drain_returns_immediately_without_work(pool: WorkerPool) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience(30)):
         await pool.wait_drained("nobody")
 
 
@@ -102,7 +103,7 @@ async def test_stopped_pool_leaves_nothing_to_wait_for() -> None:
     await asyncio.sleep(0)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience(30)):
         await draining
 
 
@@ -132,7 +133,7 @@ async def test_retries_of_waiting_requests_back_off(pool: WorkerPool, failure: t
     pool.add_tenant("alpha", alpha)
     pool.queue.add("alpha", ITEM)
     failures = set()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience(30)):
         while alpha.handled < 4:
             failures.add(pool.queue.num_requeues("alpha", ITEM))
             await asyncio.sleep(0.005)
@@ -160,7 +161,7 @@ async def test_unresponsive_tenants_leave_workers_to_others() -> None:
         await asyncio.sleep(0)
         pool.add_tenant("other", Answering())
         pool.queue.add("other", ReconcileRequest("pod", ("n", "first")))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patience(30)):
             await done.wait()
     finally:
         task.cancel()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.machine import patience
 from tests.unit.controlplane.fakes import FakePrograms, FakeSupervisor
 from tests.unit.controlplane.planes import tenant_plane, write
 from vkgateway.controlplane.drivers.process.name_servers import PORTS, ProcessNameServers, _has_acl, _is_port_free
@@ -150,7 +151,7 @@ async def test_stale_servers_are_removed_once_the_compute_clusters_are_known(tmp
             return None
         return answers[len(checks) - 1]
 
-    async with retire_periodically(servers, known, seconds=0), asyncio.timeout(30):
+    async with retire_periodically(servers, known, seconds=0), asyncio.timeout(patience(30)):
         await done.wait()
     assert checks[:4] == [True, True, True, False]
 

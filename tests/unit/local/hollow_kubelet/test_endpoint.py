@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
+from tests.support.machine import patience
 from vkgateway.controlplane.pki import Authority
 from vkgateway.kube.resources import PODS
 from vkgateway.kube.tls import load_identity
@@ -152,7 +153,7 @@ async def test_followed_log_ends_with_the_pod() -> None:
     async with world() as made, made.caller().get(f"{LOGS}?follow=true") as answer:
         assert b"hollow node" in await answer.content.readline()
         made.server.store.delete(PODS, "web", namespace="alpha--default")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(patience(10)):
             await answer.read()
 
 
@@ -170,7 +171,7 @@ async def test_command_is_killed_when_the_pod_ends(commands: type[FakeCommand]) 
     async with world() as made, connect(made.caller(), "sleep", "1000") as socket:
         assert (await socket.receive()).data == b"\x01sleep 1000"
         made.server.store.delete(PODS, "web", namespace="alpha--default")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(patience(10)):
             received = await messages(socket)
     assert b"pod web has ended" in received[0]
     assert commands.started[0].killed.is_set()
@@ -180,7 +181,7 @@ async def test_command_is_killed_when_the_client_disconnects(commands: type[Fake
     async with world() as made:
         async with connect(made.caller(), "sleep", "1000") as socket:
             await socket.receive()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(patience(10)):
             await commands.started[0].killed.wait()
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.support.machine import patience
 from vkgateway.local.hollow.kubelet.command import Command, CommandSpec
 from vkgateway.local.realnode.probe import static_busybox
 from vkgateway.model.errors import UnavailableError
@@ -183,7 +184,7 @@ async def test_each_command_has_its_own_user_id() -> None:
     ],
 )
 async def test_command_with_excessive_use_is_stopped(script: str) -> None:
-    async with started("sh", "-c", script) as command, asyncio.timeout(30):
+    async with started("sh", "-c", script) as command, asyncio.timeout(patience(30)):
         pid = command._process.pid
         deepest = 0
         ended = asyncio.create_task(command.wait())
