@@ -13,6 +13,7 @@ import yaml
 
 from operators.programs import HELM
 from operators.published import provide_programs
+from tests.support.machine import patience
 
 CHART = Path(__file__).parents[2] / "deploy/chart/vkgateway"
 Document = dict[str, Any]
@@ -59,7 +60,9 @@ class Helm:
 
     def run(self, *args: str) -> subprocess.CompletedProcess[str]:
         """Run helm and return its output."""
-        return subprocess.run([str(self._program), *args], capture_output=True, text=True, check=False, timeout=60)
+        return subprocess.run(
+            [str(self._program), *args], capture_output=True, text=True, check=False, timeout=patience(60)
+        )
 
     def template(self, *args: str, chart: Path = CHART, namespace: str = "vkgateway-system") -> str:
         """Return the rendered text. Raises RefusedValuesError with helm's message."""

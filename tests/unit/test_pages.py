@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.pages import is_same_output, read_blocks, run_page
+from tests.support.machine import patience
 
 PAGE = """\
 Some words.
@@ -55,18 +56,18 @@ def test_what_is_said_agrees_with_what_is_shown(output: str, shown: str, *, same
 def test_a_page_is_followed_in_one_shell(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(PAGE)
-    run_page(page, folder=tmp_path, env={}, timeout=10)
+    run_page(page, folder=tmp_path, env={}, timeout=patience(10))
 
 
 def test_a_page_that_shows_something_else_fails(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(PAGE.replace("tenant alpha", "tenant beta"))
     with pytest.raises(AssertionError, match="line 3"):
-        run_page(page, folder=tmp_path, env={}, timeout=10)
+        run_page(page, folder=tmp_path, env={}, timeout=patience(10))
 
 
 def test_a_page_whose_command_fails_fails(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(PAGE.replace('echo "and', 'no-such-command "and'))
     with pytest.raises(AssertionError, match="line 16"):
-        run_page(page, folder=tmp_path, env={}, timeout=10)
+        run_page(page, folder=tmp_path, env={}, timeout=patience(10))

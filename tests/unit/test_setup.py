@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.machine import patience
+
 ROOT = Path(__file__).parents[2]
 
 # Stands for an interpreter: only its pace and its place are made up.
@@ -46,7 +48,7 @@ def run(command: list[Path | str], *, folder: Path, **environment: str) -> subpr
         env={"PATH": f"{folder}{os.pathsep}{tools}", **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patience(60),
         check=False,
     )
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.machine import patience
 from vkgateway.gateway import settingsfile
 from vkgateway.programs.supervisor.spec import SupervisorPaths
 
@@ -48,7 +49,7 @@ def test_systemd_knows_every_line(tmp_path: Path) -> None:
     if analyze is None:
         pytest.skip("no systemd-analyze on this machine")
     command = [analyze, "verify", "--man=no", *(str(tmp_path / unit) for unit in UNITS)]
-    completed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    completed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=patience(60))
     assert (completed.returncode, [line for line in completed.stderr.splitlines() if str(tmp_path) in line]) == (
         0,
         [],

@@ -176,7 +176,7 @@ async def _slow(port: int) -> AsyncIterator[int]:
         yield listening.sockets[0].getsockname()[1]
     finally:
         listening.close()
-        await asyncio.wait(passing, timeout=5)
+        await asyncio.wait(passing, timeout=patience(5))
 
 
 async def _pass(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.failover import NODE, Replica, World, failover_world
+from tests.support.machine import patience
 from tests.support.waiting import wait_until
 from vkgateway.controlplane.pki import Authority
 from vkgateway.gateway.config import LeaderElection
@@ -69,7 +70,7 @@ async def _freeze(world: World, leader: Replica, *, seconds: float) -> None:
     continued = time.monotonic()
     leader.signal(signal.SIGCONT)
     assert leader.process is not None
-    await asyncio.wait_for(leader.process.wait(), 20)
+    await asyncio.wait_for(leader.process.wait(), patience(20))
     creating.cancel()
     assert [write for write in leader.writes if write.time >= continued] == []
 

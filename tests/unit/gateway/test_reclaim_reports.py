@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.support.machine import patience
 from tests.support.waiting import wait_until
 from tests.unit.sync import world as worlds
 from tests.unit.sync.admission.cluster_helpers import cordon_node, create_gated, event_messages, start_pod
@@ -113,7 +114,7 @@ async def test_decisions_do_not_wait_for_log(
     free, write = threading.Event(), watch.log_cycle
 
     def slowly(*cycle: Any) -> None:
-        assert free.wait(30)
+        assert free.wait(patience(30))
         write(*cycle)
 
     monkeypatch.setattr(watch, "log_cycle", slowly)

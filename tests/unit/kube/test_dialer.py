@@ -72,7 +72,7 @@ def addresses(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 async def send_request(server: Endpoint) -> bytes:
     pool = ConnectionPool(server, limit=1)
     try:
-        return (await pool.request("GET", REQUEST, timeout=10)).body
+        return (await pool.request("GET", REQUEST, timeout=patience(10))).body
     finally:
         await pool.close()
 

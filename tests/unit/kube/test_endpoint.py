@@ -84,7 +84,9 @@ async def serving(
     listening = await loop.create_server(accept, "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
     try:
-        yield Endpoint(host="127.0.0.1", port=port, ssl=client_context(ca=trusted.cert_pem), connect_timeout=5)
+        yield Endpoint(
+            host="127.0.0.1", port=port, ssl=client_context(ca=trusted.cert_pem), connect_timeout=patience(5)
+        )
     finally:
         listening.close()
         for connection in connections:
@@ -105,21 +107,21 @@ async def open_pool(server: Endpoint) -> AsyncIterator[ConnectionPool]:
 async def test_requests_share_tls_connection() -> None:
     async with serving() as server, open_pool(server) as pool:
         for _ in range(3):
-            assert (await pool.request("GET", REQUEST, timeout=5)).body == b"hello"
+            assert (await pool.request("GET", REQUEST, timeout=patience(5))).body == b"hello"
 
 
 async def test_response_larger_than_tls_record_is_complete() -> None:
     body = bytes(range(256)) * 1000
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
     async with serving(answer=answer) as server, open_pool(server) as pool:
-        assert (await pool.request("GET", REQUEST, timeout=5)).body == body
+        assert (await pool.request("GET", REQUEST, timeout=patience(5))).body == body
 
 
 async def test_second_connection_resumes_tls_session() -> None:
     async with serving() as server:
         for _ in range(2):
             async with open_pool(server) as pool:
-                await pool.request("GET", REQUEST, timeout=5)
+                await pool.request("GET", REQUEST, timeout=patience(5))
         assert server.ssl is not None
         assert server.ssl.session_stats()["hits"] == 1
 
@@ -130,15 +132,15 @@ async def test_server_with_wrong_certificate_is_refused(wrong: str) -> None:
     name = "127.0.0.2" if wrong == "name" else "127.0.0.1"
     async with serving(trusted=trusted, name=name) as server, open_pool(server) as pool:
         with pytest.raises(ssl.SSLCertVerificationError):
-            await pool.request("GET", REQUEST, timeout=5)
+            await pool.request("GET", REQUEST, timeout=patience(5))
 
 
 async def test_truncated_response_without_length_is_an_error() -> None:
     async with serving(answer=ENDLESS, end="regular") as server, open_pool(server) as pool:
-        assert (await pool.request("GET", REQUEST, timeout=5)).body == b"all"
+        assert (await pool.request("GET", REQUEST, timeout=patience(5))).body == b"all"
     async with serving(answer=ENDLESS, end="truncated") as server, open_pool(server) as pool:
         with pytest.raises(ConnectionClosedError):
-            await pool.request("GET", REQUEST, timeout=5)
+            await pool.request("GET", REQUEST, timeout=patience(5))
 
 
 async def test_truncated_stream_without_length_is_an_error() -> None:
@@ -175,7 +177,7 @@ async def test_connection_closed_during_handshake_is_an_error() -> None:
 
     listening = await asyncio.start_server(hang_up, "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
-    server = Endpoint(host="127.0.0.1", port=port, ssl=client_context(ca=CA.cert_pem), connect_timeout=5)
+    server = Endpoint(host="127.0.0.1", port=port, ssl=client_context(ca=CA.cert_pem), connect_timeout=patience(5))
     with pytest.raises(ConnectionError):
         await server.open_connection(TlsProtocol())
     listening.close()
@@ -186,7 +188,7 @@ async def test_refused_client_certificate_is_the_reported_error() -> None:
     """In TLS 1.3 the refusal arrives after the client has completed its part of the handshake."""
     async with serving(mutual=True) as server, open_pool(server) as pool:
         with pytest.raises(ssl.SSLError, match="certificate required"):
-            await pool.request("GET", REQUEST, timeout=5)
+            await pool.request("GET", REQUEST, timeout=patience(5))
         with pytest.raises(ssl.SSLError, match="certificate required"):
             await StreamPool(server).open_stream(REQUEST, inactivity=5)
 
@@ -336,8 +338,8 @@ async def test_permission_that_ends_during_encryption_lets_nothing_out() -> None
     permit = Permit(lambda: next(times, 2.0))
     permit.extend(1.0)
     async with serving(server_type=RecordingServer) as server, open_pool(server) as pool:
-        await pool.request("GET", REQUEST, timeout=5)
+        await pool.request("GET", REQUEST, timeout=patience(5))
         RecordingServer.received.clear()
         with pytest.raises(errors.NotLeader):
-            await pool.request("POST", REQUEST, timeout=5, permit=permit)
+            await pool.request("POST", REQUEST, timeout=patience(5), permit=permit)
     assert RecordingServer.received == []

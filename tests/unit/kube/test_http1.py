@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.machine import patience
 from vkgateway.kube.endpoint import Endpoint, P
 from vkgateway.kube.http1 import ConnectionClosedError, ConnectionPool
 from vkgateway.kube.responses import MalformedResponseError, Response, ResponseParser, ResponseTooLargeError
@@ -126,8 +127,8 @@ async def talking(server: Server, *, limit: int = 4) -> AsyncIterator[Connection
 async def test_connection_is_reused() -> None:
     server = Server(PLAIN, CHUNKED)
     async with talking(server) as pool:
-        assert (await pool.request("GET", REQUEST, timeout=5)).body == b"hello"
-        assert (await pool.request("GET", REQUEST, timeout=5)).body == b"hello world"
+        assert (await pool.request("GET", REQUEST, timeout=patience(5))).body == b"hello"
+        assert (await pool.request("GET", REQUEST, timeout=patience(5))).body == b"hello world"
     assert server.connections == 1
 
 
@@ -139,30 +140,30 @@ async def test_response_may_end_with_its_connection() -> None:
             writer.close()
 
     async with talking(Closing()) as pool:
-        assert (await pool.request("GET", REQUEST, timeout=5)).body == b"all of it"
+        assert (await pool.request("GET", REQUEST, timeout=patience(5))).body == b"all of it"
 
 
 async def test_idempotent_request_is_retried_on_closed_connection() -> None:
     server = Server(PLAIN, None, PLAIN)
     async with talking(server) as pool:
-        await pool.request("GET", REQUEST, timeout=5)
-        assert (await pool.request("GET", REQUEST, timeout=5)).body == b"hello"
+        await pool.request("GET", REQUEST, timeout=patience(5))
+        assert (await pool.request("GET", REQUEST, timeout=patience(5))).body == b"hello"
     assert server.connections == 2
 
 
 async def test_post_is_not_retried() -> None:
     server = Server(PLAIN, None)
     async with talking(server) as pool:
-        await pool.request("GET", REQUEST, timeout=5)
+        await pool.request("GET", REQUEST, timeout=patience(5))
         with pytest.raises(ConnectionClosedError):
-            await pool.request("POST", REQUEST, timeout=5)
+            await pool.request("POST", REQUEST, timeout=patience(5))
     assert server.requests == 2
 
 
 async def test_request_on_new_connection_is_not_retried() -> None:
     async with talking(Server(None)) as pool:
         with pytest.raises(ConnectionClosedError):
-            await pool.request("GET", REQUEST, timeout=5)
+            await pool.request("GET", REQUEST, timeout=patience(5))
 
 
 async def test_incomplete_response_is_an_error() -> None:
@@ -174,7 +175,7 @@ async def test_incomplete_response_is_an_error() -> None:
 
     async with talking(Half()) as pool:
         with pytest.raises(ConnectionClosedError):
-            await pool.request("GET", REQUEST, timeout=5)
+            await pool.request("GET", REQUEST, timeout=patience(5))
 
 
 async def test_late_response_is_not_given_to_next_request() -> None:
@@ -194,13 +195,13 @@ async def test_late_response_is_not_given_to_next_request() -> None:
         with pytest.raises(TimeoutError):
             await pool.request("GET", REQUEST, timeout=0.01)
         release.set()
-        assert (await pool.request("GET", REQUEST, timeout=5)).body == b"hello"
+        assert (await pool.request("GET", REQUEST, timeout=patience(5))).body == b"hello"
 
 
 async def test_connections_are_limited() -> None:
     server = Server(*[PLAIN] * 20)
     async with talking(server, limit=3) as pool:
-        await asyncio.gather(*(pool.request("GET", REQUEST, timeout=5) for _ in range(20)))
+        await asyncio.gather(*(pool.request("GET", REQUEST, timeout=patience(5)) for _ in range(20)))
     assert server.requests == 20
     assert server.connections <= 3
 
@@ -209,7 +210,7 @@ async def test_closed_pool_opens_no_connection() -> None:
     async with talking(Server()) as pool:
         await pool.close()
         with pytest.raises(ConnectionClosedError):
-            await pool.request("GET", REQUEST, timeout=5)
+            await pool.request("GET", REQUEST, timeout=patience(5))
 
 
 async def test_request_cancelled_at_its_timeout_releases_no_slot() -> None:
@@ -221,15 +222,15 @@ async def test_request_cancelled_at_its_timeout_releases_no_slot() -> None:
 
     server = Silent()
     async with talking(server, limit=1) as pool:
-        busy = asyncio.create_task(pool.request("GET", REQUEST, timeout=5))
+        busy = asyncio.create_task(pool.request("GET", REQUEST, timeout=patience(5)))
         await asyncio.sleep(0.05)
-        waiting = asyncio.create_task(pool.request("GET", REQUEST, timeout=5))
+        waiting = asyncio.create_task(pool.request("GET", REQUEST, timeout=patience(5)))
         await asyncio.sleep(0)
         (turn,) = pool._slot_waiters
         turn.set_exception(TimeoutError())
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-        another = asyncio.create_task(pool.request("GET", REQUEST, timeout=5))
+        another = asyncio.create_task(pool.request("GET", REQUEST, timeout=patience(5)))
         await asyncio.sleep(0.05)
         assert server.connections == 1
         for task in (busy, another):
@@ -248,5 +249,5 @@ async def test_connection_opened_during_close_is_closed() -> None:
     async with talking(server) as pool:
         pool._server = Slow(host="127.0.0.1", port=pool._server.port, ssl=None)
         with pytest.raises(ConnectionClosedError):
-            await pool.request("GET", REQUEST, timeout=5)
+            await pool.request("GET", REQUEST, timeout=patience(5))
     assert server.requests == 0

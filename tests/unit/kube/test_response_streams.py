@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import pytest
 
+from tests.support.machine import patience
 from vkgateway.kube.connections import Connections
 from vkgateway.kube.endpoint import Endpoint, ServerActivity
 from vkgateway.kube.response_streams import ResponseStream, StreamPool
@@ -290,17 +291,17 @@ async def both(answers: Sequence[bytes | None]) -> AsyncIterator[tuple[Connectio
 
 async def test_list_and_watch_share_a_connection() -> None:
     async with both([WHOLE, ONE, WHOLE]) as (connections, carried):
-        assert (await connections.request_pool.request("GET", REQUEST, timeout=5)).body == b"all"
+        assert (await connections.request_pool.request("GET", REQUEST, timeout=patience(5))).body == b"all"
         assert await everything(connections.stream_pool) == b"one"
         assert carried == [0, 0]
         # It is the stream's from then on, and not counted among those of requests.
-        assert (await connections.request_pool.request("GET", REQUEST, timeout=5)).body == b"all"
+        assert (await connections.request_pool.request("GET", REQUEST, timeout=patience(5))).body == b"all"
         assert carried == [0, 0, 1]
 
 
 async def test_stream_retries_on_closed_request_connection() -> None:
     async with both([WHOLE, None, ONE]) as (connections, carried):
-        await connections.request_pool.request("GET", REQUEST, timeout=5)
+        await connections.request_pool.request("GET", REQUEST, timeout=patience(5))
         assert await everything(connections.stream_pool) == b"one"
         assert carried == [0, 1]
 

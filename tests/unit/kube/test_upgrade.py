@@ -146,7 +146,7 @@ def tls_server(authority: Authority, talk: Callable[[ssl.SSLSocket], None]) -> I
         thread = threading.Thread(target=serve, args=(listener,))
         thread.start()
         yield listener.getsockname()[1]
-        thread.join(10)
+        thread.join(patience(10))
 
 
 def _in_uvloop(main: Callable[[], Any]) -> None:

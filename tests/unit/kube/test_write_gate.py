@@ -10,6 +10,7 @@ import pytest
 
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.clock import FakeClock
+from tests.support.machine import patience
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import CONFIG_MAPS, LEASES, NODES, PODS
@@ -120,7 +121,7 @@ async def test_gate_waits_for_writes_in_progress(server: FakeApiServer, client: 
     gate.close()
     assert not await gate.writes.wait_idle(timeout=0.01)
     answer.set()
-    assert await gate.writes.wait_idle(timeout=10)
+    assert await gate.writes.wait_idle(timeout=patience(10))
     await writing
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.machine import patience
 from vkgateway.local import logs
 from vkgateway.model.errors import NotFoundError
 
@@ -59,8 +60,8 @@ async def test_follow_continues_after_truncation(tmp_path: Path, monkeypatch: py
         logs.last_lines(file, 1)
         added = logs.follow_file(file)
         path.write_bytes(b"new\n")
-        assert await asyncio.wait_for(anext(added), 5) == b"new\n"
+        assert await asyncio.wait_for(anext(added), patience(5)) == b"new\n"
         with path.open("ab") as more:
             more.write(b"more\n")
-        assert await asyncio.wait_for(anext(added), 5) == b"more\n"
+        assert await asyncio.wait_for(anext(added), patience(5)) == b"more\n"
         await added.aclose()  # type: ignore[attr-defined]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from tests.support.machine import patience
 from vkgateway.local import choices, platform_registry, record
 from vkgateway.local.choices import MachineState
 from vkgateway.local.options import PORTS, UpOptions
@@ -96,5 +97,5 @@ def test_concurrent_choice_waits(tmp_path: Path) -> None:
         (tmp_path / "a").mkdir()
         first = PlatformRecord(address="192.0.2.7", ports=dict(PORTS))
         record.save_record(PlatformPaths(tmp_path / "a").record_path, first)
-    other.join(timeout=10)
+    other.join(patience(10))
     assert not choices.listen_sockets(found[0]) & choices.listen_sockets(first)

@@ -16,6 +16,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from tests.support.machine import patience
 from tests.support.waiting import wait_until
 from vkgateway.model.errors import ConflictError, InputError
 from vkgateway.programs.binaries import errors
@@ -345,7 +346,7 @@ async def test_first_failure_cancels_concurrent_builds(world: World) -> None:
     both = f'while [ "$(grep -c "^build .* -o " {world.calls})" -lt 2 ]; do sleep 0.02; done'
     world.go(build=f'case "$*" in *kwok*) {both}; echo boom >&2; exit 1 ;; *) sleep 1000 ;; esac')
     with pytest.raises(errors.BuildError, match="kwok"):
-        await asyncio.wait_for(world.resolver().resolve("etcd", "kwok"), 30)
+        await asyncio.wait_for(world.resolver().resolve("etcd", "kwok"), patience(30))
     assert world.builds() == 2
     assert world.left() == []
     assert world.resolver().cache.list_entries() == []

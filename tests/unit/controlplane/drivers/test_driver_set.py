@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 
 import pytest
 
+from tests.support.machine import patience
 from tests.unit.controlplane.fakes import FakeDriver
 from vkgateway.controlplane.drivers.base import ServerEndpoint
 from vkgateway.controlplane.drivers.driver_set import DriverSet
@@ -79,5 +80,5 @@ def test_unknown_driver_is_named_with_the_enabled_ones() -> None:
 
 async def test_run_ends_when_no_driver_has_anything_to_report() -> None:
     drivers = DriverSet({"near": FakeDriver(), "far": FakeDriver()}, default="near")
-    await asyncio.wait_for(drivers.run(Listener()), timeout=5)
+    await asyncio.wait_for(drivers.run(Listener()), timeout=patience(5))
     await drivers.close()

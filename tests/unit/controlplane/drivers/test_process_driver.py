@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.clock import FakeClock
+from tests.support.machine import patience
 from tests.unit.controlplane.fakes import FakePrograms, FakeSupervisor
 from tests.unit.controlplane.planes import ALPHA, AUTHORITIES, NOW, tenant_plane
 from vkgateway.controlplane.drivers.base import ServerEndpoint
@@ -133,12 +134,12 @@ async def test_remove_waits_for_a_pending_write(tmp_path: Path) -> None:
     class BlockingClock(FakeClock):
         def now(self) -> datetime.datetime:
             begun.set()
-            assert held.wait(10)
+            assert held.wait(patience(10))
             return NOW
 
     fixture = DriverFixture(tmp_path, clock=BlockingClock())
     starting = asyncio.create_task(fixture.start(tenant_plane()))
-    assert await asyncio.to_thread(begun.wait, 10)
+    assert await asyncio.to_thread(begun.wait, patience(10))
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
+from tests.support.machine import patience
 from tests.support.waiting import wait_until
 from tests.unit.background import in_background
 from tests.unit.local.netpol.test_ruleset import SITE
@@ -155,7 +156,7 @@ def call(socket: Path, command: str, **environment: str) -> subprocess.Completed
         env={**os.environ, "CNI_COMMAND": command, **environment},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=patience(30),
         check=False,
     )
 

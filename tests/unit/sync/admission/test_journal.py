@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
+from tests.support.machine import patience
 from tests.unit.arbiter.simulated_cluster import Cluster
 from vkgateway.arbiter.decisions import Decisions
 from vkgateway.arbiter.snapshot import Snapshot
@@ -21,7 +22,7 @@ class FakeDisk:
         self.written: list[tuple[bool, float]] = []
 
     def write_cycle(self, snapshot: Snapshot | None, _: Decisions, now: float) -> None:
-        assert self.free.wait(10)
+        assert self.free.wait(patience(10))
         if now == 2:
             raise OSError("no space left")
         self.written.append((snapshot is not None, now))
