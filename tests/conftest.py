@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.machine import patience, slowness
 from tests.support.times import (  # noqa: F401 - hooks of pytest
     pytest_collectreport,
     pytest_fixture_setup,
@@ -35,6 +36,11 @@ _PATIENCE = 15.0
 """Seconds for what is closing already: TLS says goodbye over the network."""
 
 
+def pytest_configure() -> None:
+    """Measure the machine before the worker processes start: they inherit the result."""
+    slowness()
+
+
 @pytest.fixture(autouse=True)
 def _leaks(request: pytest.FixtureRequest) -> None:
     """Watch every test that runs in an event loop, from before its first fixture until after its last."""
@@ -49,7 +55,7 @@ async def leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     sessions = _count_sessions(monkeypatch)
     yield
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + _PATIENCE
+    deadline = loop.time() + patience(_PATIENCE)
     while (left := [*_tasks(before), *_sessions(sessions), *_files(loop)]) and loop.time() < deadline:  # noqa: ASYNC110 - nothing tells
         await asyncio.sleep(0.005)
     assert not left, f"left behind: {left}"

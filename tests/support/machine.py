@@ -6,6 +6,7 @@ import functools
 import math
 import os
 import time
+from collections.abc import Callable
 
 VARIABLE = "VKGATEWAY_TEST_SLOWNESS"
 """The measured factor of a run, for its worker processes; set it by hand to wait longer from the start."""
@@ -39,6 +40,21 @@ def slowness() -> float:
 def patience_option(seconds: float) -> str:
     """Return the `--timeout` of kubectl and helm for a wait, in whole seconds."""
     return f"--timeout={math.ceil(patience(seconds))}s"
+
+
+def assert_linear(work: Callable[[int], None], size: int) -> None:
+    """Check that four times the size takes less than ten times the CPU time: quadratic work takes sixteen times.
+
+    Of three runs the fastest counts, because other processes displace the caches.
+    """
+    small, large = (min(_cpu_seconds(work, each) for _ in range(3)) for each in (size, 4 * size))
+    assert large < 10 * small, f"{small:.4f} s for {size}, {large:.4f} s for {4 * size}"
+
+
+def _cpu_seconds(work: Callable[[int], None], size: int) -> float:
+    began = time.thread_time()
+    work(size)
+    return time.thread_time() - began
 
 
 def _work() -> None:

@@ -7,10 +7,12 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from tests.support.machine import patience
+from tests.support.machine import patience, slowness
 
 INTERVAL = 0.005
 """Seconds between two checks by default."""
+_TURNS = 20
+"""Steps of a chain of tasks and messages within one process."""
 
 
 async def wait_until(condition: Callable[[], Any], *, seconds: float = 30.0, interval: float = INTERVAL) -> Any:
@@ -30,3 +32,14 @@ async def wait_until(condition: Callable[[], Any], *, seconds: float = 30.0, int
         if asyncio.get_running_loop().time() > deadline:
             raise AssertionError(f"condition is not true after {limit:g} s: {value!r}")
         await asyncio.sleep(interval)
+
+
+async def let_pass(seconds: float) -> None:
+    """Let time pass in which unwanted work would happen, before a check that it did not.
+
+    The time grows with the slowness of the machine. After it, the event loop turns several times: a process that was
+    not scheduled meanwhile still does its work.
+    """
+    await asyncio.sleep(seconds * slowness())
+    for _ in range(_TURNS):
+        await asyncio.sleep(0)

@@ -14,6 +14,7 @@ from prometheus_client import REGISTRY
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.rights import Rights
 from tests.support.machine import patience
+from tests.support.waiting import wait_until
 from vkgateway.gateway import rbac
 from vkgateway.gateway.config import LeaderElection
 from vkgateway.gateway.leadership import LEASE_NAME, Leadership
@@ -22,7 +23,7 @@ from vkgateway.kube.resources import LEASES, NAMESPACES
 from vkgateway.model.errors import ConflictError
 from vkgateway.model.names import SYSTEM_NAMESPACE
 
-FAST = LeaderElection(lease_seconds=2, renew_seconds=0.05, retry_seconds=0.01)
+FAST = LeaderElection(lease_seconds=math.ceil(patience(1)), renew_seconds=0.05, retry_seconds=0.01)
 
 
 @pytest.fixture
@@ -149,7 +150,7 @@ async def test_failure_of_work_releases_lease(server: FakeApiServer, client: Cli
 
 
 async def test_outage_pauses_writes_but_not_heartbeats(server: FakeApiServer, client: Client) -> None:
-    settings = LeaderElection(lease_seconds=2, renew_seconds=0.1, retry_seconds=0.1)
+    settings = LeaderElection(lease_seconds=math.ceil(patience(1)), renew_seconds=0.1, retry_seconds=0.1)
     leader = Leadership(client, identity="host/1", settings=settings)
 
     async def work() -> None:
@@ -197,9 +198,3 @@ async def test_space_is_freed_for_lease(server: FakeApiServer, client: Client) -
 
     await leadership.run(leadership.leading.wait(), free_space=free)  # type: ignore[arg-type] # returns True
     assert freed == [True]
-
-
-async def wait_until(condition: object) -> None:
-    assert callable(condition)
-    while not condition():  # noqa: ASYNC110 - the condition depends on the time
-        await asyncio.sleep(0.02)

@@ -51,7 +51,7 @@ async def world(watch: ArbiterObserver, monkeypatch: pytest.MonkeyPatch) -> Asyn
     async with worlds.start_world() as world:
         world.limit = world.limit | {"nvidia.com/gpu": 16_000}
         world.guarantee = {"nvidia.com/gpu": 8000}
-        world.notice = 1.5
+        world.notice = patience(1.5)
         yield world
 
 

@@ -15,7 +15,7 @@ from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.clock import AdjustedClock
 from tests.support.machine import patience
 from tests.support.owners import delete_record, record_owner, recorded_owner
-from tests.support.waiting import wait_until
+from tests.support.waiting import let_pass, wait_until
 from tests.unit.gateway.conftest import add_compute_cluster
 from tests.unit.sync.scopes import FakePlatform
 from vkgateway.gateway.compute_clusters import ComputeClusters
@@ -408,7 +408,7 @@ async def test_sweep_keeps_nodes_of_disconnected_cluster(world: Setting, monkeyp
         world.tenant.store.create(NODES, {"kind": "Node", "metadata": {"name": name, "labels": labels}})
     assert (await world.serve(A100)).verdict.reason == "ComputeClusterUnreachable"
     await wait_until(lambda: world.node("old.local") is None)
-    await asyncio.sleep(0.05)
+    await let_pass(0.05)
     assert world.node("a100.local") is not None
     await world.serve()
     await wait_until(lambda: world.node("a100.local") is None)
@@ -431,7 +431,7 @@ async def test_sweep_keeps_node_of_cluster_that_connects_meanwhile(
     await world.ready(A100)
     removing.set()
     await wait_until(lambda: world.node("a-old.local") is None)
-    await asyncio.sleep(0.05)
+    await let_pass(0.05)
     after = world.node("a100.local")
     assert after is not None
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
@@ -565,11 +565,15 @@ async def test_node_is_rebuilt_only_after_changes(world: Setting, monkeypatch: p
 
     await world.ready(A100)
     await world.serve(A100)
-    await asyncio.sleep(3 * SETTLE_SECONDS)  # wait until the events of the start are handled
     monkeypatch.setattr(NodeSource, "build_node", counted)
+    before = -1
+    while before != len(built):  # until the events of the start are handled
+        before = len(built)
+        await let_pass(3 * SETTLE_SECONDS)
+    built.clear()
     for _ in range(3):
         await world.serve(A100)
-        await asyncio.sleep(2 * SETTLE_SECONDS)
+        await let_pass(2 * SETTLE_SECONDS)
     assert built == []
     await world.serve(TenantPool(name="a100", limit={GPU: 2}))
     await wait_until(lambda: built)

@@ -13,6 +13,7 @@ import pytest
 import uvloop
 
 from tests.support.machine import patience
+from tests.support.waiting import let_pass
 from vkgateway.controlplane.pki import Authority
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
@@ -233,7 +234,7 @@ def test_connection_cancelled_at_any_time_is_closed(run: Callable[..., Any], ite
             await asyncio.sleep(0)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        await asyncio.sleep(0.05)
+        await let_pass(0.05)
         try:
             peer, _ = listener.accept()
         except BlockingIOError:

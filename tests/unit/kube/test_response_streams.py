@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 import pytest
 
 from tests.support.machine import patience
+from tests.support.waiting import let_pass
 from vkgateway.kube.connections import Connections
 from vkgateway.kube.endpoint import Endpoint, ServerActivity
 from vkgateway.kube.response_streams import ResponseStream, StreamPool
@@ -118,12 +119,13 @@ async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 
 async def test_activity_on_other_connection_prevents_timeout() -> None:
-    activity = ServerActivity()
-    async with streaming(silent, inactivity=0.5, activity=activity) as stream:
+    activity, loop, inactivity = ServerActivity(), asyncio.get_running_loop(), patience(0.25)
+    async with streaming(silent, inactivity=inactivity, activity=activity) as stream:
         reading = asyncio.ensure_future(stream.read())
-        for _ in range(15):
-            await asyncio.sleep(0.05)
-            activity.last_heard = asyncio.get_running_loop().time()
+        began = loop.time()
+        while loop.time() < began + 1.5 * inactivity:
+            activity.last_heard = loop.time()
+            await asyncio.sleep(inactivity / 20)
         assert not reading.done()
         with pytest.raises(TimeoutError, match="no byte"):
             await reading
@@ -155,7 +157,7 @@ async def test_unused_stream_is_freed_without_garbage_collector() -> None:
             with contextlib.suppress(TimeoutError):
                 while await stream.read():
                     pass
-        await asyncio.sleep(0.01)  # until the event loop has released the connection
+        await let_pass(0.01)  # until the event loop has released the connection
         gone = weakref.ref(stream)
         gc.disable()
         try:

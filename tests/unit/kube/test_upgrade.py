@@ -234,13 +234,14 @@ async def test_remaining_bytes_arrive_after_subject_was_deleted() -> None:
     near, reader, close_near = await _pair()
     far, _, close_far, far_writer = await _pair_with_writer()
     there = True
-    joined = asyncio.create_task(run_tunnel(near, far, alive=lambda: there, quiet=0.4))
-    await asyncio.sleep(0.5)
+    quiet = patience(0.2)
+    joined = asyncio.create_task(run_tunnel(near, far, alive=lambda: there, quiet=quiet))
+    await asyncio.sleep(1.25 * quiet)
     assert not joined.done()
     there = False
     for _ in range(10):
         far_writer.write(b"last words ")
-        await asyncio.sleep(0.06)
+        await asyncio.sleep(0.15 * quiet)
     assert not joined.done()
     assert await joined is TunnelEnd.GONE
     assert await reader.read() == b"last words " * 10

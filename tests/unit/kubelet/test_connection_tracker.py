@@ -12,6 +12,7 @@ from typing import cast
 import pytest
 
 from tests.support.machine import patience
+from tests.support.waiting import wait_until
 from tests.unit.kubelet.compute import Asked, Reader, Writer
 from tests.unit.kubelet.conftest import Caller, Endpoint
 from vkgateway.kube.byte_stream import ByteStream
@@ -118,12 +119,12 @@ async def test_closed_connection_is_freed_without_garbage_collector(endpoint: En
             assert (await (await endpoint.call()).request("GET", "/healthz"))[0] == 200
         else:
             _, writer = await asyncio.open_connection("127.0.0.1", endpoint.server.port)
-            await _until(lambda: list(endpoint.server._connections) != [])
+            await wait_until(lambda: list(endpoint.server._connections) != [])
         kept = [weakref.ref(connection.stream) for connection in endpoint.server._connections]
         for connection in endpoint.server._connections:
             connection.cancel_task()
         del connection
-        await _until(lambda: [ref() for ref in kept] == [None])
+        await wait_until(lambda: [ref() for ref in kept] == [None])
     finally:
         gc.enable()
         if not certificate:
@@ -152,22 +153,14 @@ async def test_unfinished_bodies_are_limited_per_tenant(make: Make) -> None:
     endpoint.server.admit_tenant("beta")
     first, second, other = await endpoint.call(), await endpoint.call(), await endpoint.call("beta")
     _begin(first, 60_000)
-    await _until(lambda: endpoint.server._memory_limiter.total_bytes() == 60_000)
+    await wait_until(lambda: endpoint.server._memory_limiter.total_bytes() == 60_000)
     _begin(second, 60_000)
     status, _, body = await second.answer()
     assert (status, b"in memory" in body) == (429, True)
     assert (await other.send("POST", "/admission/gate", b"x" * 60_000))[0] == 400
     first.writer.transport.abort()
-    await _until(lambda: endpoint.server._memory_limiter.total_bytes() == 0)
+    await wait_until(lambda: endpoint.server._memory_limiter.total_bytes() == 0)
     assert (await (await endpoint.call()).send("POST", "/admission/gate", b"x" * 60_000))[0] == 400
-
-
-async def _until(true: Callable[[], bool]) -> None:
-    for _ in range(1000):
-        if true():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it never came true")
 
 
 def _begin(caller: Caller, size: int) -> None:

@@ -18,6 +18,7 @@ import msgspec
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
+from tests.support.machine import patience
 from vkgateway.kube import kubeconfig
 from vkgateway.kube.resources import LEASES
 from vkgateway.local import probes, processes
@@ -95,7 +96,7 @@ async def unwell(
 async def test_gateway_reports_its_health(
     paths: PlatformPaths, monkeypatch: pytest.MonkeyPatch, answer: bytes, problem: str
 ) -> None:
-    monkeypatch.setattr(probes, "PATIENCE", 0.3)
+    monkeypatch.setattr(probes, "PATIENCE", patience(0.15))
     async with answering(answer) as port:
         found = await unwell(paths, state("gateway"), gateway_health=port)
     assert bool(found) == bool(problem)
@@ -116,7 +117,7 @@ async def test_tenants_api_server_must_answer(
     paths: PlatformPaths, monkeypatch: pytest.MonkeyPatch, answer: bytes, is_unwell: bool
 ) -> None:
     """The API server does not know the platform's user."""
-    monkeypatch.setattr(probes, "PATIENCE", 0.3)
+    monkeypatch.setattr(probes, "PATIENCE", patience(0.15))
     async with answering(answer) as port:
         found = await unwell(paths, state("tenant/a/apiserver"), tenants={"a": f"http://127.0.0.1:{port}"})
     assert bool(found) is is_unwell
@@ -145,7 +146,7 @@ async def test_kwok_is_healthy_if_it_renews_leases(paths: PlatformPaths, age: in
 
 
 async def test_platform_without_a_supervisor_is_not_up(paths: PlatformPaths, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probes, "PATIENCE", 0.3)
+    monkeypatch.setattr(probes, "PATIENCE", patience(0.15))
     with child(procfs.mark_value(paths.data_dir.resolve(), name="gateway")) as process:
         while not procfs.list_marked(paths.data_dir.resolve()):
             time.sleep(0.01)  # noqa: ASYNC251 - until it has become another program

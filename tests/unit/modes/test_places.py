@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
+from tests.support.machine import assert_linear
 from tests.unit.arbiter.simulated_cluster import GPU, KEY, OTHER, gpu_shape, make_quota, reports_by_gang
 from tests.unit.modes.world import World
 from vkgateway.arbiter.snapshot import Band, PoolKey
@@ -99,9 +99,12 @@ def test_queues_of_an_administrator_are_ordered_by_age() -> None:
     assert order(queue_places(waiting, {})) == ["b", "a"]
 
 
-def test_places_of_15000_gangs_are_found_in_half_a_second() -> None:
-    waiting = [pending(f"g{index}", tenant=f"t{index % 30}", created=index) for index in range(15_000)]
+def test_places_are_found_in_linear_time() -> None:
+    """Half a second for 15,000 gangs would be too long."""
+    assert_linear(_find_places, 2000)
+
+
+def _find_places(gangs: int) -> None:
+    waiting = [pending(f"g{index}", tenant=f"t{index % 30}", created=index) for index in range(gangs)]
     usages = {(f"t{index}", KEY): usage(800) for index in range(30)}
-    began = time.process_time()
-    assert len(queue_places(waiting, usages)) == 15_000
-    assert time.process_time() - began < 0.5
+    assert len(queue_places(waiting, usages)) == gangs

@@ -15,6 +15,7 @@ from yarl import URL
 
 from tests.fakes.page_gateway import FakeGateway, make_gang, small_gateway
 from tests.support.machine import patience
+from tests.support.waiting import let_pass, wait_until
 from vkgateway.kube import errors
 from vkgateway.kubelet.listener import HttpListener
 from vkgateway.kubelet.token_reviewer import TokenReviewer
@@ -339,9 +340,10 @@ async def test_nothing_is_computed_without_readers(page: ServedPage, monkeypatch
         observed += 1
         return observe()
 
-    await asyncio.sleep(0.3)
+    await wait_until(lambda: not any(live.readers for live in page.hub._live.values()))
+    await let_pass(0.05)  # a refresh that had begun ends
     monkeypatch.setattr(page.gateway, "observe", count)
-    await asyncio.sleep(0.3)
+    await let_pass(0.2)
     assert not observed
 
 

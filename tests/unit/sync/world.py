@@ -13,7 +13,7 @@ from typing import Any
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.rights import Rights
 from tests.fakes.store import ObjectStore
-from tests.support.waiting import wait_until
+from tests.support.waiting import let_pass, wait_until
 from tests.unit.sync.scopes import FakePlatform
 from vkgateway.arbiter.snapshot import Quota
 from vkgateway.kube.client import Client
@@ -151,7 +151,7 @@ class World:
             now = self.tenant_server.store.version, self.compute_server.store.version
             quiet = quiet + 1 if now == versions else 0
             versions = now
-            await asyncio.sleep(0.01)
+            await let_pass(0.01)
 
     def pod_writes(self) -> list[str]:
         """Return the pod writes to both servers, without events."""

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
+from tests.support.machine import patience
 from tests.unit.cli.plugin.tool import ReviewingApiServer, Tool, pod, put, put_nodes, rights, waits
 from vkgateway.cli.plugin.rights import Right, refusal_hint, right_of_request
 
@@ -60,12 +61,13 @@ async def test_silent_server_is_reported_within_two_seconds(tool: Tool, monkeypa
         tool.use(monkeypatch, f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}")
         began = time.monotonic()
         assert await tool("queue") == 5
-        assert time.monotonic() - began < 3, "2 s, and the start of the command"
+        by_default = time.monotonic() - began
         assert "no answer in time" in tool.err
         assert "--request-timeout" in tool.err
         began = time.monotonic()
         assert await tool("queue", "--request-timeout", "200ms") == 5
-        assert time.monotonic() - began < 1.5
+        assert time.monotonic() - began < by_default
+    assert 1.9 < by_default < patience(3)
 
 
 async def test_longer_timeout_waits_for_slow_server(tool: Tool, server: ReviewingApiServer) -> None:

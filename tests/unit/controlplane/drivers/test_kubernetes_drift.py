@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.waiting import wait_until
+from tests.support.waiting import let_pass, wait_until
 from tests.unit.controlplane.drivers.test_kubernetes_driver import (
     NAMESPACE,
     Listener,
@@ -60,7 +60,10 @@ async def same(tmp_path: Path) -> AsyncIterator[SameDriver]:
 
 async def settle(listener: Listener) -> None:
     """Wait until no report arrives for a moment, then forget them."""
-    await asyncio.sleep(0.05)
+    before = -1
+    while before != (reports := len(listener.changed) + len(listener.moved)):
+        before = reports
+        await let_pass(0.05)
     listener.changed.clear()
     listener.moved.clear()
 
@@ -68,7 +71,7 @@ async def settle(listener: Listener) -> None:
 async def test_second_provision_sends_no_write(same: SameDriver) -> None:
     async with running(same.driver):
         await same.provisioner.provision(tenant())
-        await asyncio.sleep(0.05)
+        await let_pass(0.05)
         before = same.writes()
         await same.provisioner.provision(tenant())
         assert same.writes() == before
@@ -78,7 +81,7 @@ async def test_own_writes_are_no_changes(same: SameDriver) -> None:
     async with running(same.driver) as listener:
         await same.provisioner.provision(tenant())
         await same.provisioner.provision(tenant(port=7443))
-        await asyncio.sleep(0.05)
+        await let_pass(0.05)
         assert listener.changed == []
 
 
@@ -154,7 +157,7 @@ async def test_fields_of_other_clients_are_no_changes(same: SameDriver) -> None:
         found = cluster.update(DEPLOYMENTS, labelled, name="control-plane", namespace=NAMESPACE)
         status = found | {"status": {"availableReplicas": 1}}
         cluster.update(DEPLOYMENTS, status, name="control-plane", namespace=NAMESPACE, status=True)
-        await asyncio.sleep(0.05)
+        await let_pass(0.05)
         assert listener.changed == []
 
 
@@ -205,14 +208,14 @@ async def test_removal_is_no_change(same: SameDriver) -> None:
         await same.provisioner.provision(tenant())
         await settle(listener)
         await same.provisioner.deprovision("alpha")
-        await asyncio.sleep(0.05)
+        await let_pass(0.05)
         assert listener.changed == []
 
 
 async def test_changes_after_a_restart_are_found(same: SameDriver) -> None:
     await same.provisioner.provision(tenant())
     async with running(same.driver) as listener:
-        await asyncio.sleep(0.05)
+        await let_pass(0.05)
         assert listener.changed == []
         same.world.cluster.delete(SERVICES, "api", NAMESPACE)
         await wait_until(lambda: listener.changed == ["alpha"])
@@ -244,7 +247,7 @@ async def test_changed_name_server_is_reconciled_with_the_names(same: SameDriver
         assert same.world.cluster.get(DEPLOYMENTS, "names-local", NAMESPACE)
         await settle(listener)
         await servers.remove_stale(set())
-        await asyncio.sleep(0.05)
+        await let_pass(0.05)
         assert (listener.moved, listener.changed) == ([], [])
         assert same.world.cluster.all(ENDPOINT_SLICES)
 
@@ -259,8 +262,8 @@ async def test_repairs_in_a_row_are_delayed() -> None:
     throttle.request("beta", lambda: done.append(loop.time()))
     assert len(done) == 2
     await wait_until(lambda: len(done) == 3)
-    assert 0.09 < done[2] - done[0] < 0.5
+    assert done[2] - done[0] > 0.09
     throttle.request("alpha", lambda: done.append(loop.time()))
     throttle.close()
-    await asyncio.sleep(0.3)
+    await let_pass(0.3)
     assert len(done) == 3

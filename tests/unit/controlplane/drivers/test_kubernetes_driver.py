@@ -19,7 +19,7 @@ from tests.support.waiting import wait_until
 from tests.unit.controlplane.planes import AUTHORITIES
 from tests.unit.controlplane.test_provisioner import World, tenant
 from vkgateway.controlplane.drivers.base import Driver, DriverContext, ServerEndpoint
-from vkgateway.controlplane.drivers.kubernetes.driver import create_driver
+from vkgateway.controlplane.drivers.kubernetes.driver import KubernetesDriver, create_driver
 from vkgateway.controlplane.drivers.kubernetes.names import MOUNT
 from vkgateway.controlplane.plane import COMPONENTS, tenant_plane_spec
 from vkgateway.kube.client import Client
@@ -277,10 +277,12 @@ class Listener:
 @contextlib.asynccontextmanager
 async def running(driver: Driver) -> AsyncIterator[Listener]:
     """Run the driver within the block, with its watches complete."""
+    assert isinstance(driver, KubernetesDriver)
+    watches = [driver._addresses._slices, *driver._objects._reflectors.values()]
     listener = Listener()
     task = asyncio.create_task(driver.run(listener))
     try:
-        await asyncio.sleep(0.1)
+        await wait_until(lambda: all(watch.is_complete for watch in watches))
         yield listener
     finally:
         task.cancel()

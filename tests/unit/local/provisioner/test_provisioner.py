@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
-from tests.support.waiting import wait_until
+from tests.support.waiting import let_pass, wait_until
 from tests.unit.background import in_background
 from vkgateway.kube.resources import NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES
 from vkgateway.local.provisioner.controller import VolumeProvisioner
@@ -81,7 +80,7 @@ async def test_waiting_and_other_claims_get_no_volume(server: FakeApiServer, tmp
     claim(server)
     async with running(server, tmp_path):
         await wait_until(lambda: volumes(server))
-        await asyncio.sleep(0.1)
+        await let_pass(0.1)
     assert len(volumes(server)) == len(os.listdir(tmp_path)) == 1
 
 

@@ -43,6 +43,13 @@ def tools(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     return recorder
 
 
+@pytest.fixture(autouse=True)
+def machine_without_interfaces(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A platform that runs on this machine may have the number 7."""
+    folder = property(lambda link: tmp_path / "sys-class-net" / link.network.host_link)
+    monkeypatch.setattr(host_network.HostLink, "_directory", folder)
+
+
 def test_command_runs_in_both_namespaces_as_the_same_process() -> None:
     assert NODE.enter_command("/bin/kubelet", "-v=2") == (
         "nsenter",

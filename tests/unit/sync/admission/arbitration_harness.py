@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from tests.fakes.clock import EPOCH, FakeClock
-from tests.support.waiting import wait_until
+from tests.support.waiting import let_pass, wait_until
 from tests.unit.background import in_background
 from tests.unit.sync.admission.samples import (
     GPU,
@@ -140,6 +140,13 @@ class Harness:
         self.arbitration.trigger()
         await wait_until(lambda: self._ended > begun)
         return self.asked[-1]
+
+    async def settle(self) -> None:
+        """Wait until no cycle runs or is requested."""
+        begun = -1
+        while begun != self._begun or begun != self._ended:
+            begun = self._begun
+            await let_pass(0.05)
 
     async def _count_cycle(self) -> None:
         self._begun += 1

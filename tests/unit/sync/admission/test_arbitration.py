@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.support.waiting import wait_until
+from tests.support.waiting import let_pass, wait_until
 from tests.unit.sync.admission.arbitration_harness import GANG, SPEC, FakeTenant, Harness, make_node
 from tests.unit.sync.admission.samples import (
     POOL,
@@ -32,7 +32,7 @@ async def harness() -> Harness:
 async def test_no_decision_before_every_tenant_is_known(harness: Harness) -> None:
     async with harness.running():
         harness.arbitration.trigger()
-        await asyncio.sleep(0.05)
+        await let_pass(0.05)
         assert harness.asked == []
         harness.add_tenant()
         await wait_until(lambda: harness.asked)
@@ -60,9 +60,9 @@ async def test_cycle_runs_only_after_a_change(harness: Harness) -> None:
     harness.add_tenant()
     async with harness.running():
         await wait_until(lambda: harness.asked)
-        await asyncio.sleep(0.05)
+        await harness.settle()
         number = len(harness.asked)
-        await asyncio.sleep(0.05)
+        await let_pass(0.05)
         assert len(harness.asked) == number
 
         harness.add_waiting()
@@ -77,7 +77,7 @@ async def test_change_in_compute_cluster_triggers_a_cycle(harness: Harness, chan
     harness.add_tenant()
     async with harness.running():
         await wait_until(lambda: harness.asked)
-        await asyncio.sleep(0.05)
+        await harness.settle()
         number = len(harness.asked)
         link = harness.pods.link
         if change == "reachable":
@@ -98,7 +98,7 @@ async def test_unmanaged_usage_is_not_polled_soon_while_no_gang_waits(harness: H
     harness.add_tenant()
     async with harness.running():
         await wait_until(lambda: harness.asked)
-        await asyncio.sleep(0.05)
+        await harness.settle()
         harness.pods.link.watches.notify(UNMANAGED_PODS, None, harness.add_unmanaged())
         due_at = harness.arbitration.cycle_trigger.due_at
         assert due_at is not None
@@ -156,7 +156,7 @@ async def test_waiting_gangs_are_reconsidered_periodically(
     harness.add_tenant()
     async with harness.running():
         await wait_until(lambda: harness.asked)
-        await asyncio.sleep(0.1)
+        await harness.settle()
         assert len(harness.asked) == 1
 
         if away:

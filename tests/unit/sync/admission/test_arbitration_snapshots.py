@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 
 import pytest
 
-from tests.support.waiting import wait_until
+from tests.support.waiting import let_pass, wait_until
 from tests.unit.sync.admission.arbitration_harness import GANG, Harness, complete_lists, make_node
 from tests.unit.sync.admission.samples import (
     GPU,
@@ -76,7 +75,7 @@ async def test_unmanaged_and_unread_pods_use_capacity_but_members_do_not(harness
     harness.pods.put_compute(compute_view("free", annotations={COMPUTE_NODE_ANNOTATION: ""}))
     harness.add_tenant()
     async with harness.running():
-        await asyncio.sleep(0.05)
+        await wait_until(lambda: harness.arbitration.waiting_since is not None)
         harness.now += 20
         snapshot = await harness.run_cycle()
         assert snapshot.pools[0].nodes[0].used[GPU] == 4000
@@ -176,7 +175,7 @@ async def test_no_decision_before_zones_are_known(harness: Harness) -> None:
     harness.add_tenant()
     async with harness.running():
         harness.arbitration.trigger()
-        await asyncio.sleep(0.05)
+        await let_pass(0.05)
         assert harness.asked == []
         harness.pods.link.topologies.is_known = True
         await wait_until(lambda: harness.asked)
@@ -202,7 +201,7 @@ async def test_node_lists_only_requested_images(harness: Harness) -> None:
         cycles = len(harness.asked)
         harness.pods.link.nodes.handle_change(make_node("host-2"), make_node("host-2", "train:1"))
         harness.pods.link.nodes.store["", "host-2"] = make_node("host-2", "train:1")
-        await asyncio.sleep(0.02)
+        await let_pass(0.02)
         assert len(harness.asked) == cycles
         harness.now += 400
         assert on_nodes(await harness.run_cycle()) == [{"train:1"}, {"train:1"}]

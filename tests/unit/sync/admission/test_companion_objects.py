@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,7 +10,7 @@ import msgspec
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
-from tests.support.waiting import wait_until
+from tests.support.waiting import let_pass, wait_until
 from tests.unit.background import in_background
 from tests.unit.sync.admission.samples import make_reference
 from tests.unit.sync.scopes import tenant_scope
@@ -85,7 +84,7 @@ async def test_complete_once_each_kind_was_listed_or_is_not_served(server: FakeA
 
 async def test_server_gets_no_request_before_an_object_is_wanted(server: FakeApiServer) -> None:
     async with run_objects(server):
-        await asyncio.sleep(0.05)
+        await let_pass(0.05)
     assert server.requests == []
 
 
@@ -95,7 +94,7 @@ async def test_kind_is_watched_once_for_any_number_of_objects(server: FakeApiSer
         for number in range(5):
             companions.watch_kind_of(make_reference(f"train-{number}"))
         await wait_until(lambda: server.watches)
-        await asyncio.sleep(0.05)
+        await let_pass(0.05)
         assert server.watches == 1
         assert count_requests(server, "/apis/scheduling.volcano.sh") == 1
 
@@ -129,7 +128,7 @@ async def test_unknown_kind_is_requested_again(server: FakeApiServer, monkeypatc
         server.store.create(PODGROUPS, GROUP)
         await wait_until(lambda: companions.get_object(make_reference()))
         times = count_requests(server, "/apis/scheduling.volcano.sh")
-        await asyncio.sleep(0.2)
+        await let_pass(0.2)
         assert count_requests(server, "/apis/scheduling.volcano.sh") == times
 
 
@@ -203,7 +202,7 @@ async def test_version_is_retained_after_a_server_outage(
         await wait_until(lambda: companions.is_complete)
         assert changed == [make_reference()]
         times = count_requests(server, "/apis/scheduling.volcano.sh")
-        await asyncio.sleep(0.2)
+        await let_pass(0.2)
         assert count_requests(server, "/apis/scheduling.volcano.sh") == times
 
 
@@ -212,7 +211,7 @@ async def test_kind_without_served_version_is_not_watched(server: FakeApiServer)
     async with run_objects(server) as (companions, _):
         companions.watch_kind_of(make_reference())
         await wait_until(lambda: count_requests(server, "/apis/scheduling.volcano.sh/v1"))
-        await asyncio.sleep(0.05)
+        await let_pass(0.05)
     assert server.watches == 0
 
 
@@ -245,7 +244,8 @@ async def test_kind_is_requested_again_after_an_invalid_answer(answer: bytes) ->
     async with in_background(companions.run()):
         companions.watch_kind_of(make_reference())
         await wait_until(lambda: client.asked)
-        await asyncio.sleep(0.02)
+        await wait_until(lambda: client.asked > 0)
+        await let_pass(0.02)
 
 
 # -- whether a kind is served ------------------------------------------------------------------------------------------
@@ -332,7 +332,7 @@ async def test_change_of_serving_is_reported_once(server: FakeApiServer, monkeyp
             assert changes == [make_reference().object_kind]
             server.register(PODGROUPS)
             await wait_until(lambda: len(changes) > 1)
-            await asyncio.sleep(0.1)
+            await let_pass(0.1)
             assert changes == [make_reference().object_kind] * 2
 
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.support.waiting import wait_until
+from tests.support.waiting import let_pass, wait_until
 from tests.unit.sync.scopes import tenant_scope
 from tests.unit.sync.world import COMPUTE_NAMESPACE, TENANT, World, start_world
 from vkgateway.kube.resources import NAMESPACES
@@ -91,7 +91,7 @@ async def test_records_are_written_only_when_complete_and_retried_on_failure(har
     harness.wanted, harness.is_known = {GROUP: {"a": Completion("", "", 1.0)}}, False
     refused = harness.world.compute_server.fail("PATCH", f"/namespaces/{COMPUTE_NAMESPACE}", status=500)
     harness.records.mark_changed("default")
-    await asyncio.sleep(0.1)
+    await let_pass(0.1)
     assert not refused.hits
 
     harness.is_known = True
@@ -114,6 +114,6 @@ async def test_unreadable_records_are_ignored(harness: Harness) -> None:
     found = found | {"metadata": found["metadata"] | {"annotations": {NAME_ANNOTATION: "default"}}}
     found["metadata"]["annotations"][GANGS_DONE_ANNOTATION] = "{"
     harness.world.compute_server.store.update(NAMESPACES, found, name=COMPUTE_NAMESPACE)
-    await asyncio.sleep(0.05)
+    await let_pass(0.05)
 
     assert harness.records.load_completions(GROUP) == {}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
-from tests.support.waiting import wait_until
+from tests.support.waiting import let_pass, wait_until
 from tests.unit.sync.admission.gate_harness import FREE, KEY, Harness
 from tests.unit.sync.admission.samples import (
     TENANT,
@@ -144,7 +144,7 @@ async def test_timeout_does_not_make_a_gang_member_ordinary(harness: Harness) ->
     look = asyncio.create_task(harness.reconcile_pod())
     await wait_until(lambda: "GET /apis/scheduling.x-k8s.io" in harness.server.requests)
     harness.server.register(Resource("apis/scheduling.x-k8s.io/v1alpha1", "podgroups", "PodGroup"))
-    await asyncio.sleep(0.05)
+    await let_pass(0.05)
     assert harness.is_gated(), "before the answer nothing is done"
     answered.set()
     await look

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.support.machine import patience
 from tests.support.waiting import wait_until
 from tests.unit.sync.admission.cluster_helpers import (
     ADMITTED,
@@ -153,7 +154,7 @@ async def test_wrong_report_of_an_earlier_gateway_is_corrected(world: World) -> 
 
 
 async def test_notice_and_deadline_survive_a_restart(world: World) -> None:
-    world.notice = 4
+    world.notice = patience(2)
     async with world.run_gateway():
         await start_low(world)
         create_gated(world, "high", gpus=8)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ import pytest
 
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.store import ObjectStore
+from tests.support.machine import patience
 from tests.support.waiting import wait_until
 from tests.unit.sync.admission.cluster_helpers import (
     DEADLINE,
@@ -44,6 +46,7 @@ from vkgateway.kube.resources import (
     SERVICES,
 )
 from vkgateway.model.api import Pool
+from vkgateway.model.times import parse_time
 from vkgateway.sync.admission.arbitration import Arbitration, ArbitrationSettings
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.runtime.workers import WorkerPool
@@ -294,20 +297,20 @@ async def test_returning_cluster_is_not_drained_for_a_gang_started_elsewhere(
 ) -> None:
     assert world.east is not None
     east = TwoClusters(world.tenant_server, world.east)
-    world.notice, world.guarantee = 1, {"nvidia.com/gpu": 8000}
+    world.notice, world.guarantee = patience(1), {"nvidia.com/gpu": 8000}
     for node in ("east-1", "east-2"):
         create_unmanaged(east, gpus=8, node=node, name=f"on-{node}")
     async with world.run_gateway():
         await start_low(world)
         create_gated(world, "high", gpus=8)
-        await wait_notice(world)
+        deadline = parse_time(await wait_notice(world)).timestamp()
         port = world.compute_server.port
         await world.compute_server.stop()
         await wait_until(lambda: world.link is not None and not world.link.is_reachable)
         east.compute_server.store.delete(PODS, "on-east-1", "default", grace=0)
         await wait_ungated(world, "high")
         assert chosen_cluster(world, "high") == EAST_NODE
-        await asyncio.sleep(1.5)
+        await wait_until(lambda: time.time() > deadline + 0.5)
         await world.compute_server.start(port)
         await wait_until(lambda: not get_annotation(world.tenant_pod("low"), DEADLINE))
         await world.wait_settled()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
-from tests.support.waiting import wait_until
+from tests.support.waiting import let_pass, wait_until
 from tests.unit.background import in_background
 from vkgateway.arbiter.snapshot import Zone
 from vkgateway.kube.resources import NODE_TOPOLOGIES
@@ -122,7 +121,7 @@ async def server() -> AsyncIterator[FakeApiServer]:
 async def test_cluster_without_the_kind_costs_one_request(server: FakeApiServer) -> None:
     async with watch_topologies(server) as (created, recorder):
         await wait_until(lambda: created.is_known)
-        await asyncio.sleep(0.05)
+        await let_pass(0.05)
         assert server.requests == ["GET /apis/topology.node.k8s.io/v1alpha2"]
         assert (server.watches, recorder.known, created.topology_items()) == (0, 1, [])
 

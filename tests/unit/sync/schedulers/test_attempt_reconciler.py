@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,7 +11,7 @@ from structlog.testing import capture_logs
 
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.rights import Rights
-from tests.support.waiting import wait_until
+from tests.support.waiting import let_pass, wait_until
 from tests.unit.background import in_background
 from vkgateway.arbiter.decisions import Decisions
 from vkgateway.kube.resources import NAMESPACES
@@ -103,7 +102,7 @@ async def test_workload_is_created_once(setup: Setup) -> None:
     setup.apply(creates=(workload(),))
     await wait_until(lambda: "a-1" in setup.reconciler.attempts())
     setup.apply(creates=(workload(),))
-    await asyncio.sleep(0.05)
+    await let_pass(0.05)
     assert setup.workloads() == ["a-1"]
     assert setup.changes > 0
 
@@ -154,7 +153,7 @@ async def test_queues_are_written_when_they_change(setup: Setup) -> None:
     await wait_until(lambda: setup.server.store.find(CLUSTER_QUEUES, "a.pool"))
     writes = len(setup.server.requests)
     setup.apply(pool_objects=(queue(stopPolicy="None"),))
-    await asyncio.sleep(0.05)
+    await let_pass(0.05)
     assert not [each for each in setup.server.requests[writes:] if each.startswith("PATCH")]
     setup.apply(pool_objects=(queue(stopPolicy="Hold"),))
     await wait_until(lambda: setup.server.store.get(CLUSTER_QUEUES, "a.pool")["spec"] == {"stopPolicy": "Hold"})
@@ -201,14 +200,14 @@ async def test_queues_stay_while_quotas_may_be_unknown(server: FakeApiServer, un
         await wait_until(lambda: server.store.find(CLUSTER_QUEUES, "a.pool"))
         if unsettled is not None:
             await wait_until(lambda: not server.store.find(CLUSTER_QUEUES, "gone.pool"))
-        await asyncio.sleep(0.05)
+        await let_pass(0.05)
         assert server.store.find(CLUSTER_QUEUES, "late.pool")
 
 
 async def test_kind_installed_later_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attempt_reconciler, "_DISCOVERY_SECONDS", 0.05)
     async with FakeApiServer(rights=Rights.of_compute()) as server, running(server) as setup:
-        await asyncio.sleep(0.1)
+        await let_pass(0.1)
         assert not setup.reconciler.is_known
         for kind in KINDS:
             server.register(kind)
