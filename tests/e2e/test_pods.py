@@ -130,11 +130,12 @@ def test_job_retries_a_failed_pod(alpha: Cluster) -> None:
 
 @pytest.mark.usefixtures("real")
 def test_logs_follow_tail_since_timestamps_previous(alpha: Cluster) -> None:
-    alpha.apply(
-        pod_manifest(
-            "talk", command="i=0; while [ $i -lt 6 ]; do i=$((i+1)); echo line $i; sleep 0.5; done; exit 1", **REAL
-        )
-    )
+    # Its second container runs on, so that the previous one stays the same.
+    lines = "i=0; while [ $i -lt 6 ]; do i=$((i+1)); echo line $i; sleep 0.5; done; exit 1"
+    container = {"volumeMounts": [{"name": "kept", "mountPath": "/kept"}]}
+    volumes = [{"name": "kept", "emptyDir": {}}]
+    command = f"[ ! -e /kept/ran ] || sleep 3600; touch /kept/ran; {lines}"
+    alpha.apply(pod_manifest("talk", command=command, container=container, volumes=volumes, **REAL))
     alpha.wait_pod("talk")
     followed = alpha.kubectl("logs", "-f", "talk", timeout=30)
     assert followed.splitlines() == [f"line {number}" for number in range(1, 7)]
