@@ -23,6 +23,7 @@ from vkgateway.controlplane.drivers.kubernetes.driver import KubernetesDriver, c
 from vkgateway.controlplane.drivers.kubernetes.names import MOUNT
 from vkgateway.controlplane.plane import COMPONENTS, tenant_plane_spec
 from vkgateway.kube.client import Client
+from vkgateway.kube.reflector import Reflector
 from vkgateway.kube.resources import DEPLOYMENTS, ENDPOINT_SLICES, NAMESPACES, NETWORK_POLICIES, PODS, SECRETS, SERVICES
 from vkgateway.model.clusters import ClusterIdentity
 from vkgateway.model.errors import ConflictError, InputError, UnavailableError
@@ -278,7 +279,7 @@ class Listener:
 async def running(driver: Driver) -> AsyncIterator[Listener]:
     """Run the driver within the block, with its watches complete."""
     assert isinstance(driver, KubernetesDriver)
-    watches = [driver._addresses._slices, *driver._objects._reflectors.values()]
+    watches: list[Reflector[Any]] = [driver._addresses._slices, *driver._objects._reflectors.values()]
     listener = Listener()
     task = asyncio.create_task(driver.run(listener))
     try:
