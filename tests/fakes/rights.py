@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable
 from typing import Any, Self
 
 from vkgateway.gateway import rbac
 from vkgateway.kube.resources import Resource
 
 _Rule = tuple[str, dict[str, Any]]
+_Read = Callable[[], list[dict[str, Any]]]
 
 
 class Rights:
@@ -26,22 +28,22 @@ class Rights:
     @classmethod
     def of_compute(cls) -> Self:
         """Return the gateway's rights in a compute cluster."""
-        return cls(rbac.compute_roles())
+        return cls(_roles(rbac.compute_roles))
 
     @classmethod
     def of_management(cls) -> Self:
         """Return the gateway's rights in a management cluster that is not a compute cluster."""
-        return cls(rbac.management_roles())
+        return cls(_roles(rbac.management_roles))
 
     @classmethod
     def of_both(cls) -> Self:
         """Return the gateway's rights in a management cluster that is also a compute cluster."""
-        return cls([*rbac.compute_roles(), *rbac.management_roles()])
+        return cls([*_roles(rbac.compute_roles), *_roles(rbac.management_roles)])
 
     @classmethod
     def of_driver(cls) -> Self:
         """Return the gateway's rights in a management cluster that runs control planes as pods."""
-        return cls([*rbac.management_roles(), *rbac.control_plane_roles()])
+        return cls([*_roles(rbac.management_roles), *_roles(rbac.control_plane_roles)])
 
     def allow(self, verb: str, resource: Resource, *, namespace: str, name: str, subresource: str = "") -> bool:
         """Return whether a rule allows a request."""
@@ -56,3 +58,9 @@ class Rights:
             and ("resourceNames" not in rule or name in rule["resourceNames"])
             for where, rule in self._rules
         )
+
+
+@functools.cache
+def _roles(read: _Read) -> list[dict[str, Any]]:
+    """Read a manifest once: thousands of fake servers use it."""
+    return read()

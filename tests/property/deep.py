@@ -23,8 +23,17 @@ from tests.unit.arbiter.preemption_stories import INVARIANTS as PREEMPTING
 from tests.unit.arbiter.reserve_stories import INVARIANTS as RESERVING
 from tests.unit.arbiter.stories import Story, shorten_story
 from tests.unit.arbiter.story_invariants import INVARIANTS as TOLD
+from tests.unit.arbiter.test_cache import cached_and_uncached
 
-INVARIANTS = {**TOLD, **APART, **PREEMPTING, **RESERVING, **STOPPING, "whatever_changes": whatever_changes}
+INVARIANTS = {
+    **TOLD,
+    **APART,
+    **PREEMPTING,
+    **RESERVING,
+    **STOPPING,
+    "cached_and_uncached": cached_and_uncached,
+    "whatever_changes": whatever_changes,
+}
 
 _CHUNK = 100
 _PROGRESS_SECONDS = 10.0

@@ -58,7 +58,7 @@ def test_later_gangs_do_not_use_reserved_cells() -> None:
 
 def test_gang_ahead_starts_when_awaited_usage_ends() -> None:
     cluster = cluster_with_aged_gang()
-    for at in range(20):
+    for at in range(8):
         cluster.add(small_gang(f"small{at}", 1 + at % 4, created=cluster.now))
         cluster.run_for(16)
     assert "aged" not in cluster.running_gangs()

@@ -48,7 +48,7 @@ def scenario(nodes: tuple[int, int], quotas: Iterable[Quota], *jobs: Job, **sett
     )
 
 
-def drawn(load: float = 1.1, *, hours: float = 2.0, seed: int = 1, nodes: int = 8, **work: float) -> Scenario:
+def drawn(load: float = 1.1, *, hours: float = 1.0, seed: int = 1, nodes: int = 8, **work: float) -> Scenario:
     """Return a synthetic scenario with three tenants."""
     pool = equal_nodes(nodes, 8)
     quotas = equal_quotas(pool, 3, guaranteed=0.75)

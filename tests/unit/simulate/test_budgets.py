@@ -132,13 +132,22 @@ def test_budget_that_is_not_used_up_changes_nothing() -> None:
     assert finished(replace(given, budgets=budgets)).runs == finished(given).runs
 
 
-@pytest.mark.parametrize("steps", [0, 1, 50, 100, 250])
-def test_simulation_with_budgets_continues_from_its_saved_state(steps: int) -> None:
+@pytest.fixture(scope="module")
+def turn_of_month() -> tuple[Scenario, SimulationState]:
+    """A scenario in which budgets are used up and renewed, and its state at the end."""
     given = drawn()
-    budgets = {each.tenant: (TenantBudget(resource=GPU, hours=20),) for each in given.quotas}
-    given = replace(given, budgets=budgets, settings=replace(given.settings, begin=NOVEMBER_30 + DAY - 1.5 * HOUR))
+    budgets = {each.tenant: (TenantBudget(resource=GPU, hours=10),) for each in given.quotas}
+    given = replace(given, budgets=budgets, settings=replace(given.settings, begin=NOVEMBER_30 + DAY - 0.75 * HOUR))
     whole = finished(given)
     assert len({use.month for use in make_result("", given, whole).budgets}) > 1
+    return given, whole
+
+
+@pytest.mark.parametrize("steps", [0, 1, 50, 100, 125])
+def test_simulation_with_budgets_continues_from_its_saved_state(
+    turn_of_month: tuple[Scenario, SimulationState], steps: int
+) -> None:
+    given, whole = turn_of_month
     part = Simulation(given, ArbiterScheduler())
     for _ in range(steps):
         assert part.step()

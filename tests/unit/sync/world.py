@@ -147,11 +147,11 @@ class World:
         """Wait until the reconcilers have no work and both servers have been idle for a moment."""
         quiet = 0
         versions = (0, 0)
-        while quiet < 8:
+        while quiet < 4:
             now = self.tenant_server.store.version, self.compute_server.store.version
             quiet = quiet + 1 if now == versions else 0
             versions = now
-            await let_pass(0.01)
+            await let_pass(0.02)
 
     def pod_writes(self) -> list[str]:
         """Return the pod writes to both servers, without events."""

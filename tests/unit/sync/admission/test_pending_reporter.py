@@ -146,7 +146,7 @@ def test_members_converge_to_one_reason_with_few_writes(seed: int) -> None:
     gang, now, message, number = ReportedGang(), 1000.0, ROOM, 0
     pods: list[str] = []
     apart = 0.0
-    for _ in range(600):
+    for _ in range(300):
         now += 0.25
         if len(pods) < 6 and random.random() < 0.05:
             pods.append(f"p{len(pods)}")
