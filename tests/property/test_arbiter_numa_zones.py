@@ -6,7 +6,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.arbiter.numa_machines import NumaMachine
@@ -91,6 +91,7 @@ def test_count_of_equal_single_container_pods_is_exact(seed: int) -> None:
     assert not made.start_pod("more", shape)
 
 
+@settings(max_examples=settings().max_examples // 2)
 @given(st.integers(0, 2**32))
 def test_gangs_on_zoned_nodes_are_admitted_and_guarantees_kept(seed: int) -> None:
     check_zoned_nodes(seed)
