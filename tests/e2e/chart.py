@@ -23,6 +23,7 @@ from operators.programs import HELM
 from operators.published import provide_programs
 from tests.e2e.cluster import CommandResult, Document, Platform, eventually, run_program
 from tests.e2e.strangers import unverified_context
+from tests.support.machine import patience_option
 from vkgateway.local import compute
 from vkgateway.local.paths import PlatformPaths
 from vkgateway.local.record import PlatformRecord, load_record
@@ -69,7 +70,7 @@ class ChartPlatform(Platform):
         """Give a tenant's API server an address that other clusters reach."""
         exposure = json.dumps({"spec": {"apiServer": {"exposure": {"type": "NodePort"}}}})
         self.compute.kubectl("patch", "tenant", tenant, "--type=merge", "-p", exposure)
-        self.compute.kubectl("wait", f"tenant/{tenant}", "--for=condition=Published", "--timeout=60s", timeout=70)
+        self.compute.kubectl("wait", f"tenant/{tenant}", "--for=condition=Published", patience_option(60), timeout=70)
         self.kubeconfigs.pop(tenant, None)
         cluster = self.tenant(tenant)
         eventually(lambda: cluster.try_kubectl("get", "namespaces").code == 0, what=f"the address of {tenant}")
@@ -206,7 +207,7 @@ def install_chart(platform: ChartPlatform, *values: Document) -> None:
     platform.helm(
         *("install", RELEASE, str(CHART), "--namespace", SYSTEM, "--create-namespace", "--wait"),
         *(part for file in files for part in ("--values", str(file))),
-        f"--timeout={_INSTALL_SECONDS}s",
+        patience_option(_INSTALL_SECONDS),
     )
     platform.compute.kubectl("apply", "-f", str(paths.gateway.compute_cluster))
     platform.compute.apply(*compute.lean_pods(platform_record(platform)))

@@ -11,6 +11,7 @@ import pytest
 
 from tests.e2e.cluster import Cluster, Document, Platform, eventually, pod_manifest
 from tests.e2e.webhooks import serve_webhook
+from tests.support.machine import patience_option
 
 CRD: dict[str, Any] = {
     "apiVersion": "apiextensions.k8s.io/v1",
@@ -118,7 +119,7 @@ def test_deleted_virtual_node_is_re_created(alpha: Cluster) -> None:
         lambda: (alpha.find("node", "v100.local") or {}).get("metadata", {}).get("uid") not in (None, before),
         what="the node back",
     )
-    alpha.kubectl("wait", "node/v100.local", "--for=condition=Ready", "--timeout=30s")
+    alpha.kubectl("wait", "node/v100.local", "--for=condition=Ready", patience_option(30))
 
 
 def test_watch_and_description_show_a_pods_lifecycle(alpha: Cluster) -> None:

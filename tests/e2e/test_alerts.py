@@ -35,6 +35,7 @@ from tests.e2e.test_arbiter import (
     in_pool,
     list_pods,
 )
+from tests.support.machine import patience_option
 from vkgateway.controlplane.etcd.client import EtcdClient
 from vkgateway.controlplane.etcd.maintenance import EtcdMaintenance
 from vkgateway.local import etcd
@@ -165,7 +166,7 @@ def test_a_compute_cluster_whose_credentials_lack_rights(platform: Platform, pro
     platform.compute.apply(cluster)
     prometheus.wait_until_firing("VkgatewayComputeClusterNotReady", "reader")
     assert ("VkgatewayComputeClusterUnreachable", "reader") not in prometheus.firing()
-    platform.compute.kubectl("delete", "computecluster", "reader", "--timeout=60s", timeout=70)
+    platform.compute.kubectl("delete", "computecluster", "reader", patience_option(60), timeout=70)
     prometheus.wait_until_silent("VkgatewayComputeClusterNotReady", "reader")
 
 

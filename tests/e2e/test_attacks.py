@@ -26,6 +26,7 @@ from cryptography.x509.oid import NameOID
 
 from tests.e2e.cluster import BUSYBOX, Cluster, Platform, eventually
 from tests.e2e.strangers import http_status, unverified_context
+from tests.support.machine import patience_option
 from vkgateway.programs.supervisor import procfs
 
 AUTHORITIES = ("ca.crt", "etcd-ca.crt")
@@ -248,7 +249,7 @@ def test_memory_volumes_leave_memory_for_the_platform(platform: Platform, alpha:
         },
     }
     alpha.apply(pod)
-    alpha.kubectl("wait", "--for=condition=Ready", "pod/memory", "--timeout=60s")
+    alpha.kubectl("wait", "--for=condition=Ready", "pod/memory", patience_option(60))
     size = int(alpha.kubectl("exec", "memory", "--", "df", "-k", "/memory").splitlines()[-1].split()[1]) * 1024
     assert size <= psutil.virtual_memory().total * 4 // 5
     limit = int(_memory_limit(platform).read_text())

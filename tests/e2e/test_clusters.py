@@ -14,6 +14,7 @@ import pytest
 
 from tests.e2e.cluster import BUSYBOX, Cluster, Document, Platform, eventually, pod_manifest
 from tests.e2e.conftest import start_platform
+from tests.support.machine import patience_option
 from vkgateway.local import gateway_process
 from vkgateway.model.names import API_VERSION, GANG_ANNOTATION, GANG_MIN_ANNOTATION
 from vkgateway.programs.supervisor.client import SupervisorClient
@@ -49,7 +50,7 @@ def _attach(platform: Platform, attached: Platform) -> None:
         "spec": {"connection": connection, "pools": [pool]},
     }
     platform.compute.apply(cluster)
-    platform.compute.kubectl("wait", "computecluster/berlin", "--for=condition=Ready", "--timeout=60s", timeout=70)
+    platform.compute.kubectl("wait", "computecluster/berlin", "--for=condition=Ready", patience_option(60), timeout=70)
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.cluster import TENANT_VERSION, Cluster, Document, Platform, eventually, pod_manifest
+from tests.support.machine import patience_option
 from vkgateway.controlplane.plane import POLICIES_SINCE
 from vkgateway.controlplane.templates import Templates, TenantFacts
 from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
@@ -272,7 +273,7 @@ def count_running(cluster: Cluster, job: str) -> int:
 
 @pytest.mark.skipif(not BY_POLICY, reason="pods are gated by size where the API server has admission policies")
 def test_cpu_must_fit_one_node(gated: Cluster) -> None:
-    gated.kubectl("delete", "deployments,daemonsets,pods", "--all", "--grace-period=1", "--timeout=60s")
+    gated.kubectl("delete", "deployments,daemonsets,pods", "--all", "--grace-period=1", patience_option(60))
     try:
         gated.apply(*(cpu_pod(f"too-large-{number}", 100) for number in range(3)), cpu_pod("fits", 85))
         gated.wait_pod("fits")

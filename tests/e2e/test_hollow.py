@@ -12,6 +12,7 @@ import pytest
 from tests.e2e.cluster import Cluster, Platform, eventually
 from tests.e2e.strangers import http_status, unverified_context
 from tests.e2e.test_arbiter import find_condition
+from tests.support.machine import patience_option
 
 SANDBOX = "vkgateway/local/hollow/kubelet/sandbox.py"
 
@@ -32,7 +33,7 @@ def start_hollow(cluster: Cluster, name: str, *, annotations: dict[str, str] | N
     }
     cluster.apply(pod)
     if wait:
-        cluster.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=60s")
+        cluster.kubectl("wait", "--for=condition=Ready", f"pod/{name}", patience_option(60))
 
 
 @pytest.fixture(scope="module")

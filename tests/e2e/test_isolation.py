@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.e2e.cluster import REAL, Cluster, Document, Platform, eventually, pod_manifest
+from tests.support.machine import patience_option
 
 NAMESPACE = "fences"
 _SERVE = "mkdir /tmp/w; echo web of $TENANT > /tmp/w/index.html; exec httpd -f -p 8080 -h /tmp/w"
@@ -69,7 +70,9 @@ def places(platform: Platform, alpha: Cluster, beta: Cluster) -> Iterator[tuple[
         cluster.apply(*web_server(name))
     alpha.apply(client_pod("client"), client_pod("unprivileged", securityContext=_UNPRIVILEGED))
     for cluster in clusters.values():
-        cluster.kubectl("wait", "-n", NAMESPACE, "--for=condition=Ready", "pod", "--all", "--timeout=90s", timeout=100)
+        cluster.kubectl(
+            "wait", "-n", NAMESPACE, "--for=condition=Ready", "pod", "--all", patience_option(90), timeout=100
+        )
     networks = tuple(
         TenantNetwork(
             cluster,

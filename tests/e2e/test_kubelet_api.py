@@ -20,6 +20,7 @@ import aiohttp
 import pytest
 
 from tests.e2e.cluster import REAL, Cluster, Document, Platform, eventually, pod_manifest
+from tests.support.machine import patience_option
 from vkgateway.kube import kubeconfig
 
 NODE = "real.local"
@@ -130,7 +131,7 @@ def test_top_and_autoscaling_work(alpha: Cluster, beta: Cluster) -> None:
     assert "a100.zone-0.local" in alpha.kubectl("top", "nodes")
     assert "grows" not in beta.kubectl("top", "pods", "-A")
     assert "500000000n" in alpha.kubectl("get", "podmetrics", "-l", "app=grows")
-    alpha.kubectl("wait", "hpa/grows", "--for=jsonpath={.status.desiredReplicas}=2", "--timeout=90s", timeout=100)
+    alpha.kubectl("wait", "hpa/grows", "--for=jsonpath={.status.desiredReplicas}=2", patience_option(90), timeout=100)
     alpha.kubectl("delete", "hpa/grows", "deployment/grows")
 
 

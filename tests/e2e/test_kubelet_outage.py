@@ -14,6 +14,7 @@ from tests.e2e.cluster import REAL, Cluster, Document, Platform, eventually
 from tests.e2e.foreign_pool import GPU, WORKLOADS, gang_job, gpus_by_node, list_objects, scheduled_by
 from tests.e2e.test_arbiter import consistently, count_pods, delete_workloads, find_condition, list_pods
 from tests.e2e.test_startup import TWIN, twin_node
+from tests.support.machine import patience_option
 from vkgateway.model.names import EVICTION_DEADLINE_ANNOTATION
 
 pytestmark = pytest.mark.embedded_gateway(reason="a gateway in a pod runs on the node whose kubelet stops")
@@ -57,7 +58,7 @@ def twin(gang: Cluster, platform: Platform) -> Iterator[None]:
     platform.compute.kubectl("patch", "node", TWIN, "--subresource=status", "--type=merge", f"--patch={status}")
     yield
     delete_workloads(gang)
-    platform.compute.kubectl("delete", "node", TWIN, "--timeout=60s", timeout=70)
+    platform.compute.kubectl("delete", "node", TWIN, patience_option(60), timeout=70)
 
 
 @contextlib.contextmanager

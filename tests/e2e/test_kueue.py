@@ -41,6 +41,7 @@ from tests.e2e.test_arbiter import (
     list_pods,
     pending_reason,
 )
+from tests.support.machine import patience_option
 from vkgateway.model.names import COMPUTE_NODE_ANNOTATION, EVICTION_DEADLINE_ANNOTATION
 from vkgateway.translate.conditions import PREEMPTED
 
@@ -297,7 +298,7 @@ def create_node(platform: Platform, manifest: Document) -> None:
     """Create a hollow node again."""
     kept = {key: manifest["metadata"].get(key, {}) for key in ("name", "labels", "annotations")}
     platform.compute.apply({**manifest, "metadata": kept})
-    platform.compute.kubectl("wait", "node", kept["name"], "--for=condition=Ready", "--timeout=60s")
+    platform.compute.kubectl("wait", "node", kept["name"], "--for=condition=Ready", patience_option(60))
 
 
 ADMIN_QUEUE: list[Document] = [

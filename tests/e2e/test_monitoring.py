@@ -13,6 +13,7 @@ from tests.e2e.foreign_pool import read_pools, write_pools
 from tests.e2e.image_registry import serve_images
 from tests.e2e.prometheus import Prometheus, start_prometheus
 from tests.e2e.test_arbiter import GANG, LOW, count_pods, delete_workloads, gpu_job, gpu_pod, in_pool, list_pods
+from tests.support.machine import patience_option
 from tests.support.monitoring import DASHBOARDS, label_queries, panel_queries
 from vkgateway.local.realnode.busybox import Busybox
 from vkgateway.local.realnode.images import BUSYBOX, PAUSE_IMAGE, busybox_image
@@ -66,7 +67,7 @@ def test_a_tenant_that_is_not_accepted(platform: Platform, prometheus: Prometheu
     platform.compute.apply(UNKNOWN_POOL)
     prometheus.wait_until_firing("VkgatewayTenantNotReady", "gamma")
     assert ("VkgatewayTenantControlPlaneDown", "gamma") not in prometheus.firing()
-    platform.compute.kubectl("delete", "tenant", "gamma", "--timeout=60s", timeout=70)
+    platform.compute.kubectl("delete", "tenant", "gamma", patience_option(60), timeout=70)
     prometheus.wait_until_silent("VkgatewayTenantNotReady", "gamma")
 
 
@@ -74,7 +75,7 @@ def test_a_tenant_that_is_not_accepted(platform: Platform, prometheus: Prometheu
 def test_a_compute_cluster_without_credentials(platform: Platform, prometheus: Prometheus) -> None:
     platform.compute.apply(UNREACHABLE)
     prometheus.wait_until_firing("VkgatewayComputeClusterUnreachable", "far")
-    platform.compute.kubectl("delete", "computecluster", "far", "--timeout=60s", timeout=70)
+    platform.compute.kubectl("delete", "computecluster", "far", patience_option(60), timeout=70)
     prometheus.wait_until_silent("VkgatewayComputeClusterUnreachable", "far")
 
 

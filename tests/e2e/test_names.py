@@ -14,6 +14,7 @@ import pytest
 from tests.e2e.cluster import Cluster, Platform, eventually
 from tests.e2e.dns import SRV, query_server
 from tests.e2e.webservers import service_manifest, web_server_manifests
+from tests.support.machine import patience_option
 
 NAMESPACE = "names"
 DOMAIN = f"{NAMESPACE}.svc.cluster.local"
@@ -45,10 +46,10 @@ def tenants(platform: Platform, alpha: Cluster, beta: Cluster) -> Iterator[dict[
             web_server_manifests(NAMESPACE, name),
         )
     for cluster in clusters.values():
-        cluster.kubectl("rollout", "status", "sts/web", "-n", NAMESPACE, "--timeout=90s", timeout=100)
+        cluster.kubectl("rollout", "status", "sts/web", "-n", NAMESPACE, patience_option(90), timeout=100)
     yield clusters
     for cluster in clusters.values():
-        cluster.kubectl("delete", "namespace", NAMESPACE, "--wait", "--timeout=90s", timeout=100)
+        cluster.kubectl("delete", "namespace", NAMESPACE, "--wait", patience_option(90), timeout=100)
 
 
 def name_server(cluster: Cluster) -> str:

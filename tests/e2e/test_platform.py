@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.cluster import VKGATEWAY, Cluster, Platform, eventually, new_data_dir, pod_manifest
+from tests.support.machine import patience_option
 
 pytestmark = pytest.mark.embedded_gateway(reason="these tests are about the processes of the embedded platform")
 
@@ -94,7 +95,7 @@ def test_killed_processes_are_restarted_and_pods_survive(platform: Platform, alp
         eventually(functools.partial(is_restarted, platform, name, killed), what=f"{name} running again")
     eventually(lambda: all_running(platform), what="everything running")
     eventually(lambda: alpha.try_kubectl("get", "pod", "lasting").code == 0, what="the tenant's API server")
-    alpha.kubectl("wait", "nodes", "--all", "--for=condition=Ready", "--timeout=60s", timeout=70)
+    alpha.kubectl("wait", "nodes", "--all", "--for=condition=Ready", patience_option(60), timeout=70)
     assert alpha.get("pod", "lasting")["metadata"]["uid"] == uid
     alpha.apply(pod_manifest("afterwards"))
     alpha.wait_pod("afterwards")
@@ -177,7 +178,7 @@ def test_down_and_up_keep_tenants_and_pods(second: Platform, platform: Platform)
 
     # At once: `up` has waited for the tenant's API server.
     assert gamma.get("pod", "kept")["metadata"]["uid"] == uid
-    gamma.kubectl("wait", "pod/kept", "--for=condition=Ready", "--timeout=60s", timeout=70)
+    gamma.kubectl("wait", "pod/kept", "--for=condition=Ready", patience_option(60), timeout=70)
 
 
 def test_down_while_up_runs_is_refused(elsewhere: Platform) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.cluster import Cluster, CommandResult, Document, Platform, eventually, pod_manifest, run_program
+from tests.support.machine import patience_option
 
 CANARY = "c4n4ry"
 V100: dict[str, Any] = {"nodeSelector": {"vkgateway.io/pool": "v100"}}
@@ -73,7 +74,7 @@ def plugged(platform: Platform) -> Iterator[Cluster]:
     cluster = platform.tenant("plugged")
     cluster.create_namespace(RESEARCH)
     cluster.apply(gpu_pod("holds"))
-    cluster.kubectl("wait", "pod/holds", "-n", RESEARCH, "--for=condition=Ready", "--timeout=60s", timeout=70)
+    cluster.kubectl("wait", "pod/holds", "-n", RESEARCH, "--for=condition=Ready", patience_option(60), timeout=70)
     cluster.apply(gpu_pod("train-0"))
     yield cluster
     platform.vkgateway("tenant", "delete", "plugged", "--yes")

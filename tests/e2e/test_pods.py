@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.cluster import BUSYBOX, REAL, Cluster, CommandResult, Platform, eventually, pod_manifest
+from tests.support.machine import patience_option
 
 DISRUPTION = "DisruptionTarget"
 
@@ -27,9 +28,9 @@ def test_deployment_rolls_out(alpha: Cluster) -> None:
     }
     spec = {"replicas": 3, "selector": {"matchLabels": labels}, "template": template}
     alpha.apply({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}, "spec": spec})
-    alpha.kubectl("rollout", "status", "deployment/web", "--timeout=60s", timeout=70)
+    alpha.kubectl("rollout", "status", "deployment/web", patience_option(60), timeout=70)
     alpha.kubectl("set", "image", "deployment/web", "nginx=nginx:2")
-    alpha.kubectl("rollout", "status", "deployment/web", "--timeout=60s", timeout=70)
+    alpha.kubectl("rollout", "status", "deployment/web", patience_option(60), timeout=70)
     alpha.kubectl("delete", "deployment", "web", "--wait")
     eventually(lambda: not alpha.get("pods", "-l", "app=web")["items"], what="the deployment's pods gone")
 
@@ -51,7 +52,7 @@ def test_gpu_pod_runs_in_its_pool_and_hides_the_host(platform: Platform, alpha: 
     assert json.loads(above)["spec"]["nodeName"] in ("a100.zone-0.local", "a100.zone-1.local")
     assert below["spec"]["nodeName"] not in above
     assert "alpha--default" not in above
-    alpha.kubectl("delete", "pod", "gpu", "--wait", "--timeout=30s")
+    alpha.kubectl("delete", "pod", "gpu", "--wait", patience_option(30))
     assert platform.compute.find("pod", "gpu", "-n", "alpha--default") is None
 
 
@@ -97,7 +98,7 @@ def test_job_completes(alpha: Cluster) -> None:
             },
         }
     )
-    alpha.kubectl("wait", "job/sum", "--for=condition=Complete", "--timeout=60s", timeout=70)
+    alpha.kubectl("wait", "job/sum", "--for=condition=Complete", patience_option(60), timeout=70)
     assert alpha.kubectl("logs", "-l", "job-name=sum", "--prefix=false").split() == ["42", "42", "42"]
     alpha.kubectl("delete", "job", "sum", "--wait", "--cascade=foreground")
 
@@ -121,7 +122,7 @@ def test_job_retries_a_failed_pod(alpha: Cluster) -> None:
             },
         }
     )
-    alpha.kubectl("wait", "job/bad", "--for=condition=Failed", "--timeout=90s", timeout=100)
+    alpha.kubectl("wait", "job/bad", "--for=condition=Failed", patience_option(90), timeout=100)
     pods = alpha.get("pods", "-l", "job-name=bad")["items"]
     codes = [entry["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] for entry in pods]
     assert codes == [3, 3]

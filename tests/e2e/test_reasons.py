@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.cluster import Cluster, Document, Platform, eventually, pod_manifest
+from tests.support.machine import patience_option
 
 POD_GROUPS = "podgroups.scheduling.volcano.sh"
 
@@ -110,7 +111,7 @@ def test_top_and_usage_account_for_pools_and_tenants(platform: Platform, waiter:
     [tenant] = [entry for entry in state["tenants"] if (entry["tenant"], entry["pool"]) == ("waiter", "v100")]
     assert (pool["used"], tenant["used"], tenant["guarantee"]) == (4, 4, 8)
 
-    waiter.kubectl("wait", "pod/counted", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s", timeout=70)
+    waiter.kubectl("wait", "pod/counted", "--for=jsonpath={.status.phase}=Succeeded", patience_option(60), timeout=70)
     eventually(lambda: used_hours(platform, "counted") > 14 * 4 / 3600, what="its use in the log")
     assert used_hours(platform, "counted") < (time.monotonic() - began) * 4 / 3600
     waiter.kubectl("delete", "pod", "counted", "--grace-period=1")

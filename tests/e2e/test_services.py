@@ -13,6 +13,7 @@ from tests.e2e.cluster import COMPUTE_MINOR, REAL, Cluster, Platform, eventually
 from tests.e2e.dns import SRV, query_server
 from tests.e2e.inside import PodNetwork
 from tests.e2e.webservers import SCHEDULERS_LABELS, service_manifest, web_server_manifests
+from tests.support.machine import patience_option
 
 HOSTNAME_OVERRIDE_SINCE = 35
 """First minor release whose API server keeps `hostnameOverride` by default (KEP-4762)."""
@@ -62,13 +63,15 @@ def sides(platform: Platform, alpha: Cluster, beta: Cluster) -> Iterator[dict[st
         caller = pod_manifest("caller", **REAL)
         caller["metadata"]["namespace"] = NAMESPACE
         cluster.apply(caller)
-        cluster.kubectl("rollout", "status", "sts/web", "-n", NAMESPACE, "--timeout=90s", timeout=100)
-        cluster.kubectl("wait", "pod/caller", "-n", NAMESPACE, "--for=condition=Ready", "--timeout=90s", timeout=100)
+        cluster.kubectl("rollout", "status", "sts/web", "-n", NAMESPACE, patience_option(90), timeout=100)
+        cluster.kubectl(
+            "wait", "pod/caller", "-n", NAMESPACE, "--for=condition=Ready", patience_option(90), timeout=100
+        )
         below = platform.compute.get("pod", "caller", "-n", f"{name}--{NAMESPACE}")
         found[name] = TenantServices(name, cluster, PodNetwork(below))
     yield found
     for side in found.values():
-        side.cluster.kubectl("delete", "namespace", NAMESPACE, "--wait", "--timeout=90s", timeout=100)
+        side.cluster.kubectl("delete", "namespace", NAMESPACE, "--wait", patience_option(90), timeout=100)
 
 
 def ingress_addresses(cluster: Cluster, name: str) -> list[dict[str, str]]:
@@ -156,7 +159,7 @@ def test_service_follows_the_readiness_gate(sides: dict[str, TenantServices]) ->
     warm["spec"]["readinessGates"] = [{"conditionType": GATE}]
     ports = [{"port": 80, "targetPort": 8080}]
     side.cluster.apply(warm, service_manifest(NAMESPACE, "warm", selector={"app": "warm"}, ports=ports))
-    ready = ("pod/warm", "-n", NAMESPACE, "--timeout=60s")
+    ready = ("pod/warm", "-n", NAMESPACE, patience_option(60))
     side.cluster.kubectl("wait", *ready, "--for=condition=ContainersReady", timeout=70)
     url = f"http://{side.address('warm')}/"
     assert not side.caller.can_reach(url)
@@ -321,7 +324,7 @@ def test_fqdn_hostname_uses_the_tenant_domain(sides: dict[str, TenantServices]) 
             what="a refusal",
         )
     else:
-        cluster.kubectl("wait", "pod/full", "-n", NAMESPACE, "--for=condition=Ready", "--timeout=90s", timeout=100)
+        cluster.kubectl("wait", "pod/full", "-n", NAMESPACE, "--for=condition=Ready", patience_option(90), timeout=100)
         full = f"h.peers.{DOMAIN}"
         assert cluster.kubectl("exec", "-n", NAMESPACE, "full", "--", "hostname").strip() == full
         assert full in cluster.kubectl("exec", "-n", NAMESPACE, "full", "--", "cat", "/etc/hosts")

@@ -11,6 +11,7 @@ import pytest
 from tests.e2e.cluster import Cluster, Document, Platform, eventually
 from tests.e2e.conftest import start_platform
 from tests.e2e.test_arbiter import GANG, count_pods, find_condition, gpu_job
+from tests.support.machine import patience_option
 from vkgateway.model.names import API_VERSION
 
 SYSTEM = "vkgateway-system"
@@ -68,7 +69,7 @@ def share(first: Platform, second: Platform) -> None:
             "spec": {"connection": connection, "pools": [pool("v100")]},
         }
     )
-    second.compute.kubectl("wait", "computecluster/shared", "--for=condition=Ready", "--timeout=60s", timeout=70)
+    second.compute.kubectl("wait", "computecluster/shared", "--for=condition=Ready", patience_option(60), timeout=70)
 
 
 def gang_of_whole_nodes(name: str) -> Document:
@@ -120,7 +121,7 @@ def test_restarts_touch_no_pod(sharing: Sharing) -> None:
         cluster = platform.tenant(tenant)
         cluster.kubectl("delete", "job", "train", "--cascade=orphan")
         pod = cluster.get("pods")["items"][0]["metadata"]["name"]
-        cluster.kubectl("delete", "pod", pod, "--timeout=60s", timeout=70)
+        cluster.kubectl("delete", "pod", pod, patience_option(60), timeout=70)
     after = {tenant: sharing.pods(tenant).keys() for tenant in before}
     assert {tenant: len(uids) for tenant, uids in after.items()} == {"red": NODES - 1, "blue": NODES - 1}
     assert all(after[tenant] < before[tenant] for tenant in before)
@@ -129,7 +130,7 @@ def test_restarts_touch_no_pod(sharing: Sharing) -> None:
 def test_second_gateway_leaves_without_a_trace(sharing: Sharing) -> None:
     before = sharing.pods("red").keys()
     sharing.second.vkgateway("tenant", "delete", "blue", "--yes", timeout=120)
-    sharing.second.compute.kubectl("delete", "computecluster", "shared", "--timeout=60s", timeout=70)
+    sharing.second.compute.kubectl("delete", "computecluster", "shared", patience_option(60), timeout=70)
     assert sharing.pods("red").keys() == before
     left = sharing.first.compute.get("namespaces,configmaps", "-A", "-l", "vkgateway.io/tenant")["items"]
     assert {found["metadata"]["labels"]["vkgateway.io/tenant"] for found in left} == {"red"}

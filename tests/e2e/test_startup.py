@@ -11,6 +11,7 @@ import pytest
 
 from tests.e2e.cluster import COMPUTE_MINOR, REAL, Cluster, Document, Platform, eventually, pod_manifest
 from tests.e2e.image_registry import ImageRegistry, serve_images
+from tests.support.machine import patience_option
 from vkgateway.local.hollow.nodes import MANAGED_ANNOTATION, POOL_LABEL
 from vkgateway.local.realnode.busybox import Busybox
 from vkgateway.local.realnode.images import BUSYBOX, PAUSE_IMAGE, Image, ImageEntry, busybox_image
@@ -96,7 +97,7 @@ def start_phases(platform: Platform, pod: str) -> dict[str, float]:
 
 
 def remove(cluster: Cluster, *names: str) -> None:
-    cluster.kubectl("delete", "pod", *names, "--grace-period=0", "--ignore-not-found", "--timeout=60s", timeout=70)
+    cluster.kubectl("delete", "pod", *names, "--grace-period=0", "--ignore-not-found", patience_option(60), timeout=70)
 
 
 def test_slow_pull_is_shown_to_tenant_and_platform(platform: Platform, alpha: Cluster, registry: ImageRegistry) -> None:
@@ -176,7 +177,7 @@ def test_arbiter_prefers_the_node_that_keeps_the_image(
             remove(alpha, name)
     finally:
         remove(alpha, "chosen", "other")
-        platform.compute.kubectl("delete", "node", TWIN, "--timeout=60s", timeout=70)
+        platform.compute.kubectl("delete", "node", TWIN, patience_option(60), timeout=70)
 
 
 def pull_secret(registry: ImageRegistry) -> Document:

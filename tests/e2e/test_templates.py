@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from tests.e2e.cluster import TENANT_VERSION, Cluster, Document, Platform, eventually, pod_manifest
+from tests.support.machine import patience_option
 from vkgateway.controlplane.templates import SHIPPED_FOLDER
 from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
 from vkgateway.model.names import ADMISSION_GATE
@@ -177,7 +178,7 @@ def test_job_with_generated_workload_starts_as_a_gang(platform: Platform, groupe
     grouped.kubectl("delete", "pod", blocker, "--grace-period=1")
     for pod_name in names:
         grouped.wait_pod(pod_name)
-    grouped.kubectl("wait", f"podgroup/{name}", "--for=condition=PodGroupScheduled", "--timeout=30s")
+    grouped.kubectl("wait", f"podgroup/{name}", "--for=condition=PodGroupScheduled", patience_option(30))
     grouped.kubectl("delete", "job", "train", "--wait=true")
     eventually(lambda: not grouped.get("podgroups,workloads")["items"], what="PodGroup and Workload are deleted")
 

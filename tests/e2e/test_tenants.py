@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.cluster import TENANT_VERSION, Cluster, Platform, eventually, pod_manifest, run_program
+from tests.support.machine import patience_option
 
 GONE_WITHIN = 120.0
 
@@ -28,7 +29,7 @@ def leaver(platform: Platform) -> Iterator[Cluster]:
     pools = [{"name": "a100", "guarantee": {"nvidia.com/gpu": "2"}}]
     platform.compute.apply(tenant_manifest("leaver", pools=pools, **version))
     # As long as `tenant create` may take: three programs start.
-    platform.compute.kubectl("wait", "tenant/leaver", "--for=condition=Ready", "--timeout=120s", timeout=130)
+    platform.compute.kubectl("wait", "tenant/leaver", "--for=condition=Ready", patience_option(120), timeout=130)
     yield platform.tenant("leaver")
     if platform.compute.find("tenant", "leaver") is not None:
         platform.vkgateway("tenant", "delete", "leaver", "--yes")
@@ -114,7 +115,7 @@ def test_invalid_tenant_applied_with_kubectl_reports_why(platform: Platform) -> 
     )
     assert "99" in found[0]["message"]
     assert not platform.has_control_plane("greedy")
-    platform.compute.kubectl("delete", "tenant", "greedy", "--timeout=60s", timeout=70)
+    platform.compute.kubectl("delete", "tenant", "greedy", patience_option(60), timeout=70)
 
 
 def test_kubeconfig_is_private_and_merges(platform: Platform, alpha: Cluster, tmp_path: Path) -> None:

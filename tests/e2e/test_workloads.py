@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.cluster import BUSYBOX, REAL, Cluster, Document, Platform, eventually, pod_manifest
+from tests.support.machine import patience_option
 
 V100: dict[str, Any] = {"nodeSelector": {"vkgateway.io/pool": "v100"}}
 A100: dict[str, Any] = {"nodeSelector": {"vkgateway.io/pool": "a100"}}
@@ -76,7 +77,7 @@ def test_stateful_set_creates_pods_in_order_with_stable_names(platform: Platform
             template=pod_template("ledger", **A100),
         )
     )
-    alpha.kubectl("rollout", "status", "statefulset/ledger", "--timeout=60s", timeout=70)
+    alpha.kubectl("rollout", "status", "statefulset/ledger", patience_option(60), timeout=70)
     assert pod_names(alpha, "ledger") == ["ledger-0", "ledger-1"]
     first = alpha.get("pod", "ledger-0")["metadata"]["uid"]
 
@@ -99,7 +100,7 @@ def test_daemon_set_has_a_pod_on_each_virtual_node(alpha: Cluster) -> None:
             "DaemonSet", "agent", selector={"matchLabels": {"app": "agent"}}, template=pod_template("agent")
         )
     )
-    alpha.kubectl("rollout", "status", "daemonset/agent", "--timeout=90s", timeout=100)
+    alpha.kubectl("rollout", "status", "daemonset/agent", patience_option(90), timeout=100)
     assert {item["spec"]["nodeName"] for item in alpha.get("pods", "-l", "app=agent")["items"]} == nodes
     alpha.kubectl("delete", "daemonset", "agent", "--cascade=foreground", "--wait")
 
@@ -125,7 +126,7 @@ def test_eviction_honours_the_budget_and_reaches_the_compute_pod(platform: Platf
         workload_manifest("Deployment", "quorum", replicas=2, selector=labels, template=pod_template("quorum", **A100)),
         workload_manifest("PodDisruptionBudget", "quorum", version="policy/v1", minAvailable=2, selector=labels),
     )
-    alpha.kubectl("rollout", "status", "deployment/quorum", "--timeout=60s", timeout=70)
+    alpha.kubectl("rollout", "status", "deployment/quorum", patience_option(60), timeout=70)
     first, _ = pod_names(alpha, "quorum")
     eventually(
         lambda: alpha.get("pdb", "quorum")["status"].get("currentHealthy") == 2, what="the budget to know its pods"
@@ -144,7 +145,7 @@ def test_eviction_honours_the_budget_and_reaches_the_compute_pod(platform: Platf
     eventually(lambda: compute_budget(platform).get("disruptionsAllowed") == 1, what="room in the budget below")
     assert evict(alpha, first)[0] == 0
     eventually(lambda: compute_pod(platform, first) is None, what="the evicted one gone below")
-    alpha.kubectl("rollout", "status", "deployment/quorum", "--timeout=60s", timeout=70)
+    alpha.kubectl("rollout", "status", "deployment/quorum", patience_option(60), timeout=70)
     eventually(lambda: alpha.find("pod", first) is None, what="the evicted one gone above")
     second, _ = pod_names(alpha, "quorum")
     eventually(lambda: evict(platform.compute, second, "alpha--default")[0] == 0, what="room in the budget below")
@@ -186,7 +187,7 @@ def test_drain_moves_pods_to_another_virtual_node(platform: Platform, alpha: Clu
             "Deployment", "wanderer", replicas=2, selector=labels, template=pod_template("wanderer", affinity=affinity)
         )
     )
-    alpha.kubectl("rollout", "status", "deployment/wanderer", "--timeout=60s", timeout=70)
+    alpha.kubectl("rollout", "status", "deployment/wanderer", patience_option(60), timeout=70)
     moved = {
         item["metadata"]["name"]
         for item in alpha.get("pods", "-l", "app=wanderer")["items"]
@@ -194,7 +195,9 @@ def test_drain_moves_pods_to_another_virtual_node(platform: Platform, alpha: Clu
     }
     assert moved
 
-    alpha.kubectl("drain", cordoned, "--pod-selector=app=wanderer", "--ignore-daemonsets", "--timeout=60s", timeout=70)
+    alpha.kubectl(
+        "drain", cordoned, "--pod-selector=app=wanderer", "--ignore-daemonsets", patience_option(60), timeout=70
+    )
     eventually(
         lambda: (
             {str(item["spec"].get("nodeName"))[:5] for item in alpha.get("pods", "-l", "app=wanderer")["items"]}
@@ -204,7 +207,7 @@ def test_drain_moves_pods_to_another_virtual_node(platform: Platform, alpha: Clu
     )
     for name in moved:
         assert compute_pod(platform, name) is None
-    alpha.kubectl("rollout", "status", "deployment/wanderer", "--timeout=60s", timeout=70)
+    alpha.kubectl("rollout", "status", "deployment/wanderer", patience_option(60), timeout=70)
     alpha.kubectl("delete", "deployment", "wanderer", "--cascade=foreground", "--wait")
 
 
@@ -217,7 +220,7 @@ def test_pods_survive_the_deletion_of_their_virtual_node(platform: Platform, alp
         lambda: (alpha.find("node", "v100.local") or {}).get("metadata", {}).get("uid") not in (None, before),
         what="the node back",
     )
-    alpha.kubectl("wait", "node/v100.local", "--for=condition=Ready", "--timeout=30s")
+    alpha.kubectl("wait", "node/v100.local", "--for=condition=Ready", patience_option(30))
     assert compute_pod(platform, "stays") is not None
     assert alpha.pod_phase("stays") == "Running"
     alpha.kubectl("delete", "pod", "stays", "--wait")
@@ -303,8 +306,10 @@ def test_deleted_namespace_can_be_re_created(platform: Platform, alpha: Cluster)
         document = pod_manifest("inside", **A100)
         document["metadata"]["namespace"] = "short-lived"
         alpha.apply(document)
-        alpha.kubectl("wait", "pod/inside", "-n", "short-lived", "--for=condition=Ready", "--timeout=60s", timeout=70)
-        alpha.kubectl("delete", "namespace", "short-lived", "--timeout=90s", timeout=100)
+        alpha.kubectl(
+            "wait", "pod/inside", "-n", "short-lived", "--for=condition=Ready", patience_option(60), timeout=70
+        )
+        alpha.kubectl("delete", "namespace", "short-lived", patience_option(90), timeout=100)
         eventually(
             lambda: platform.compute.find("namespace", "alpha--short-lived") is None, what="the compute namespace gone"
         )
@@ -321,5 +326,5 @@ def test_cron_job_starts_jobs(alpha: Cluster, tick: str) -> None:
 
     # The last one: the controller deletes older ones.
     started = eventually(started_jobs, seconds=90, what="the job of the next minute")[-1]
-    alpha.kubectl("wait", f"job/{started}", "--for=condition=Complete", "--timeout=60s", timeout=70)
+    alpha.kubectl("wait", f"job/{started}", "--for=condition=Complete", patience_option(60), timeout=70)
     assert alpha.kubectl("logs", f"job/{started}").strip() == "tick"

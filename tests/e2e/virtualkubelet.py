@@ -12,6 +12,7 @@ from typing import Any, Final
 from operators import published
 from operators.programs import VIRTUAL_KUBELET_SUITE
 from tests.e2e.cluster import Cluster, Platform
+from tests.support.machine import patience_option
 from vkgateway.local.realnode.busybox import Busybox
 from vkgateway.local.realnode.images import BUSYBOX, Image, ImageEntry, image_architecture, pause_image
 
@@ -56,7 +57,7 @@ def create_kubelet_pod(tenant: Cluster, node: str) -> None:
     tenant.apply(
         {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {**account, "containers": [container]}}
     )
-    tenant.kubectl("wait", "pod", node, "-n", NAMESPACE, "--for=condition=Ready", "--timeout=120s", timeout=130)
+    tenant.kubectl("wait", "pod", node, "-n", NAMESPACE, "--for=condition=Ready", patience_option(120), timeout=130)
 
 
 def run_suite(tenant: Cluster, programs: Path, node: str) -> tuple[dict[str, str], str]:

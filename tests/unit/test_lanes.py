@@ -1,6 +1,7 @@
 """Tests of the lanes: every end-to-end test belongs to one, and a change selects the lanes that its files need."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -62,3 +63,9 @@ def test_record_counts_a_test_once(tmp_path: Path) -> None:
     found = runner.read_record("e2e", tmp_path)
     assert (found.passed, found.failed, dict(found.skipped)) == (1, 1, {"no node": 1})
     assert found.is_failed
+
+
+def test_bounds_of_end_to_end_waits_are_scaled() -> None:
+    """A bound written as a literal would depend on the speed of the machine."""
+    literal = re.compile(r'"--timeout=\d')
+    assert [str(path) for path in (ROOT / E2E).rglob("*.py") if literal.search(path.read_text())] == []

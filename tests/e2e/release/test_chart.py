@@ -8,6 +8,7 @@ from tests.e2e.chart import CHART, RELEASE, SYSTEM, ChartPlatform
 from tests.e2e.cluster import REAL, Cluster, eventually, pod_manifest
 from tests.e2e.page import open_page
 from tests.e2e.requests_loop import requests_loop
+from tests.support.machine import patience_option
 
 CONTROL_PLANE = "vkgateway-tenant-gamma"
 EXTERNAL_ETCD = "etcd.enabled=false,datastore.endpoints={https://etcd.example.com:2379}"
@@ -106,7 +107,7 @@ def test_lost_replica_and_rolling_restart_fail_no_request(installed: ChartPlatfo
         replaced = control_plane_pods(installed)
         compute.kubectl("rollout", "restart", "deployment/control-plane", "-n", CONTROL_PLANE)
         compute.kubectl(
-            "rollout", "status", "deployment/control-plane", "-n", CONTROL_PLANE, "--timeout=100s", timeout=110
+            "rollout", "status", "deployment/control-plane", "-n", CONTROL_PLANE, patience_option(100), timeout=110
         )
         eventually(lambda: not replaced.keys() & control_plane_pods(installed).keys(), what="the old pods are gone")
         eventually(lambda: len(control_plane_pods(installed)) == 2, what="two replicas again")
