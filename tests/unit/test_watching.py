@@ -193,7 +193,7 @@ def test_who_tells_nothing_is_given_up(kubectl: Kubectl, monkeypatch: pytest.Mon
 
 def test_what_never_comes_is_told(kubectl: Kubectl) -> None:
     kubectl.will_tell(watch_line("ADDED", "a", "Pending"))
-    with pytest.raises(AssertionError, match=r"not seen within .* s: a running pod"):
+    with pytest.raises(AssertionError, match=f"not seen within {patience(0.3):.0f} s: a running pod"):
         eventually(lambda: kubectl.cluster.pod_phase("a") == "Running", seconds=0.3, what="a running pod")
 
 

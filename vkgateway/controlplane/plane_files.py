@@ -188,7 +188,7 @@ class _CertificateSpec:
         previous = self._previous_files(contents, self.previous_name)
         if self._is_own(contents.get(_cert_name(self.name), b"")):
             previous = self._previous_files(contents, self.name)
-        return {**previous, **_pair_files(self.name, self._issue_pair())}
+        return {**previous, **_pair_files(self.name, self._issue_pair(now=now))}
 
     def _previous_files(self, contents: Mapping[str, bytes], source: str) -> dict[str, bytes]:
         """Return the file of the previous certificate, taken from the certificate `source`."""
@@ -203,7 +203,7 @@ class _CertificateSpec:
         except ValueError:
             return False
 
-    def _issue_pair(self) -> KeyPair:
+    def _issue_pair(self, *, now: datetime.datetime) -> KeyPair:
         return self.authority.issue(
             self.cn,
             organizations=self.organizations,
@@ -211,6 +211,7 @@ class _CertificateSpec:
             ips=self.ips,
             server=self.server,
             client=not self.server,
+            now=now,
         )
 
     def _is_current(self, contents: Mapping[str, bytes], *, now: datetime.datetime) -> bool:

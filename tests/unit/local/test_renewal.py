@@ -34,7 +34,7 @@ from vkgateway.model.errors import ConflictError
 from vkgateway.programs.supervisor.client import SupervisorUnavailable
 from vkgateway.programs.supervisor.spec import ProcessSpec, ProcessState
 
-NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+NOW = datetime.datetime.now(datetime.UTC)
 LATER = NOW + datetime.timedelta(days=300)
 """Set again for each test: in a long run, certificates of the real clock would not be valid yet."""
 RECORD = PlatformRecord(address="10.213.4.1", ports=dict(PORTS), real_node_why_not="not wanted")
