@@ -23,8 +23,8 @@ demo: setup ## Start a platform, create two tenants, run kubectl in each
 	@$(BIN)/python scripts/demo.py
 
 LANES := lint unit property rendering e2e kubernetes kueue volcano external monitoring operators chart ui deep \
-	virtual-kubelet matrix
-.PHONY: test $(LANES:%=test-%)
+	virtual-kubelet
+.PHONY: test test-matrix $(LANES:%=test-%)
 test: setup ## Run what every change must pass: lint, types, unit, property and end-to-end tests
 	@$(BIN)/python -m tests.lanes test
 test-unit: ## Run the unit tests: no programs needed
@@ -41,9 +41,11 @@ test-chart: ## Test the installed chart: upgrades, leader and standby, uninstall
 test-ui: ## Test the page in a real browser; pictures in build/ui; installs chromium as root on Debian
 test-deep: ## Check 10,000 random stories (VKGATEWAY_STORIES=1000000 takes hours) and more examples
 test-virtual-kubelet: ## Run virtual-kubelet's end-to-end suite against a real and a hollow virtual node
-test-matrix: ## Run the end-to-end tests with older tenants and older compute clusters; takes an hour
 $(LANES:%=test-%): setup
 	@$(BIN)/python -m tests.lanes $(@:test-%=%)
+
+test-matrix: setup ## Run the end-to-end tests with older tenants and older compute clusters; takes an hour
+	@$(BIN)/python -m scripts.matrix $(PAIRS)
 
 .PHONY: test-all
 test-all: setup ## Run every lane of tests, and print a table; takes hours

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.lanes.table import CORE_FILES
+from tests.lanes.table import PORTABLE_FILES
 from vkgateway.local.real_node_steps import why_no_real_node
 from vkgateway.local.realnode.options import PROGRAMS as REAL_NODE
 from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
@@ -81,13 +81,8 @@ def run(compute: str, tenants: str) -> Seen:
     argv = [sys.executable, "-m", "pytest", "-q", "--tb=short", f"--junitxml={report}"]
     argv += ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
     started = time.monotonic()
-    tests = os.environ.get("VKGATEWAY_MATRIX_TESTS", " ".join(CORE_FILES)).split()
-    subprocess.run(
-        [*argv, *tests],
-        cwd=ROOT,
-        env=env,
-        check=False,
-    )
+    tests = os.environ.get("VKGATEWAY_MATRIX_TESTS", " ".join(PORTABLE_FILES)).split()
+    subprocess.run([*argv, *tests], cwd=ROOT, env=env, check=False)
     return Seen.read(compute, tenants, report, (time.monotonic() - started) / 60)
 
 

@@ -19,13 +19,15 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.lanes.table import LANES, Lane, Step, lane_named, lanes_for
+from tests.lanes.table import BESIDES_TEST, LANES, Lane, Step, lanes_for
 from tests.support import machine
 from tests.support.times import FOLDER_VARIABLE
+from vkgateway.cli.output import Column, print_table
 from vkgateway.programs.binaries.cache import Cache
 
 ROOT = Path(__file__).parents[2]
@@ -36,6 +38,11 @@ BASE_VARIABLE = "VKGATEWAY_CI_BASE"
 PREFIX = f"vkg-{os.getpid()}-"
 """Of the platforms' directories, so that an interrupted run can remove them."""
 _FORCED = 130
+_COLUMNS: Sequence[Column[object]] = [
+    Column("lane", str),
+    Column("result", str),
+    *(Column(title, str, "right") for title in ("tests", "passed", "failed", "skipped", "minutes")),
+]
 
 
 @dataclass
@@ -76,17 +83,9 @@ class Runner:
     def run_lane(self, lane: Lane) -> tuple[Result, list[Result]]:
         """Run a lane; return its result and that of each step."""
         began = time.monotonic()
-        steps: list[Result] = []
-        prepared = self._prepare(lane)
-        if prepared.code:
-            steps.append(prepared)
-        else:
-            threads = [threading.Thread(target=self._run_track, args=(lane, track, steps)) for track in lane.tracks]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-        total = Result(lane.name, seconds=time.monotonic() - began, code=max((step.code for step in steps), default=0))
+        steps = self._run_steps(lane)
+        code = next((step.code for step in steps if step.code), 0)
+        total = Result(lane.name, seconds=time.monotonic() - began, code=code)
         for step in steps:
             total.passed += step.passed
             total.failed += step.failed
@@ -106,21 +105,22 @@ class Runner:
         """Whether the run was interrupted."""
         return self._interrupted
 
-    def _prepare(self, lane: Lane) -> Result:
-        """Build the programs, and install the browser of the lane `ui`."""
-        if lane.programs:
-            built = self._run_step(lane, Step("programs", ("python", "scripts/programs.py")), many=False)
-            if built.code:
-                return built
-        if lane.name == "ui":
-            return self._run_step(lane, Step("browser", ("scripts/ui_setup.sh",)), many=False)
-        return Result("programs")
+    def _run_steps(self, lane: Lane) -> list[Result]:
+        for step in lane.prepare:
+            prepared = self._run_step(lane, step, many=False)
+            if prepared.code:
+                return [prepared]
+        with ThreadPoolExecutor(len(lane.tracks)) as pool:
+            tracks = [pool.submit(self._run_track, lane, track) for track in lane.tracks]
+            return [result for track in tracks for result in track.result()]
 
-    def _run_track(self, lane: Lane, track: Sequence[Step], results: list[Result]) -> None:
+    def _run_track(self, lane: Lane, track: Sequence[Step]) -> list[Result]:
+        results = []
         for step in track:
             if self._interrupted:
-                return
+                break
             results.append(self._run_step(lane, step, many=len(lane.tracks) > 1))
+        return results
 
     def _run_step(self, lane: Lane, step: Step, *, many: bool) -> Result:
         began = time.monotonic()
@@ -130,8 +130,8 @@ class Runner:
         argv = _resolve_program(step.argv)
         self._print(f"── {step.name}: {' '.join(step.argv)}")
         environment = {
+            **step.env,
             **os.environ,
-            **{name: os.environ.get(name, value) for name, value in step.env.items()},
             FOLDER_VARIABLE: str(record),
             "VKGATEWAY_TEST_PREFIX": PREFIX,
             "PYTHONUNBUFFERED": "1",
@@ -154,8 +154,9 @@ class Runner:
         if self._interrupted:
             self.interrupt()
         assert process.stdout is not None
-        for line in process.stdout:
-            self._print(f"{step.name} │ {line.rstrip()}" if many else line.rstrip())
+        with process.stdout:
+            for line in process.stdout:
+                self._print(f"{step.name} │ {line.rstrip()}" if many else line.rstrip())
         code = process.wait()
         self._running.discard(process)
         result = read_record(step.name, record)
@@ -235,22 +236,14 @@ def _passed_file() -> Path:
     return Cache.default_root() / "ci-passed"
 
 
-def print_table(rows: Sequence[Sequence[str]]) -> None:
-    """Print rows in columns; numbers are aligned to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (cell.rjust(w) if i > 1 else cell.ljust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True)))
-        print("  ".join(cells).rstrip())
-
-
 def print_results(results: Sequence[tuple[Result, list[Result]]]) -> None:
     """Print the table, the reasons of skipped tests, and the failed tests."""
-    rows = [["lane", "result", "tests", "passed", "failed", "skipped", "minutes"]]
+    rows = []
     for total, steps in results:
         rows.append(total.row())
         rows += [["  " + step.row()[0], *step.row()[1:]] for step in steps if len(steps) > 1]
     print()
-    print_table(rows)
+    print_table(rows, columns=_COLUMNS)
     for total, steps in results:
         for reason, count in total.skipped.most_common():
             print(f"skipped in {total.name}: {count} ({reason})")
@@ -265,13 +258,13 @@ def print_results(results: Sequence[tuple[Result, list[Result]]]) -> None:
 def select_lanes(options: argparse.Namespace) -> tuple[list[Lane], list[str]]:
     """Return the lanes to run, and lines about the selection."""
     if not options.changed:
+        lanes = {lane.name: lane for lane in LANES}
         names = [lane.name for lane in LANES if lane.in_all] if options.lanes == ["all"] else options.lanes
-        return [lane for name in names if (lane := lane_named(name))], []
+        return [lanes[name] for name in names], []
     source, changed = changed_files(os.environ.get(BASE_VARIABLE, ""))
-    others = [lane for lane in LANES if lane.in_all and lane.name != "test"]
-    wanted = lanes_for(changed) if changed is not None else others
+    wanted = lanes_for(changed) if changed is not None else list(BESIDES_TEST)
     lines = [f"changes since {source}: {'all files' if changed is None else f'{len(changed)} files'}"]
-    lines += [f"not run: {lane.name} (no file of it changed)" for lane in others if lane not in wanted]
+    lines += [f"not run: {lane.name} (no file of it changed)" for lane in BESIDES_TEST if lane not in wanted]
     return wanted, lines
 
 
@@ -289,7 +282,7 @@ def main() -> int:
     options = parser.parse_args()
     if unknown := set(options.lanes) - {*known, "all"}:
         parser.error(f"unknown lane {', '.join(sorted(unknown))}. Available lanes: all, {', '.join(known)}")
-    os.environ[machine.VARIABLE] = f"{machine.slowness():.1f}"
+    machine.slowness()  # the steps inherit the result
     runner = Runner()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, runner.interrupt)

@@ -23,7 +23,11 @@ class Step:
     name: str
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
+    """Variables that the user may override."""
     niceness: int = 0
+
+
+_PROGRAMS: Final = Step("programs", ("python", "scripts/programs.py"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +36,7 @@ class Lane:
 
     name: str
     about: str
-    tracks: tuple[tuple[Step, ...], ...] = ()
+    tracks: tuple[tuple[Step, ...], ...]
     """Tracks run at the same time, the steps of a track one after the other."""
     files: tuple[str, ...] = ()
     """End-to-end tests that only this lane runs: files or folders in `tests/e2e`."""
@@ -40,8 +44,8 @@ class Lane:
     """Minutes on two idle cores: with programs built, and from an empty cache."""
     folders: tuple[str, ...] = ()
     """Beginnings of paths: continuous integration runs the lane if a changed file has one of them."""
-    programs: bool = True
-    """Whether the steps need the programs of the platform."""
+    prepare: tuple[Step, ...] = (_PROGRAMS,)
+    """Steps before all others, which need them: the first failure ends the lane."""
     in_all: bool = True
     """Whether `make test-all` runs the lane; the others are parts of `test`."""
 
@@ -128,10 +132,20 @@ _FOREIGN: Final = (
     ),
 )
 
-CORE_FILES: Final = (E2E, *(f"--ignore={file}" for lane in _FOREIGN for file in lane.files))
-"""Arguments of pytest for the end-to-end tests that belong to no lane of their own."""
 
-_STORIES: Final = "exec python -m tests.property.deep ${{VKGATEWAY_STORIES:-{}}}"
+def _without(lanes: Iterable[Lane]) -> tuple[str, ...]:
+    return (E2E, *(f"--ignore={file}" for lane in lanes for file in lane.files))
+
+
+CORE_FILES: Final = _without(_FOREIGN)
+"""Arguments of pytest for the end-to-end tests that belong to no lane of their own."""
+PORTABLE_FILES: Final = _without(lane for lane in _FOREIGN if lane.name in ("operators", "virtual-kubelet"))
+"""Arguments of pytest for the end-to-end tests that run with other drivers and releases, too."""
+
+
+def _stories(number: int) -> Step:
+    return Step("stories", ("python", "-m", "tests.property.deep"), {"VKGATEWAY_STORIES": str(number)})
+
 
 LINT: Final = (
     Step("lint", ("ruff", "check", "-q", ".")),
@@ -146,21 +160,21 @@ LINT: Final = (
 UNIT: Final = Step("unit", (*PYTEST, "-q", "-n", "3", "--dist", "worksteal", "tests/unit"))
 PROPERTY: Final = (
     Step("property", (*PYTEST, "-q", "-n", "2", "--dist", "worksteal", "tests/property")),
-    Step("stories", ("sh", "-c", _STORIES.format(1000))),
+    _stories(1000),
 )
 RENDERING: Final = Step("rendering", (*PYTEST, "-q", "tests/chart"))
-_CORE: Final = (Step("e2e", (*PYTEST, *BY_PLATFORM, *CORE_FILES)),)
+_CORE: Final = Step("e2e", (*PYTEST, *BY_PLATFORM, *CORE_FILES))
 
 
-def _part(name: str, about: str, *steps: Step, minutes: int, programs: bool = False) -> Lane:
-    return Lane(name=name, about=about, tracks=(steps,), minutes=(minutes, minutes), programs=programs, in_all=False)
+def _part(name: str, about: str, *steps: Step, minutes: int) -> Lane:
+    return Lane(name=name, about=about, tracks=(steps,), minutes=(minutes, minutes), prepare=(), in_all=False)
 
 
 LANES: Final = (
     Lane(
         name="test",
         about="lint, unit, property and rendering, beside the end-to-end tests of the embedded platform",
-        tracks=(_CORE, tuple(replace(step, niceness=5) for step in (*LINT, UNIT, *PROPERTY, RENDERING))),
+        tracks=((_CORE,), tuple(replace(step, niceness=5) for step in (*LINT, UNIT, *PROPERTY, RENDERING))),
         minutes=(15, 27),
     ),
     _part("lint", "ruff, mypy --strict, import-linter, and the links of the documentation", *LINT, minutes=2),
@@ -168,7 +182,13 @@ LANES: Final = (
     _part("unit", "unit tests", UNIT, minutes=2),
     _part("property", "property tests, and the arbiter's invariants in 1,000 random stories", *PROPERTY, minutes=2),
     _part("rendering", "the objects that Helm renders from the chart", RENDERING, minutes=1),
-    _part("e2e", "end-to-end tests of the embedded platform", *_CORE, minutes=13, programs=True),
+    Lane(
+        name="e2e",
+        about="end-to-end tests of the embedded platform",
+        tracks=((_CORE,),),
+        minutes=(13, 25),
+        in_all=False,
+    ),
     Lane(
         name="ui",
         about="the page in a real browser; pictures in build/ui",
@@ -185,6 +205,7 @@ LANES: Final = (
                 ),
             ),
         ),
+        prepare=(_PROGRAMS, Step("browser", ("scripts/ui_setup.sh",))),
         minutes=(8, 10),
         folders=("vkgateway/page/", "tests/ui/", "requirements-ui.lock", "scripts/ui_setup.sh"),
     ),
@@ -194,18 +215,20 @@ LANES: Final = (
         tracks=(
             (
                 Step("property", PROPERTY[0].argv, {"VKGATEWAY_CASES": "1000", "VKGATEWAY_EXAMPLES": "200"}),
-                Step("stories", ("sh", "-c", _STORIES.format(10_000))),
+                _stories(10_000),
             ),
         ),
         minutes=(9, 9),
         folders=("vkgateway/arbiter/", "vkgateway/modes/", "tests/property/", "tests/unit/arbiter/"),
-        programs=False,
+        prepare=(),
     ),
     *_FOREIGN,
     Lane(
         name="kubernetes",
         about="the end-to-end tests with gateway, etcd and control planes as pods, installed with the chart",
-        tracks=((Step("kubernetes", _CORE[0].argv, {"VKGATEWAY_TEST_DRIVER": "kubernetes"}),),),
+        tracks=(
+            (Step("kubernetes", (*PYTEST, *BY_PLATFORM, *PORTABLE_FILES), {"VKGATEWAY_TEST_DRIVER": "kubernetes"}),),
+        ),
         minutes=(25, 40),
         folders=_CHART,
     ),
@@ -218,12 +241,11 @@ LANES: Final = (
 )
 
 
-def lane_named(name: str) -> Lane | None:
-    """Return the lane of that name."""
-    return next((lane for lane in LANES if lane.name == name), None)
+BESIDES_TEST: Final = tuple(lane for lane in LANES if lane.in_all and lane.name != "test")
+"""The lanes that continuous integration selects by changed files."""
 
 
 def lanes_for(changed: Iterable[str]) -> list[Lane]:
     """Return the lanes that these changed files require besides `test`, in the order of the table."""
     paths = list(changed)
-    return [lane for lane in LANES if lane.in_all and lane.name != "test" and lane.is_changed_by(paths)]
+    return [lane for lane in BESIDES_TEST if lane.is_changed_by(paths)]

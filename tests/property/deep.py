@@ -1,6 +1,6 @@
 """Check the arbiter's invariants over many random stories on all cores.
 
-Usage: `python -m tests.property.deep STORIES [INVARIANT...]`. The command reports its progress and, for each failure,
+Usage: `python -m tests.property.deep [STORIES [INVARIANT...]]`. The command reports its progress and, for each failure,
 the seed and the story in its shortest form. It exits with 1 if a story failed.
 """
 
@@ -95,7 +95,7 @@ def _story_error(tell: Callable[[Story], None], story: Story) -> str | None:
 def main() -> int:
     """Run the stories, spread over the invariants."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("stories", type=int)
+    parser.add_argument("stories", type=int, nargs="?", default=os.environ.get("VKGATEWAY_STORIES", "1000"))
     parser.add_argument("invariants", nargs="*", default=sorted(INVARIANTS))
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     options = parser.parse_args()

@@ -45,16 +45,13 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Record outcome and duration of a test's set-up, call and teardown."""
     report = yield
-    reason = report.longrepr[2] if report.skipped and isinstance(report.longrepr, tuple) else ""
-    if report.skipped and hasattr(report, "wasxfail"):
-        reason = f"expected failure: {report.wasxfail}"
     _write(
         kind=call.when,
         name=item.nodeid,
         began=call.start,
         seconds=call.duration,
         outcome=report.outcome,
-        reason=reason.removeprefix("Skipped: "),
+        reason=_skip_reason(report),
     )
     return report
 
@@ -62,7 +59,20 @@ def pytest_runtest_makereport(
 def pytest_collectreport(report: pytest.CollectReport) -> None:
     """Record modules that are skipped or fail as a whole."""
     if report.outcome != "passed" and os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0":
-        reason = report.longrepr[2] if report.skipped and isinstance(report.longrepr, tuple) else ""
         _write(
-            kind="collect", name=report.nodeid, began=time.time(), seconds=0.0, outcome=report.outcome, reason=reason
+            kind="collect",
+            name=report.nodeid,
+            began=time.time(),
+            seconds=0.0,
+            outcome=report.outcome,
+            reason=_skip_reason(report),
         )
+
+
+def _skip_reason(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """Return why a test or module was skipped; empty if it was not."""
+    if not report.skipped:
+        return ""
+    if hasattr(report, "wasxfail"):
+        return f"expected failure: {report.wasxfail}"
+    return report.longrepr[2].removeprefix("Skipped: ") if isinstance(report.longrepr, tuple) else ""

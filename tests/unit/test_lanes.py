@@ -2,12 +2,13 @@
 
 import json
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.lanes import __main__ as runner
-from tests.lanes.table import CORE_FILES, E2E, LANES, TABLE, lanes_for
+from tests.lanes.table import CORE_FILES, E2E, LANES, TABLE, Lane, Step, lanes_for
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,10 +25,11 @@ def test_each_end_to_end_test_belongs_to_one_lane() -> None:
 
 
 def test_makefile_has_a_command_for_each_lane() -> None:
-    makefile = (ROOT / "Makefile").read_text()
     for lane in LANES:
-        command = {"test": "test", "docs": "docs"}.get(lane.name, f"test-{lane.name}")
-        assert f"\n{command}:" in makefile or f" {lane.name} " in makefile
+        target = lane.name if lane.name in ("test", "docs") else f"test-{lane.name}"
+        command = "scripts.matrix" if lane.name == "matrix" else f"tests.lanes {lane.name}"
+        printed = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        assert f"-m {command}" in printed
 
 
 @pytest.mark.parametrize(
@@ -69,3 +71,16 @@ def test_bounds_of_end_to_end_waits_are_scaled() -> None:
     """A bound written as a literal would depend on the speed of the machine."""
     literal = re.compile(r'"--timeout=\d')
     assert [str(path) for path in (ROOT / E2E).rglob("*.py") if literal.search(path.read_text())] == []
+
+
+@pytest.mark.parametrize(("script", "is_failed"), [("exit 0", False), ("exit 3", True), ("kill -9 $$", True)])
+def test_lane_fails_with_any_of_its_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, is_failed: bool
+) -> None:
+    monkeypatch.setattr(runner, "RECORD", tmp_path / "record")
+    monkeypatch.setattr(runner, "TIMES", tmp_path / "times.json")
+    good, tried = Step("good", ("true",)), Step("tried", ("sh", "-c", script))
+    lane = Lane(name="tried", about="", tracks=((good,), (tried, good)), minutes=(1, 1), prepare=())
+    total, steps = runner.Runner().run_lane(lane)
+    assert total.is_failed is is_failed
+    assert [step.name for step in steps] == ["good", "tried", "good"]
