@@ -7,7 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.machine import patience
 from tests.unit.cli.plugin.tool import ReviewingApiServer, Tool, tenant_server
+from vkgateway.cli.plugin import completion, connection, rights
+
+
+@pytest.fixture(autouse=True)
+def _patient_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Extend the plugin's limits, which are short for people who wait; tests about a limit set it again."""
+    monkeypatch.setattr(connection, "FIRST_ANSWER_SECONDS", patience(20))
+    monkeypatch.setattr(rights, "REVIEW_SECONDS", patience(20))
+    monkeypatch.setattr(completion, "_SECONDS", patience(20))
 
 
 @pytest.fixture

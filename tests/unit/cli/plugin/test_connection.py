@@ -10,6 +10,8 @@ import pytest
 from tests.fakes.apiserver import FakeApiServer
 from tests.support.machine import patience
 from tests.unit.cli.plugin.tool import ReviewingApiServer, Tool, pod, put, put_nodes, rights, waits
+from vkgateway.cli.plugin import connection
+from vkgateway.cli.plugin.connection import FIRST_ANSWER_SECONDS
 from vkgateway.cli.plugin.rights import Right, refusal_hint, right_of_request
 
 
@@ -57,6 +59,7 @@ async def test_silent_server_is_reported_within_two_seconds(tool: Tool, monkeypa
         writer.close()
 
     silent = await asyncio.start_server(hold, "127.0.0.1", 0)
+    monkeypatch.setattr(connection, "FIRST_ANSWER_SECONDS", FIRST_ANSWER_SECONDS)
     async with silent:
         tool.use(monkeypatch, f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}")
         began = time.monotonic()
@@ -70,15 +73,21 @@ async def test_silent_server_is_reported_within_two_seconds(tool: Tool, monkeypa
     assert 1.9 < by_default < patience(3)
 
 
-async def test_longer_timeout_waits_for_slow_server(tool: Tool, server: ReviewingApiServer) -> None:
+async def test_longer_timeout_waits_for_slow_server(
+    tool: Tool, server: ReviewingApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "FIRST_ANSWER_SECONDS", 0.2)
     gate = server.hold("GET", "/apis/vkgateway.io")
-    asyncio.get_running_loop().call_later(2.5, gate.set)
+    asyncio.get_running_loop().call_later(0.7, gate.set)
     assert await tool("queue", "--request-timeout=1m") == 0, tool.err
 
 
-async def test_slow_list_after_first_answer_is_no_error(tool: Tool, server: ReviewingApiServer) -> None:
+async def test_slow_list_after_first_answer_is_no_error(
+    tool: Tool, server: ReviewingApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "FIRST_ANSWER_SECONDS", patience(1))
     gate = server.hold("GET", "/pods")
-    asyncio.get_running_loop().call_later(2.5, gate.set)
+    asyncio.get_running_loop().call_later(patience(1) + 0.5, gate.set)
     assert await tool("queue") == 0, tool.err
 
 
