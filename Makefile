@@ -23,7 +23,7 @@ demo: setup ## Start a platform, create two tenants, run kubectl in each
 	@$(BIN)/python scripts/demo.py
 
 LANES := lint unit property rendering e2e kubernetes kueue volcano external monitoring operators chart ui deep \
-	virtual-kubelet
+	virtual-kubelet clusters conformance
 .PHONY: test test-matrix $(LANES:%=test-%)
 test: setup ## Run what every change must pass: lint, types, unit, property and end-to-end tests
 	@$(BIN)/python -m tests.lanes test
@@ -40,6 +40,8 @@ test-operators: ## Run the commands of every page of docs/operators; the first b
 test-chart: ## Test the installed chart: upgrades, leader and standby, uninstallation
 test-ui: ## Test the page in a real browser; pictures in build/ui; installs chromium as root on Debian
 test-deep: ## Check 10,000 random stories (VKGATEWAY_STORIES=1000000 takes hours) and more examples
+test-clusters: ## Test several compute clusters of one gateway, and several gateways of one compute cluster
+test-conformance: ## Run a subset of Kubernetes' conformance tests in a tenant
 test-virtual-kubelet: ## Run virtual-kubelet's end-to-end suite against a real and a hollow virtual node
 $(LANES:%=test-%): setup
 	@$(BIN)/python -m tests.lanes $(@:test-%=%)

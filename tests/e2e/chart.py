@@ -24,6 +24,7 @@ from operators.published import provide_programs
 from tests.e2e.cluster import CommandResult, Document, Platform, eventually, run_program
 from tests.e2e.strangers import unverified_context
 from tests.support.machine import patience_option
+from vkgateway.controlplane.templates import SHIPPED_FOLDER
 from vkgateway.local import compute
 from vkgateway.local.paths import PlatformPaths
 from vkgateway.local.record import PlatformRecord, load_record
@@ -57,6 +58,10 @@ class ChartPlatform(Platform):
         files = write_values(self.data_dir, *values)
         options = (part for file in files for part in ("--values", str(file)))
         return self.helm("upgrade", RELEASE, str(CHART), "-n", SYSTEM, "--reuse-values", "--wait", *options)
+
+    def write_templates(self) -> Path:
+        """Return the directory of the shipped templates, which are also in the chart."""
+        return SHIPPED_FOLDER
 
     def use_templates(self, folder: Path) -> None:
         """Upgrade the release to the tenant templates in a directory."""

@@ -103,9 +103,9 @@ def _select_tests_of_the_chart(config: pytest.Config, items: list[pytest.Item]) 
 def start_platform(*options: str, chart: bool = False) -> Iterator[Platform]:
     """Start a platform, with the gateway from the chart or as a process, yield it, and remove it completely."""
     platform = ChartPlatform(new_data_dir()) if chart else Platform(new_data_dir())
-    chart_options = ("--cluster-only",) if chart else ()
+    own_options = ("--cluster-only",) if chart else ("--templates-dir", str(platform.write_templates()))
     try:
-        platform.vkgateway("up", *chart_options, *options, timeout=UP_TIMEOUT)
+        platform.vkgateway("up", *own_options, *options, timeout=UP_TIMEOUT)
         platform.kubectl_path = platform.vkgateway("binaries", "path", "kubectl").strip()
         platform.real = platform.compute.find("node", "real-0") is not None
         if isinstance(platform, ChartPlatform):
@@ -113,7 +113,8 @@ def start_platform(*options: str, chart: bool = False) -> Iterator[Platform]:
         yield platform
     finally:
         down = platform.try_vkgateway("down", "--purge", timeout=DOWN_TIMEOUT)
-        shutil.rmtree(platform.data_dir, ignore_errors=True)
+        for folder in (platform.data_dir, platform.templates_dir):
+            shutil.rmtree(folder, ignore_errors=True)
         assert down.code == 0, str(down)
 
 

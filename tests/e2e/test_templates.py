@@ -14,7 +14,6 @@ import yaml
 
 from tests.e2e.cluster import TENANT_VERSION, Cluster, Document, Platform, eventually, pod_manifest
 from tests.support.machine import patience_option
-from vkgateway.controlplane.templates import SHIPPED_FOLDER
 from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
 from vkgateway.model.names import ADMISSION_GATE
 from vkgateway.sync.views.annotations import REFRESH_AT, TOKEN_OF
@@ -49,10 +48,10 @@ of_1_35 = pytest.mark.skipif(MINOR != 35, reason="spec.workloadRef is of 1.35 al
 def templates(platform: Platform, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Yield a directory of templates that the gateway uses instead of the shipped ones."""
     folder = tmp_path_factory.mktemp("templates")
-    shutil.copytree(SHIPPED_FOLDER / "default", folder / "default")
+    shutil.copytree(platform.write_templates() / "default", folder / "default")
     platform.use_templates(folder)
     yield folder
-    platform.use_templates(SHIPPED_FOLDER)
+    platform.use_templates(platform.write_templates())
 
 
 @pytest.fixture(scope="module")

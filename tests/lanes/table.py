@@ -54,8 +54,8 @@ class Lane:
         return any(path.startswith((TABLE, *self.files, *self.folders)) for path in changed)
 
 
-def _foreign(name: str, about: str, *files: str, minutes: tuple[int, int], folders: tuple[str, ...]) -> Lane:
-    """Return a lane about one foreign program; all its tests share one platform."""
+def _end_to_end(name: str, about: str, *files: str, minutes: tuple[int, int], folders: tuple[str, ...]) -> Lane:
+    """Return a lane of end-to-end tests that share one platform."""
     paths = tuple(f"{E2E}/{file}" for file in files)
     step = Step(name, (*PYTEST, "-v", *paths))
     return Lane(name=name, about=about, tracks=((step,),), files=paths, minutes=minutes, folders=folders)
@@ -71,8 +71,8 @@ _CHART = (
     f"{E2E}/chart.py",
 )
 
-_FOREIGN: Final = (
-    _foreign(
+_SEPARATE: Final = (
+    _end_to_end(
         "kueue",
         "pools that the real Kueue schedules",
         "test_kueue.py",
@@ -80,21 +80,21 @@ _FOREIGN: Final = (
         minutes=(9, 16),
         folders=(*_MODES, "operators/kueue.py"),
     ),
-    _foreign(
+    _end_to_end(
         "volcano",
         "pools that the real Volcano schedules",
         "test_volcano.py",
         minutes=(7, 13),
         folders=(*_MODES, "deploy/volcano/"),
     ),
-    _foreign(
+    _end_to_end(
         "external",
         "pools of a second kube-scheduler and of Koordinator",
         "test_external.py",
         minutes=(6, 12),
         folders=_MODES,
     ),
-    _foreign(
+    _end_to_end(
         "monitoring",
         "alerts fired by real faults, dashboards and scraping, with the real Prometheus",
         "test_alerts.py",
@@ -108,14 +108,14 @@ _FOREIGN: Final = (
             f"{E2E}/faulty_gateway.py",
         ),
     ),
-    _foreign(
+    _end_to_end(
         "chart",
         "the installed chart: upgrades, leader and standby, uninstallation",
         "release",
         minutes=(9, 16),
         folders=_CHART,
     ),
-    _foreign(
+    _end_to_end(
         "operators",
         "every operator page, word for word, and gangs of real controllers",
         "test_operators.py",
@@ -123,7 +123,28 @@ _FOREIGN: Final = (
         minutes=(40, 75),
         folders=("operators/", "docs/operators/", "examples/operators/", "vkgateway/translate/gangs/"),
     ),
-    _foreign(
+    _end_to_end(
+        "clusters",
+        "one gateway with several compute clusters, and several gateways with one",
+        "test_clusters.py",
+        "test_shared_cluster.py",
+        minutes=(4, 8),
+        folders=("vkgateway/gateway/", "vkgateway/kube/", "vkgateway/modes/", "vkgateway/sync/"),
+    ),
+    _end_to_end(
+        "conformance",
+        "a subset of Kubernetes' conformance tests in a tenant",
+        "test_conformance.py",
+        minutes=(4, 8),
+        folders=(
+            "vkgateway/conformance/",
+            "vkgateway/controlplane/",
+            "vkgateway/kubelet/",
+            "vkgateway/sync/",
+            "vkgateway/translate/",
+        ),
+    ),
+    _end_to_end(
         "virtual-kubelet",
         "virtual-kubelet's end-to-end suite against a real and a hollow virtual node",
         "test_virtual_kubelet.py",
@@ -137,9 +158,9 @@ def _without(lanes: Iterable[Lane]) -> tuple[str, ...]:
     return (E2E, *(f"--ignore={file}" for lane in lanes for file in lane.files))
 
 
-CORE_FILES: Final = _without(_FOREIGN)
+CORE_FILES: Final = _without(_SEPARATE)
 """Arguments of pytest for the end-to-end tests that belong to no lane of their own."""
-PORTABLE_FILES: Final = _without(lane for lane in _FOREIGN if lane.name in ("operators", "virtual-kubelet"))
+PORTABLE_FILES: Final = _without(lane for lane in _SEPARATE if lane.name in ("operators", "virtual-kubelet"))
 """Arguments of pytest for the end-to-end tests that run with other drivers and releases, too."""
 
 
@@ -174,7 +195,7 @@ LANES: Final = (
     Lane(
         name="test",
         about="lint, unit, property and rendering, beside the end-to-end tests of the embedded platform",
-        tracks=((_CORE,), tuple(replace(step, niceness=5) for step in (*LINT, UNIT, *PROPERTY, RENDERING))),
+        tracks=((_CORE,), tuple(replace(step, niceness=19) for step in (*LINT, UNIT, *PROPERTY, RENDERING))),
         minutes=(15, 27),
     ),
     _part("lint", "ruff, mypy --strict, import-linter, and the links of the documentation", *LINT, minutes=2),
@@ -222,7 +243,7 @@ LANES: Final = (
         folders=("vkgateway/arbiter/", "vkgateway/modes/", "tests/property/", "tests/unit/arbiter/"),
         prepare=(),
     ),
-    *_FOREIGN,
+    *_SEPARATE,
     Lane(
         name="kubernetes",
         about="the end-to-end tests with gateway, etcd and control planes as pods, installed with the chart",
