@@ -262,14 +262,14 @@ class Platform:
         return self.data_dir.parent / f"templates-{self.data_dir.name}"
 
     def write_templates(self) -> Path:
-        """Write the shipped templates with a rarer garbage collection, and return their directory.
+        """Write the shipped templates without garbage collection below 400 MiB, and return their directory.
 
-        A tenant's programs then need a third less CPU to start, which most tests do, and more memory.
+        A tenant's programs then need half of the CPU to start, which most tests do, and more memory.
         """
         folder = self.templates_dir
         shutil.copytree(SHIPPED_FOLDER, folder, dirs_exist_ok=True)
         file = folder / "default" / "template.yaml"
-        file.write_text(file.read_text().replace("GOGC: 30", "GOGC: 200"))
+        file.write_text(file.read_text().replace("GOGC: 30", 'GOGC: "off"\n      GOMEMLIMIT: 400MiB'))
         return folder
 
     def use_templates(self, folder: Path) -> None:

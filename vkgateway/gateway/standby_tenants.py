@@ -116,8 +116,9 @@ class StandbyTenants:
     async def _reconcile(self, name: str) -> ReconcileResult:
         tenant = self._tenants.store.get(("", name))
         if tenant is None:
-            await self._close_view(name)
+            # At once: the watches of the view may take a while to end.
             self._runtimes.revoke_tenant(name)
+            await self._close_view(name)
             return DONE
         if self._leading is None or self._leading.is_set():
             return await self._hand_over(name)
