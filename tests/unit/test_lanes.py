@@ -35,7 +35,7 @@ def test_makefile_has_a_command_for_each_lane() -> None:
 @pytest.mark.parametrize(
     ("path", "lanes"),
     [
-        ("docs/index.md", set()),
+        ("docs/index.md", {"docs"}),
         ("vkgateway/arbiter/cycle.py", {"deep"}),
         ("deploy/chart/vkgateway/values.yaml", {"chart", "kubernetes"}),
         ("tests/e2e/test_volcano.py", {"volcano"}),
