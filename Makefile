@@ -23,7 +23,7 @@ demo: setup ## Start a platform, create two tenants, run kubectl in each
 	@$(BIN)/python scripts/demo.py
 
 LANES := lint unit property rendering e2e kubernetes kueue volcano external monitoring operators chart ui deep \
-	virtual-kubelet clusters conformance
+	virtual-kubelet clusters conformance datastore tools
 .PHONY: test test-matrix $(LANES:%=test-%)
 test: setup ## Run what every change must pass: lint, types, unit, property and end-to-end tests
 	@$(BIN)/python -m tests.lanes test
@@ -42,6 +42,8 @@ test-ui: ## Test the page in a real browser; pictures in build/ui; installs chro
 test-deep: ## Check 10,000 random stories (VKGATEWAY_STORIES=1000000 takes hours) and more examples
 test-clusters: ## Test several compute clusters of one gateway, and several gateways of one compute cluster
 test-conformance: ## Run a subset of Kubernetes' conformance tests in a tenant
+test-datastore: ## Test tenants that fill the datastore
+test-tools: ## Test the kubectl plugin, usage and budgets, and what-if
 test-virtual-kubelet: ## Run virtual-kubelet's end-to-end suite against a real and a hollow virtual node
 $(LANES:%=test-%): setup
 	@$(BIN)/python -m tests.lanes $(@:test-%=%)

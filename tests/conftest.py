@@ -19,7 +19,7 @@ from tests.support.times import (  # noqa: F401 - hooks of pytest
     pytest_runtest_makereport,
 )
 
-EXAMPLES = int(os.environ.get("VKGATEWAY_EXAMPLES", "100"))
+EXAMPLES = int(os.environ.get("VKGATEWAY_EXAMPLES", "50"))
 """Of each property; `make test-deep` has more."""
 SEARCH = bool(os.environ.get("VKGATEWAY_SEARCH"))
 """Whether examples are new in each run. Otherwise they are fixed, so that a result depends on the code alone."""

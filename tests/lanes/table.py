@@ -132,6 +132,22 @@ _SEPARATE: Final = (
         folders=("vkgateway/gateway/", "vkgateway/kube/", "vkgateway/modes/", "vkgateway/sync/"),
     ),
     _end_to_end(
+        "tools",
+        "the kubectl plugin, usage and budgets, and what-if",
+        "test_plugin.py",
+        "test_usage.py",
+        "test_whatif.py",
+        minutes=(5, 15),
+        folders=("vkgateway/arbiter/whatif/", "vkgateway/cli/", "vkgateway/gateway/usage/", "vkgateway/usage/"),
+    ),
+    _end_to_end(
+        "datastore",
+        "a tenant that fills the datastore: quota, and space that is freed again",
+        "controlplane/test_datastore_quota.py",
+        minutes=(3, 12),
+        folders=("vkgateway/controlplane/etcd/",),
+    ),
+    _end_to_end(
         "conformance",
         "a subset of Kubernetes' conformance tests in a tenant",
         "test_conformance.py",
