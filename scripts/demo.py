@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from vkgateway.local.proxies import no_proxy
 
@@ -118,7 +119,7 @@ def demonstrate(*, home: Path) -> None:
     host = Shell("host")
     title("Start a platform on this machine")
     host.run("vkgateway", "up")
-    status = json.loads(host.ask("vkgateway", "status", "-o", "json") or "{}")
+    status = read_status(host)
     if not status:
         raise DemoError("the platform is up, but `vkgateway status -o json` prints nothing")
     kubectl = host.ask("vkgateway", "binaries", "path", "kubectl")
@@ -129,14 +130,16 @@ def demonstrate(*, home: Path) -> None:
     proxy_exceptions = no_proxy(os.environ, address=status["address"])
     if proxy_exceptions:
         os.environ["NO_PROXY"] = os.environ["no_proxy"] = proxy_exceptions
-    real = status["realNode"] == "yes"
     compute = Shell("compute", {"KUBECONFIG": status["kubeconfig"]})
     compute.run("kubectl", "get", "nodes", "-L", "platform.vkgateway.io/pool")
 
-    tenants = create_tenants(host, home=home, real=real)
+    # While the real node is set up, its pool exists without a node.
+    pools = compute.ask("kubectl", "get", "computecluster", "local", "-o", "jsonpath={.spec.pools[*].name}").split()
+    tenants = create_tenants(host, home=home, real=REAL in pools)
     for tenant in tenants:
         run_workloads(tenant)
-    access_pod(tenants[0], real=real and has_node(tenants[0], REAL))
+    real_node = read_status(host).get("realNode", "unknown")
+    access_pod(tenants[0], real=real_node == "yes" and has_node(tenants[0], REAL), state=real_node)
     lend_and_reclaim(host, owner=tenants[0], borrower=tenants[1])
     title("Views of the tenants and of the platform team")
     for tenant in tenants:
@@ -147,6 +150,14 @@ def demonstrate(*, home: Path) -> None:
     host.run("vkgateway", "tenant", "list")
     seconds = time.monotonic() - started_at
     print_next_steps(tenants, kubectl=Path(kubectl), proxy_exceptions=proxy_exceptions, seconds=seconds)
+    if REAL in pools and read_status(host).get("realNode", "yes") != "yes":
+        print("\nThe real node joins when its programs are built. To watch it, and to repeat the demo with it:\n")
+        print("vkgateway logs -f node/setup\nvkgateway status\nmake demo")
+
+
+def read_status(host: Shell) -> dict[str, Any]:
+    """Return the state of the platform; empty if there is no answer or a problem."""
+    return json.loads(host.ask("vkgateway", "status", "-o", "json") or "{}")  # type: ignore[no-any-return]
 
 
 def create_tenants(host: Shell, *, home: Path, real: bool) -> list[Shell]:
@@ -196,10 +207,12 @@ def run_workloads(tenant: Shell) -> None:
     tenant.run("kubectl", "get", "deployments,jobs,pods")
 
 
-def access_pod(tenant: Shell, *, real: bool) -> None:
-    """Show logs and exec; on a real node also a ConfigMap update in a running pod."""
+def access_pod(tenant: Shell, *, real: bool, state: str) -> None:
+    """Show logs and exec; on a real node also a ConfigMap update in a running pod. `state` is that of the real node."""
     if not real:
-        title("Logs and exec in a pod on a hollow node (this machine has no real node)")
+        title("Logs and exec in a pod on a hollow node")
+        if state != "yes":
+            print(f"The real node: {state}\n")
         tenant.run("kubectl", "logs", "gpu")
         # KWOK may refuse to run commands.
         tenant.run("kubectl", "exec", "gpu", "--", "id", may_fail=True)

@@ -124,7 +124,7 @@ make_venv() {
         }
     fi
     say "installing the locked dependencies"
-    "$VENV/bin/python" -m pip install -q --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
+    "$VENV/bin/python" -m pip install -q --disable-pip-version-check --no-deps --no-compile --require-hashes -r requirements.lock
     # setuptools comes from the lock file too, so the build needs nothing that is not in it.
     "$VENV/bin/python" -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
 }

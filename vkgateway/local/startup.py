@@ -30,6 +30,7 @@ from vkgateway.local.gateway_steps import GatewaySteps
 from vkgateway.local.hollow.steps import HollowNodeSteps
 from vkgateway.local.kernel import ensure_inotify
 from vkgateway.local.lock import work_lock
+from vkgateway.local.node_setup import process as node_setup
 from vkgateway.local.options import UpOptions
 from vkgateway.local.paths import PlatformPaths
 from vkgateway.local.pki import PlatformPki, ensure_pki
@@ -42,7 +43,6 @@ from vkgateway.local.steps import Report, Step, run_steps
 from vkgateway.model.errors import ConflictError, VkgatewayError
 from vkgateway.model.names import FIELD_MANAGER
 from vkgateway.programs.binaries.cache import Cache
-from vkgateway.programs.binaries.errors import UnknownVersionError
 from vkgateway.programs.binaries.resolver import Resolver
 from vkgateway.programs.supervisor.client import SupervisorClient, start_supervisor
 from vkgateway.programs.supervisor.spec import SupervisorPaths
@@ -65,7 +65,7 @@ async def up(data_dir: Path, options: UpOptions, *, report: Report) -> PlatformR
         wanted = choices.merge_options(existing or PlatformRecord(), options)
         wanted = msgspec.structs.replace(wanted, real_node_why_not=real_node_steps.why_no_real_node(wanted.real_node))
         # First of all, since this takes minutes and fails for a wrong version.
-        wanted, programs = await _resolve_programs(wanted, options, report=report)
+        programs = await _resolve_programs(wanted, options, report=report)
         with platform_registry.other_sockets(options.cache_dir or Cache.default_root(), data_dir) as others:
             record = _save_choices(paths, wanted, options, others=others, new=existing is None)
         ensure_inotify(report)
@@ -74,29 +74,68 @@ async def up(data_dir: Path, options: UpOptions, *, report: Report) -> PlatformR
         return record
 
 
-async def _resolve_programs(
-    wanted: PlatformRecord, options: UpOptions, *, report: Report
-) -> tuple[PlatformRecord, dict[str, Path]]:
-    """Return the programs, and the record with its changes: some releases have no kubelet for this machine.
+async def _resolve_programs(record: PlatformRecord, options: UpOptions, *, report: Report) -> dict[str, Path]:
+    """Return the programs, without those of an optional real node while one is missing.
 
-    In that case an optional real node is left out, and the record has the reason.
+    These take as long as all others. So the platform starts without them, and `node_setup` adds the node.
     """
-    resolver = Resolver(
+    node = () if record.real_node_why_not else REAL_NODE_PROGRAMS
+    if record.real_node == "auto" and not await _resolver(record, options, report=_discard).has_programs(*node):
+        node = ()
+    found = await _resolver(record, options, report=report).resolve(*PROGRAMS, *node)
+    report.done(f"{len(found)} programs, Kubernetes {record.kubernetes_version}: ready")
+    return found
+
+
+def _discard(_: str) -> None:
+    """Discard the messages of a first look: the resolution repeats them."""
+
+
+def _resolver(record: PlatformRecord, options: UpOptions, *, report: Callable[[str], None]) -> Resolver:
+    return Resolver(
         cache_dir=options.cache_dir,
-        program_dirs=tuple(Path(folder) for folder in wanted.program_dirs),
+        program_dirs=tuple(Path(folder) for folder in record.program_dirs),
         report=report,
-        kubernetes_version=wanted.kubernetes_version,
+        kubernetes_version=record.kubernetes_version,
     )
-    try:
-        found = await resolver.resolve(*PROGRAMS, *(() if wanted.real_node_why_not else REAL_NODE_PROGRAMS))
-    except UnknownVersionError as error:
-        if wanted.real_node != "auto" or wanted.real_node_why_not:
-            raise
-        found = await resolver.resolve(*PROGRAMS)
-        wanted = msgspec.structs.replace(wanted, real_node_why_not=f"its programs cannot be had: {error}")
-        report.done(f"no real node: {error}")
-    report.done(f"{len(found)} programs, Kubernetes {wanted.kubernetes_version}: ready")
-    return wanted, found
+
+
+async def fetch_node_programs(data_dir: Path, *, report: Report) -> None:
+    """Fetch the programs of the real node of the platform in `data_dir`."""
+    record = records.load_record(PlatformPaths(data_dir).record_path)
+    if record is not None:
+        await _resolver(record, UpOptions(), report=report).resolve(*REAL_NODE_PROGRAMS)
+
+
+def leave_out_real_node(data_dir: Path, *, reason: str) -> None:
+    """Record why the platform has no real node, until the next `up`.
+
+    Raises:
+        ConflictError: another command works on the platform.
+    """
+    paths = PlatformPaths(data_dir)
+    with disk_errors(data_dir), work_lock(paths.lock_path, command="real node"):
+        record = records.load_record(paths.record_path)
+        if record is not None:
+            records.save_record(paths.record_path, msgspec.structs.replace(record, real_node_why_not=reason))
+
+
+async def add_real_node(data_dir: Path, *, report: Report) -> None:
+    """Start the real node of a running platform, and do nothing else to it.
+
+    Raises:
+        ConflictError: another command works on the platform.
+        VkgatewayError: a step failed.
+    """
+    paths = PlatformPaths(data_dir)
+    with disk_errors(data_dir), work_lock(paths.lock_path, command="real node"):
+        record = records.load_record(paths.record_path)
+        if record is None or record.real_node_why_not:
+            return
+        programs = await _resolver(record, UpOptions(), report=report).resolve(*REAL_NODE_PROGRAMS)
+        supervisor = SupervisorClient.for_data_dir(data_dir)
+        startup = Startup(paths, record, UpOptions(), programs=programs, supervisor=supervisor, report=report)
+        await startup.run_node_steps()
 
 
 def _save_choices(
@@ -169,7 +208,7 @@ class Startup:
         self._hollow = HollowNodeSteps(paths, record=record, supervisor=supervisor)
         self._gateway = GatewaySteps(paths, record=record, cache_dir=options.cache_dir, supervisor=supervisor)
         self._real = None
-        if not record.real_node_why_not:
+        if set(REAL_NODE_PROGRAMS) <= programs.keys():
             self._real = RealNodeSteps(paths.node_dir, record=record, supervisor=supervisor)
 
     async def run(self) -> None:
@@ -177,6 +216,14 @@ class Startup:
         self._write_files()
         async with Client.from_kubeconfig(self._paths.admin_kubeconfig, name="the compute cluster") as self._api:
             await run_steps(self._build_steps(), report=self._report)
+
+    async def run_node_steps(self) -> None:
+        """Run the steps of the real node; everything else runs already."""
+        assert self._real is not None
+        self._pki = ensure_pki(self._paths, now=datetime.datetime.now(datetime.UTC))
+        async with Client.from_kubeconfig(self._paths.admin_kubeconfig, name="the compute cluster") as self._api:
+            steps = [Step(name="apiserver", title="compute API server", run=self._wait_for_api_server)]
+            await run_steps([*steps, *self._build_node_steps(self._real)], report=self._report)
 
     def _write_files(self) -> None:
         now = datetime.datetime.now(datetime.UTC)
@@ -199,7 +246,11 @@ class Startup:
             Step(name="renewal", title="renewal of certificates", run=self._start_renewal),
         ]
         if self._real:
-            steps += self._real.build_steps(programs=self._programs, api=self._api, authority=self._pki.compute.ca)
+            # The process would wait for this `up` and then repeat its steps.
+            steps.append(Step(name="no-node-setup", title="real node's setup", run=self._stop_node_setup))
+            steps += self._build_node_steps(self._real)
+        elif not self._record.real_node_why_not:
+            steps.append(Step(name="node-setup", title="real node", run=self._start_node_setup))
         elif self._paths.node_dir.exists():
             steps.append(Step(name="no-real-node", title="real node", needs=("apiserver",), run=self._remove_real_node))
         if self._options.cluster_only:
@@ -225,6 +276,9 @@ class Startup:
 
     async def _start_api_server(self) -> str:
         await self._start_component("apiserver")
+        return await self._wait_for_api_server()
+
+    async def _wait_for_api_server(self) -> str:
         await self._wait_until_serving(lambda: processes.api_ready(self._api), f"{compute.GROUP}/apiserver")
         return self._api.server
 
@@ -244,7 +298,8 @@ class Startup:
         return "vkgateway is not installed"
 
     async def _apply_definitions(self) -> str:
-        pools = [*self._record.hollow_nodes, *([real_node_steps.POOL] if self._real else [])]
+        # The pool has no node while the node is set up, so that tenants can have it from the start.
+        pools = [*self._record.hollow_nodes, *([] if self._record.real_node_why_not else [real_node_steps.POOL])]
         documents = compute.initial_objects(self._record, pools=pools)
         await apply_objects(self._api, documents, field_manager=FIELD_MANAGER)
         return f"ComputeCluster local with pools {', '.join(pools)}"
@@ -258,6 +313,16 @@ class Startup:
     async def _start_renewal(self) -> str:
         await self._supervisor.ensure_process(renewal.process_spec(self._paths))
         return "daily"
+
+    def _build_node_steps(self, real: RealNodeSteps) -> list[Step]:
+        return real.build_steps(programs=self._programs, api=self._api, authority=self._pki.compute.ca)
+
+    async def _start_node_setup(self) -> str:
+        await self._supervisor.ensure_process(node_setup.process_spec(self._paths))
+        return f"joins when its programs are ready; `vkgateway logs -f {node_setup.NAME}` shows the progress"
+
+    async def _stop_node_setup(self) -> None:
+        await self._supervisor.remove_process(node_setup.NAME)
 
     async def _remove_real_node(self) -> str:
         await real_node_steps.remove_node(

@@ -18,6 +18,7 @@ from vkgateway.local.hollow import kwok
 from vkgateway.local.hollow.kubelet import process as hollow_kubelet
 from vkgateway.local.hollow.nodes import POOL_LABEL
 from vkgateway.local.lock import check_idle
+from vkgateway.local.node_setup import process as node_setup
 from vkgateway.local.paths import PlatformPaths
 from vkgateway.local.pki import first_authority_expiry, first_expiry
 from vkgateway.local.provisioner import process as provisioner
@@ -83,7 +84,7 @@ class PlatformStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     compute_url: str
     kubeconfig: str
     real_node: str
-    """`yes`, or the reason why there is none."""
+    """`yes`, or the reason why there is none yet or at all."""
     processes: tuple[ProcessSummary, ...]
     nodes: tuple[NodeSummary, ...]
     tenants: tuple[TenantSummary, ...]
@@ -126,7 +127,7 @@ async def platform_status(data_dir: Path) -> PlatformStatus:
         kubernetes_version=record.kubernetes_version,
         compute_url=compute.plane_spec(record).server_url if record.ports else "",
         kubeconfig=str(paths.admin_kubeconfig),
-        real_node=record.real_node_why_not or "yes",
+        real_node=_real_node_text(states, record=record),
         processes=tuple(_process_summary(state, problem=unhealthy.get(state.name, "")) for state in states),
         nodes=nodes,
         tenants=tenants,
@@ -151,10 +152,18 @@ def _process_problems(states: list[ProcessState], *, record: PlatformRecord) -> 
         return ["nothing runs; `vkgateway up` starts it"]
     names = {state.name for state in states}
     problems = [f"{name} is missing; `vkgateway up` starts it" for name in _NEEDED if name not in names]
-    if record.real_node_why_not is None and f"{NODE_GROUP}/kubelet" not in names:
+    if record.real_node_why_not is None and not names & {f"{NODE_GROUP}/kubelet", node_setup.NAME}:
         problems.append("the real node is missing; `vkgateway up` starts it")
+    if failure := node_setup.find_failure(states):
+        problems.append(f"the real node cannot be set up: {failure}")
     problems += [f"{s.name} is down: {s.reason}" for s in states if s.state == "backoff"]
     return problems
+
+
+def _real_node_text(states: list[ProcessState], *, record: PlatformRecord) -> str:
+    if record.real_node_why_not is None and node_setup.find_failure(states) is not None:
+        return f"joins when its programs are ready; `vkgateway logs -f {node_setup.NAME}` shows the progress"
+    return record.real_node_why_not or "yes"
 
 
 def _certificate_problems(paths: PlatformPaths, *, now: datetime.datetime) -> list[str]:

@@ -1,4 +1,4 @@
-"""Programs of a platform: without those of a real node, there is no real node or an error."""
+"""Programs of a platform: an optional real node whose programs are missing delays nothing."""
 
 from __future__ import annotations
 
@@ -10,43 +10,50 @@ import pytest
 from tests.unit.local.test_steps import Heard
 from vkgateway.local import startup
 from vkgateway.local.options import RealNodeChoice, UpOptions
+from vkgateway.local.realnode.options import PROGRAMS as REAL_NODE
 from vkgateway.local.record import PlatformRecord
-from vkgateway.programs.binaries.errors import UnknownVersionError
+
+CORE = set(startup.PROGRAMS)
 
 
-class NoKubelet:
-    """Finds every program but the kubelet."""
+class Programs:
+    """A resolver that can fetch everything; `present` exists already."""
+
+    present: frozenset[str] = frozenset()
 
     def __init__(self, **_: Any) -> None: ...
 
+    async def has_programs(self, *names: str) -> bool:
+        return self.present.issuperset(names)
+
     async def resolve(self, *names: str) -> dict[str, Path]:
-        if "kubelet" in names:
-            raise UnknownVersionError("kubelet 1.30.14 cannot be had")
         return {name: Path(name) for name in names}
 
 
 @pytest.fixture(autouse=True)
-def _no_kubelet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(startup, "Resolver", NoKubelet)
+def _resolver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(startup, "Resolver", Programs)
 
 
-async def found(choice: RealNodeChoice, *, why_not: str | None = None) -> tuple[PlatformRecord, dict[str, Path]]:
-    wanted = PlatformRecord(kubernetes_version="1.30.14", real_node=choice, real_node_why_not=why_not)
-    return await startup._resolve_programs(wanted, UpOptions(), report=Heard())
+async def found(choice: RealNodeChoice, *, why_not: str | None = None) -> set[str]:
+    wanted = PlatformRecord(real_node=choice, real_node_why_not=why_not)
+    return set(await startup._resolve_programs(wanted, UpOptions(), report=Heard()))
 
 
-async def test_no_real_node_without_its_programs() -> None:
-    record, programs = await found("auto")
-    assert record.real_node_why_not == "its programs cannot be had: kubelet 1.30.14 cannot be had"
-    assert set(programs) == set(startup.PROGRAMS)
+async def test_up_does_not_wait_for_the_programs_of_an_optional_node() -> None:
+    assert await found("auto") == CORE
 
 
-async def test_required_real_node_without_programs_is_an_error() -> None:
-    with pytest.raises(UnknownVersionError):
-        await found("yes")
+async def test_optional_node_is_part_of_up_if_all_its_programs_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Programs, "present", frozenset(REAL_NODE[1:]))
+    assert await found("auto") == CORE
+    monkeypatch.setattr(Programs, "present", frozenset(REAL_NODE))
+    assert await found("auto") == CORE | set(REAL_NODE)
+
+
+async def test_up_waits_for_the_programs_of_a_required_node() -> None:
+    assert await found("yes") == CORE | set(REAL_NODE)
 
 
 async def test_platform_without_a_real_node_needs_none_of_its_programs() -> None:
-    record, programs = await found("no", why_not="not wanted")
-    assert record.real_node_why_not == "not wanted"
-    assert set(programs) == set(startup.PROGRAMS)
+    assert await found("no", why_not="not wanted") == CORE

@@ -103,6 +103,10 @@ class Resolver:
             return LocatedProgram(self.cache.program_path(name, version), "cache")
         return None
 
+    async def has_programs(self, *names: str) -> bool:
+        """Return whether all these programs exist, without fetching any."""
+        return all([await self.locate(name) is not None for name in names])
+
     def version_of(self, name: str) -> str:
         """Return the configured version of a program."""
         return self.versions[unit_of(name).project]

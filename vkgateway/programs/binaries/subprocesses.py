@@ -15,8 +15,21 @@ _PR_SET_PDEATHSIG = 1  # prctl(2)
 _LIBC = ctypes.CDLL(None)
 
 
-def _die_with_parent() -> None:
+def _prepare_child() -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if niceness := os.getpriority(os.PRIO_PROCESS, 0):
+        set_niceness(niceness)
+
+
+def set_niceness(niceness: int) -> None:
+    """Set the priority of this thread and of the children that it starts from now on.
+
+    With autogroups (sched(7)), niceness counts within a session only. So that of the session is set too, and again in
+    each child with its own session.
+    """
+    os.setpriority(os.PRIO_PROCESS, 0, niceness)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/autogroup").write_text(str(niceness))
 
 
 async def run_program(
@@ -44,7 +57,7 @@ async def run_program(
         cwd=cwd,
         limit=_LINE_LIMIT,
         start_new_session=True,
-        preexec_fn=_die_with_parent,
+        preexec_fn=_prepare_child,
     )
     lines: deque[str] = deque(maxlen=_KEPT_LINES)
     try:
