@@ -1,7 +1,7 @@
 """The setup as a program: `python -m vkgateway.local.node_setup DATA_DIR` ends when the real node is ready.
 
-It fetches the node's programs at the lowest priority, then does the steps of `up` that were left out. If a release has no
-programs of a node, the platform stays without one.
+It fetches the node's programs at the lowest priority, then does the steps of `up` that were left out. If a release has
+no programs of a node, the platform stays without one.
 """
 
 from __future__ import annotations
