@@ -215,7 +215,7 @@ LANES: Final = (
     Lane(
         name="test",
         about="lint, unit, property and rendering, beside the end-to-end tests of the embedded platform",
-        tracks=((_CORE,), tuple(replace(step, niceness=19) for step in (*LINT, UNIT, *PROPERTY, RENDERING))),
+        tracks=((_CORE,), tuple(replace(step, niceness=5) for step in (*LINT, UNIT, *PROPERTY, RENDERING))),
         minutes=(15, 27),
     ),
     _part("lint", "ruff, mypy --strict, import-linter, and the links of the documentation", *LINT, minutes=2),
