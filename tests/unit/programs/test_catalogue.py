@@ -230,9 +230,9 @@ require (
 def test_units_follow_existing_units() -> None:
     names = {unit.name for unit in UNITS}
     after = {unit.name: unit.after for unit in UNITS if unit.after}
-    assert after == dict.fromkeys(("kubernetes-node", "etcd", "kwok", "coredns", "conformance"), "kubernetes")
+    assert after == dict.fromkeys(("kubernetes-node", "kwok", "coredns", "conformance"), "kubernetes")
     assert set(after.values()) <= names - set(after), "no unit waits for one that waits itself"
-    assert {unit.name for unit in UNITS if unit.shares_versions} == {"etcd", "kwok", "coredns"}
+    assert {unit.name for unit in UNITS if unit.shares_versions} == {"kwok", "coredns"}
 
 
 def test_listing_all_packages_downloads_the_modules() -> None:

@@ -133,8 +133,6 @@ UNITS: tuple[BuildUnit, ...] = (
             member="etcd-v{version}-linux-{arch}/{program}",
         ),
         seconds=80,
-        after="kubernetes",
-        shares_versions=True,
         version_args={"etcdctl": ("version",), "etcdutl": ("version",)},
     ),
     BuildUnit(
