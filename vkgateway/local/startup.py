@@ -214,6 +214,9 @@ class Startup:
     async def run(self) -> None:
         """Run all steps."""
         self._write_files()
+        if self._real or self._record.real_node_why_not:
+            # It would wait for this `up`, and then repeat its steps or add a node that is no longer wanted.
+            await self._supervisor.remove_process(node_setup.NAME)
         async with Client.from_kubeconfig(self._paths.admin_kubeconfig, name="the compute cluster") as self._api:
             await run_steps(self._build_steps(), report=self._report)
 
@@ -245,13 +248,11 @@ class Startup:
             Step(name="storage", title="storage", needs=("apiserver",), run=self._start_storage),
             Step(name="renewal", title="renewal of certificates", run=self._start_renewal),
         ]
-        if self._real:
-            # The process would wait for this `up` and then repeat its steps.
-            steps.append(Step(name="no-node-setup", title="real node's setup", run=self._stop_node_setup))
-            steps += self._build_node_steps(self._real)
-        elif not self._record.real_node_why_not:
+        if not self._real and not self._record.real_node_why_not:
             steps.append(Step(name="node-setup", title="real node", run=self._start_node_setup))
-        elif self._paths.node_dir.exists():
+        if self._real:
+            steps += self._build_node_steps(self._real)
+        elif self._record.real_node_why_not and self._paths.node_dir.exists():
             steps.append(Step(name="no-real-node", title="real node", needs=("apiserver",), run=self._remove_real_node))
         if self._options.cluster_only:
             return [*steps, self._gateway.stop_step()]
@@ -320,9 +321,6 @@ class Startup:
     async def _start_node_setup(self) -> str:
         await self._supervisor.ensure_process(node_setup.process_spec(self._paths))
         return f"joins when its programs are ready; `vkgateway logs -f {node_setup.NAME}` shows the progress"
-
-    async def _stop_node_setup(self) -> None:
-        await self._supervisor.remove_process(node_setup.NAME)
 
     async def _remove_real_node(self) -> str:
         await real_node_steps.remove_node(
