@@ -291,10 +291,11 @@ def main() -> int:
     began = time.monotonic()
     for lane in lanes:
         left = options.minutes - (time.monotonic() - began) / 60
+        needed = lane.minutes[1] * machine.slowness()
         if runner.is_interrupted:
             lines.append(f"not run: {lane.name} (interrupted)")
-        elif lane.minutes[1] > left:
-            lines.append(f"not run: {lane.name} (takes up to {lane.minutes[1]} minutes, {left:.0f} are left)")
+        elif needed > left:
+            lines.append(f"not run: {lane.name} (takes up to {needed:.0f} minutes here, {left:.0f} are left)")
         else:
             results.append(runner.run_lane(lane))
             lines.append(f"ran: {lane.name}")

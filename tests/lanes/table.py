@@ -41,7 +41,8 @@ class Lane:
     files: tuple[str, ...] = ()
     """End-to-end tests that only this lane runs: files or folders in `tests/e2e`."""
     minutes: tuple[int, int]
-    """Minutes on two idle cores: with programs built, and from an empty cache."""
+    """Minutes on two idle cores of the reference's speed (tests/support/machine.py): with all programs built, and
+    without those that only this lane uses."""
     folders: tuple[str, ...] = ()
     """Beginnings of paths: continuous integration runs the lane if a changed file has one of them."""
     prepare: tuple[Step, ...] = (_PROGRAMS,)
@@ -73,62 +74,11 @@ _CHART = (
 
 _SEPARATE: Final = (
     _end_to_end(
-        "kueue",
-        "pools that the real Kueue schedules",
-        "test_kueue.py",
-        "test_kubelet_outage.py",
-        minutes=(9, 16),
-        folders=(*_MODES, "operators/kueue.py"),
-    ),
-    _end_to_end(
-        "volcano",
-        "pools that the real Volcano schedules",
-        "test_volcano.py",
-        minutes=(7, 13),
-        folders=(*_MODES, "deploy/volcano/"),
-    ),
-    _end_to_end(
-        "external",
-        "pools of a second kube-scheduler and of Koordinator",
-        "test_external.py",
-        minutes=(6, 12),
-        folders=_MODES,
-    ),
-    _end_to_end(
-        "monitoring",
-        "alerts fired by real faults, dashboards and scraping, with the real Prometheus",
-        "test_alerts.py",
-        "test_monitoring.py",
-        "test_scrape_tenant.py",
-        minutes=(9, 12),
-        folders=(
-            "deploy/monitoring/",
-            "tests/support/monitoring.py",
-            f"{E2E}/prometheus.py",
-            f"{E2E}/faulty_gateway.py",
-        ),
-    ),
-    _end_to_end(
-        "chart",
-        "the installed chart: upgrades, leader and standby, uninstallation",
-        "release",
-        minutes=(9, 16),
-        folders=_CHART,
-    ),
-    _end_to_end(
-        "operators",
-        "every operator page, word for word, and gangs of real controllers",
-        "test_operators.py",
-        "test_gang_integrations.py",
-        minutes=(40, 75),
-        folders=("operators/", "docs/operators/", "examples/operators/", "vkgateway/translate/gangs/"),
-    ),
-    _end_to_end(
         "clusters",
         "one gateway with several compute clusters, and several gateways with one",
         "test_clusters.py",
         "test_shared_cluster.py",
-        minutes=(4, 8),
+        minutes=(2, 3),
         folders=("vkgateway/gateway/", "vkgateway/kube/", "vkgateway/modes/", "vkgateway/sync/"),
     ),
     _end_to_end(
@@ -137,21 +87,21 @@ _SEPARATE: Final = (
         "test_plugin.py",
         "test_usage.py",
         "test_whatif.py",
-        minutes=(5, 15),
+        minutes=(2, 3),
         folders=("vkgateway/arbiter/whatif/", "vkgateway/cli/", "vkgateway/gateway/usage/", "vkgateway/usage/"),
     ),
     _end_to_end(
         "datastore",
         "a tenant that fills the datastore: quota, and space that is freed again",
         "controlplane/test_datastore_quota.py",
-        minutes=(3, 12),
+        minutes=(2, 3),
         folders=("vkgateway/controlplane/etcd/",),
     ),
     _end_to_end(
         "conformance",
         "a subset of Kubernetes' conformance tests in a tenant",
         "test_conformance.py",
-        minutes=(4, 8),
+        minutes=(3, 8),
         folders=(
             "vkgateway/conformance/",
             "vkgateway/controlplane/",
@@ -164,8 +114,59 @@ _SEPARATE: Final = (
         "virtual-kubelet",
         "virtual-kubelet's end-to-end suite against a real and a hollow virtual node",
         "test_virtual_kubelet.py",
-        minutes=(4, 8),
+        minutes=(3, 6),
         folders=("vkgateway/kubelet/", f"{E2E}/virtualkubelet.py"),
+    ),
+    _end_to_end(
+        "kueue",
+        "pools that the real Kueue schedules",
+        "test_kueue.py",
+        "test_kubelet_outage.py",
+        minutes=(7, 11),
+        folders=(*_MODES, "operators/kueue.py"),
+    ),
+    _end_to_end(
+        "volcano",
+        "pools that the real Volcano schedules",
+        "test_volcano.py",
+        minutes=(5, 12),
+        folders=(*_MODES, "deploy/volcano/"),
+    ),
+    _end_to_end(
+        "external",
+        "pools of a second kube-scheduler and of Koordinator",
+        "test_external.py",
+        minutes=(5, 12),
+        folders=_MODES,
+    ),
+    _end_to_end(
+        "monitoring",
+        "alerts fired by real faults, dashboards and scraping, with the real Prometheus",
+        "test_alerts.py",
+        "test_monitoring.py",
+        "test_scrape_tenant.py",
+        minutes=(6, 8),
+        folders=(
+            "deploy/monitoring/",
+            "tests/support/monitoring.py",
+            f"{E2E}/prometheus.py",
+            f"{E2E}/faulty_gateway.py",
+        ),
+    ),
+    _end_to_end(
+        "chart",
+        "the installed chart: upgrades, leader and standby, uninstallation",
+        "release",
+        minutes=(5, 8),
+        folders=_CHART,
+    ),
+    _end_to_end(
+        "operators",
+        "every operator page, word for word, and gangs of real controllers",
+        "test_operators.py",
+        "test_gang_integrations.py",
+        minutes=(30, 50),
+        folders=("operators/", "docs/operators/", "examples/operators/", "vkgateway/translate/gangs/"),
     ),
 )
 
@@ -216,7 +217,7 @@ LANES: Final = (
         name="test",
         about="lint, unit, property and rendering, beside the end-to-end tests of the embedded platform",
         tracks=((_CORE,), tuple(replace(step, niceness=5) for step in (*LINT, UNIT, *PROPERTY, RENDERING))),
-        minutes=(15, 27),
+        minutes=(8, 15),
     ),
     _part("lint", "ruff, mypy --strict, import-linter, and the links of the documentation", *LINT, minutes=2),
     Lane(
@@ -234,7 +235,7 @@ LANES: Final = (
         name="e2e",
         about="end-to-end tests of the embedded platform",
         tracks=((_CORE,),),
-        minutes=(13, 25),
+        minutes=(6, 13),
         in_all=False,
     ),
     Lane(
@@ -254,7 +255,7 @@ LANES: Final = (
             ),
         ),
         prepare=(_PROGRAMS, Step("browser", ("scripts/ui_setup.sh",))),
-        minutes=(8, 10),
+        minutes=(5, 7),
         folders=("vkgateway/page/", "tests/ui/", "requirements-ui.lock", "scripts/ui_setup.sh"),
     ),
     Lane(
@@ -266,7 +267,7 @@ LANES: Final = (
                 _stories(10_000),
             ),
         ),
-        minutes=(9, 9),
+        minutes=(6, 6),
         folders=("vkgateway/arbiter/", "vkgateway/modes/", "tests/property/", "tests/unit/arbiter/"),
         prepare=(),
     ),
@@ -277,7 +278,7 @@ LANES: Final = (
         tracks=(
             (Step("kubernetes", (*PYTEST, *BY_PLATFORM, *PORTABLE_FILES), {"VKGATEWAY_TEST_DRIVER": "kubernetes"}),),
         ),
-        minutes=(25, 40),
+        minutes=(20, 25),
         folders=_CHART,
     ),
     Lane(
