@@ -23,7 +23,7 @@ from operators.programs import HELM
 from operators.published import provide_programs
 from tests.e2e.cluster import CommandResult, Document, Platform, eventually, run_program
 from tests.e2e.strangers import unverified_context
-from tests.support.machine import patience_option
+from tests.support.machine import patience, patience_option
 from vkgateway.controlplane.templates import SHIPPED_FOLDER
 from vkgateway.local import compute
 from vkgateway.local.paths import PlatformPaths
@@ -85,7 +85,7 @@ class ChartPlatform(Platform):
         token = (self.data_dir / _TOKEN_FILE).read_text()
         url = f"https://{self.leader()['status']['podIP']}:9632/metrics"
         request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
-        with urllib.request.urlopen(request, context=unverified_context(), timeout=30) as answer:
+        with urllib.request.urlopen(request, context=unverified_context(), timeout=patience(30)) as answer:
             return str(answer.read().decode())
 
     def decision_log(self) -> list[str]:

@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.e2e.cluster import Platform, eventually
 from tests.e2e.prometheus import OPENER
+from tests.support.machine import patience
 from tests.support.ports import free_port
 from vkgateway.controlplane.etcd.tenancy import ROOT_USER
 from vkgateway.controlplane.pki import Authority
@@ -100,7 +101,7 @@ class EtcdMember:
     def put(self, key: str, value: str) -> None:
         """Write a key."""
         body = {name: base64.b64encode(text.encode()).decode() for name, text in (("key", key), ("value", value))}
-        with OPENER.open(Request(f"{self.url}/v3/kv/put", data=json.dumps(body).encode()), timeout=20):
+        with OPENER.open(Request(f"{self.url}/v3/kv/put", data=json.dumps(body).encode()), timeout=patience(20)):
             pass
 
     @contextlib.contextmanager

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.e2e.cluster import Document
+from tests.support.machine import patience
 
 _SCRIPT = 'mount --bind "$0/resolv.conf" /etc/resolv.conf; mount --bind "$0/hosts" /etc/hosts; exec "$@"'
 
@@ -85,7 +86,7 @@ class PodNetwork:
                 Path(folder, name).write_text((files / name).read_text())
             enter = ["nsenter", f"--net=/proc/{self._pid}/ns/net", "unshare", "--mount", "sh", "-ec", _SCRIPT, folder]
             command = [*enter, sys.executable, "-c", code, *args]
-            return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+            return subprocess.run(command, capture_output=True, text=True, timeout=patience(60), check=False)
 
 
 def _pod_processes(uid: str) -> Any:

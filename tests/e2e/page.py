@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from tests.e2e.cluster import VKGATEWAY, Document, Platform
+from tests.support.machine import patience
 
 
 class Browser:
@@ -36,7 +37,7 @@ class Browser:
         request = urllib.request.Request(self.root + path, data=body and body.encode(), headers=headers)  # type: ignore[arg-type]
         opener = self._opener if cookies else urllib.request.build_opener()
         try:
-            with opener.open(request, timeout=30) as answer:
+            with opener.open(request, timeout=patience(30)) as answer:
                 text = answer.read().decode()
                 return answer.status, json.loads(text) if path.startswith("api/") else text
         except urllib.error.HTTPError as error:

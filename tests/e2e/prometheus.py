@@ -20,6 +20,7 @@ import yaml
 
 from operators.debian import unpack_package
 from tests.e2e.cluster import Platform, eventually
+from tests.support.machine import patience
 from tests.support.monitoring import RULES, Query
 from tests.support.ports import free_port
 
@@ -110,7 +111,7 @@ class Prometheus:
         return False
 
     def _get(self, path: str, **parameters: str) -> dict[str, Any]:
-        with OPENER.open(f"{self._url}/{path}?{urlencode(parameters)}", timeout=20) as answer:
+        with OPENER.open(f"{self._url}/{path}?{urlencode(parameters)}", timeout=patience(20)) as answer:
             found: dict[str, Any] = json.load(answer)["data"]
         return found
 

@@ -6,6 +6,8 @@ import ssl
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
+from tests.support.machine import patience
+
 
 def unverified_context() -> ssl.SSLContext:
     """Return TLS settings that verify nothing."""
@@ -18,7 +20,7 @@ def unverified_context() -> ssl.SSLContext:
 def http_status(request: str | Request, context: ssl.SSLContext | None = None) -> int:
     """Return the HTTP status that a server answers with; 0 where it does not answer."""
     try:
-        with urlopen(request, context=context, timeout=10) as response:
+        with urlopen(request, context=context, timeout=patience(10)) as response:
             return int(response.status)
     except HTTPError as error:
         with error:

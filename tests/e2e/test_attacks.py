@@ -26,7 +26,7 @@ from cryptography.x509.oid import NameOID
 
 from tests.e2e.cluster import BUSYBOX, Cluster, Platform, eventually
 from tests.e2e.strangers import http_status, unverified_context
-from tests.support.machine import patience_option
+from tests.support.machine import patience, patience_option
 from vkgateway.programs.supervisor import procfs
 
 AUTHORITIES = ("ca.crt", "etcd-ca.crt")
@@ -115,7 +115,7 @@ def _create_token(cluster: Cluster) -> str:
 
 
 def _fetch_text(url: str, headers: dict[str, str], context: ssl.SSLContext) -> str:
-    with urlopen(Request(url, headers=headers), context=context, timeout=10) as response:
+    with urlopen(Request(url, headers=headers), context=context, timeout=patience(10)) as response:
         text: str = response.read().decode()
     return text
 
@@ -296,7 +296,9 @@ def _request_raw(server: str, path: str, token: str) -> tuple[int, bytes]:
     """Request a path verbatim."""
     place = urlsplit(server)
     assert place.hostname is not None
-    connection = http.client.HTTPSConnection(place.hostname, place.port, context=unverified_context(), timeout=20)
+    connection = http.client.HTTPSConnection(
+        place.hostname, place.port, context=unverified_context(), timeout=patience(20)
+    )
     try:
         connection.request("GET", path, headers={"Authorization": f"Bearer {token}"})
         response = connection.getresponse()

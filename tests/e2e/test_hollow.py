@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.cluster import Cluster, Platform, eventually
 from tests.e2e.strangers import http_status, unverified_context
 from tests.e2e.test_arbiter import find_condition
-from tests.support.machine import patience_option
+from tests.support.machine import patience, patience_option
 
 SANDBOX = "vkgateway/local/hollow/kubelet/sandbox.py"
 
@@ -69,7 +69,7 @@ def test_exec_with_input_terminals_and_both_protocols(alpha: Cluster, hollow: st
     command = f"{alpha.kubectl_path} --kubeconfig {alpha.kubeconfig} exec -it {hollow} -- sh -c '{resized}'"
     terminal = f"stty rows 31 cols 97; {command}"
     completed = subprocess.run(
-        ["script", "-qec", terminal, "/dev/null"], capture_output=True, text=True, timeout=60, check=False
+        ["script", "-qec", terminal, "/dev/null"], capture_output=True, text=True, timeout=patience(60), check=False
     )
     assert "31 97" in completed.stdout, completed
     spdy = subprocess.run(
@@ -87,7 +87,7 @@ def test_exec_with_input_terminals_and_both_protocols(alpha: Cluster, hollow: st
         env={"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": "false"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patience(60),
         check=False,
     )
     assert (spdy.returncode, spdy.stdout) == (4, "out\n"), spdy.stderr

@@ -20,7 +20,7 @@ import aiohttp
 import pytest
 
 from tests.e2e.cluster import REAL, Cluster, Document, Platform, eventually, pod_manifest
-from tests.support.machine import patience_option
+from tests.support.machine import patience, patience_option
 from vkgateway.kube import kubeconfig
 
 NODE = "real.local"
@@ -157,7 +157,7 @@ def request_status(alpha: Cluster, path: str, token: str) -> int:
     context.verify_mode = ssl.CERT_NONE
     request = urllib.request.Request(f"https://{host}:{port}{path}", headers={"Authorization": f"Bearer {token}"})
     try:
-        with urllib.request.urlopen(request, context=context, timeout=20) as response:
+        with urllib.request.urlopen(request, context=context, timeout=patience(20)) as response:
             return int(response.status)
     except urllib.error.HTTPError as error:
         return error.code
@@ -192,7 +192,7 @@ def test_idle_connections_do_not_block_logs(alpha: Cluster) -> None:
     port = status["daemonEndpoints"]["kubeletEndpoint"]["Port"]
     with contextlib.ExitStack() as idle:
         for _ in range(700):
-            idle.enter_context(socket.create_connection((address, port), timeout=20))
+            idle.enter_context(socket.create_connection((address, port), timeout=patience(20)))
         assert alpha.kubectl("logs", "heard", "--tail=1", timeout=30)
     alpha.kubectl("delete", "pod", "heard", "--wait=false")
 
@@ -259,7 +259,7 @@ def test_forwarded_port_closes_with_its_pod(alpha: Cluster, busy: str) -> None:
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as forwarding:
         assert forwarding.stdout is not None
         port = forwarding.stdout.readline().split(":")[1].split(" ")[0]
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/index.html", timeout=20) as response:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/index.html", timeout=patience(20)) as response:
             assert response.read() == b"here\n"
         alpha.kubectl("delete", "pod", "web", "--wait")
         try:

@@ -14,7 +14,7 @@ import pytest
 from tests.e2e.cluster import Cluster, Platform, eventually
 from tests.e2e.dns import SRV, query_server
 from tests.e2e.webservers import service_manifest, web_server_manifests
-from tests.support.machine import patience_option
+from tests.support.machine import patience, patience_option
 
 NAMESPACE = "names"
 DOMAIN = f"{NAMESPACE}.svc.cluster.local"
@@ -22,7 +22,7 @@ OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def fetch_page(address: str, port: int = 80) -> str:
-    with OPENER.open(f"http://{address}:{port}/", timeout=5) as answer:
+    with OPENER.open(f"http://{address}:{port}/", timeout=patience(5)) as answer:
         text: str = answer.read().decode()
     return text.strip()
 

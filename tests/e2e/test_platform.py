@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.cluster import VKGATEWAY, Cluster, Platform, eventually, new_data_dir, pod_manifest
-from tests.support.machine import patience_option
+from tests.support.machine import patience, patience_option
 
 pytestmark = pytest.mark.embedded_gateway(reason="these tests are about the processes of the embedded platform")
 
@@ -202,7 +202,7 @@ def test_down_while_up_runs_is_refused(elsewhere: Platform) -> None:
     finally:
         up.send_signal(signal.SIGCONT)
         up.send_signal(signal.SIGINT)
-        code = up.wait(timeout=60)
+        code = up.wait(timeout=patience(60))
     assert code == 130
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.cluster import TENANT_VERSION, Cluster, Platform, eventually, pod_manifest, run_program
-from tests.support.machine import patience_option
+from tests.support.machine import patience, patience_option
 
 GONE_WITHIN = 120.0
 
@@ -202,7 +202,7 @@ def kubelet_request(platform: Platform, as_tenant: str, path: str, *, folder: Pa
     context.verify_mode = ssl.CERT_NONE
     context.load_cert_chain(certificate, key)
     try:
-        with urllib.request.urlopen(f"https://{host}:{port}{path}", context=context, timeout=10) as response:
+        with urllib.request.urlopen(f"https://{host}:{port}{path}", context=context, timeout=patience(10)) as response:
             return int(response.status)
     except urllib.error.HTTPError as error:
         return error.code
@@ -239,7 +239,7 @@ def test_kubelet_endpoint_requires_a_certificate(platform: Platform, alpha: Clus
     context.verify_mode = ssl.CERT_NONE
 
     with pytest.raises((urllib.error.URLError, ssl.SSLError, ConnectionError)):
-        urllib.request.urlopen(f"https://{host}:{port}/pods", context=context, timeout=10)
+        urllib.request.urlopen(f"https://{host}:{port}/pods", context=context, timeout=patience(10))
     assert platform
 
 

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+import pytest
 
 from tests.support.machine import patience
 from tests.support.ports import free_port
+from vkgateway.controlplane import serving
 from vkgateway.controlplane.components import PROGRAMS
 from vkgateway.controlplane.credentials import Credentials
 from vkgateway.controlplane.drivers.driver_set import DriverSet
@@ -99,7 +101,7 @@ class World:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
-        output, _ = await asyncio.wait_for(process.communicate(stdin.encode()), 60)
+        output, _ = await asyncio.wait_for(process.communicate(stdin.encode()), patience(60))
         return process.returncode or 0, output.decode()
 
 
@@ -121,6 +123,8 @@ async def run_world(data_dir: Path, *, quota: int = 0) -> AsyncIterator[World]:
     resolver = Resolver(report=print)
     programs = await resolver.resolve(*PROGRAMS.values(), "etcd", "kubectl")
     supervisor = await start_supervisor(data_dir)
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.setattr(serving, "_SERVING_SECONDS", patience(_START_SECONDS))
     try:
         etcd_authority, kubelet_authority = Authority.create("etcd"), Authority.create("kubelet")
         endpoint = await _start_etcd(supervisor, programs["etcd"], data_dir, etcd_authority, quota)
@@ -143,6 +147,7 @@ async def run_world(data_dir: Path, *, quota: int = 0) -> AsyncIterator[World]:
                     management=management,
                 )
     finally:
+        monkeypatch.undo()
         await supervisor.shutdown()
 
 
