@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+import yaml
 
 from tests.e2e import gatewaysocket
 from tests.e2e.watching import get_watched, is_watched, watching
@@ -269,7 +270,10 @@ class Platform:
         folder = self.templates_dir
         shutil.copytree(SHIPPED_FOLDER, folder, dirs_exist_ok=True)
         file = folder / "default" / "template.yaml"
-        file.write_text(file.read_text().replace("GOGC: 30", 'GOGC: "off"\n      GOMEMLIMIT: 400MiB'))
+        template = yaml.safe_load(file.read_text())
+        for component in template["components"].values():
+            component["env"] |= {"GOGC": "off", "GOMEMLIMIT": "400MiB"}
+        file.write_text(yaml.safe_dump(template))
         return folder
 
     def use_templates(self, folder: Path) -> None:

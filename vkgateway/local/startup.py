@@ -248,11 +248,11 @@ class Startup:
             Step(name="storage", title="storage", needs=("apiserver",), run=self._start_storage),
             Step(name="renewal", title="renewal of certificates", run=self._start_renewal),
         ]
-        if not self._real and not self._record.real_node_why_not:
-            steps.append(Step(name="node-setup", title="real node", run=self._start_node_setup))
         if self._real:
             steps += self._build_node_steps(self._real)
-        elif self._record.real_node_why_not and self._paths.node_dir.exists():
+        elif not self._record.real_node_why_not:
+            steps.append(Step(name="node-setup", title="real node", run=self._start_node_setup))
+        elif self._paths.node_dir.exists():
             steps.append(Step(name="no-real-node", title="real node", needs=("apiserver",), run=self._remove_real_node))
         if self._options.cluster_only:
             return [*steps, self._gateway.stop_step()]
@@ -320,7 +320,7 @@ class Startup:
 
     async def _start_node_setup(self) -> str:
         await self._supervisor.ensure_process(node_setup.process_spec(self._paths))
-        return f"joins when its programs are ready; `vkgateway logs -f {node_setup.NAME}` shows the progress"
+        return node_setup.IN_PROGRESS
 
     async def _remove_real_node(self) -> str:
         await real_node_steps.remove_node(

@@ -162,7 +162,7 @@ def _process_problems(states: list[ProcessState], *, record: PlatformRecord) -> 
 
 def _real_node_text(states: list[ProcessState], *, record: PlatformRecord) -> str:
     if record.real_node_why_not is None and node_setup.find_failure(states) is not None:
-        return f"joins when its programs are ready; `vkgateway logs -f {node_setup.NAME}` shows the progress"
+        return node_setup.IN_PROGRESS
     return record.real_node_why_not or "yes"
 
 

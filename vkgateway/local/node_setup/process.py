@@ -13,6 +13,8 @@ from vkgateway.local.realnode.processes import GROUP
 from vkgateway.programs.supervisor.spec import ProcessSpec, ProcessState
 
 NAME = f"{GROUP}/setup"
+IN_PROGRESS = f"joins when its programs are ready; `vkgateway logs -f {NAME}` shows the progress"
+"""What users are told instead of the node's state."""
 FAILED = "error: "
 """Start of the line that the process logs after a failure, until its next attempt."""
 # It stops before all that it would start.
