@@ -31,6 +31,5 @@ class ContainerStatus(msgspec.Struct, rename="camel"):
     """Status of a container."""
 
     name: str = ""
-    restart_count: int = 0
     state: ContainerState = msgspec.field(default_factory=ContainerState)
     last_state: ContainerState = msgspec.field(default_factory=ContainerState)

@@ -140,7 +140,6 @@ class FakeSupervisor:
         self.specs: dict[str, ProcessSpec] = {}
         self.starts: list[str] = []
         self.failing: dict[str, str] = {}
-        self.restarts = 0
 
     async def ensure_process(self, spec: ProcessSpec) -> ProcessState:
         if self.specs.get(spec.name) != spec:
@@ -160,7 +159,7 @@ class FakeSupervisor:
             name=spec.name,
             state="backoff" if reason else "running",
             pid=None if reason else 1,
-            restarts=self.restarts,
+            restarts=1 if reason else 0,
             since=time.time(),
             reason=reason,
             log="",

@@ -70,6 +70,21 @@ async def test_failure_names_the_cause(world: ManagementWorld, status: dict[str,
     assert await world.create_driver().failure_reason(PLANE) == expected
 
 
+async def test_client_that_crashes_until_the_api_server_answers_is_no_failure(world: ManagementWorld) -> None:
+    await world.provisioner().provision(tenant())
+    ended = {"exitCode": 1, "reason": "Error", "message": "no answer within 10 s"}
+    container = {
+        "name": "controller-manager",
+        "restartCount": 5,
+        "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 40s"}},
+        "lastState": {"terminated": ended},
+    }
+    pod = world.cluster.create(PODS, {"metadata": {"name": "server-0", "labels": COMPONENT}}, NAMESPACE)
+    pod = pod | {"status": {"containerStatuses": [container]}}
+    world.cluster.update(PODS, pod, name="server-0", namespace=NAMESPACE, status=True)
+    assert await world.create_driver().failure_reason(PLANE) == ""
+
+
 @pytest.mark.parametrize(("count", "is_reported"), [(1, False), (4, True)])
 async def test_pod_that_waits_for_its_volumes_reports_a_repeated_warning(
     world: ManagementWorld, count: int, is_reported: bool

@@ -32,6 +32,7 @@ from tests.unit.sync.world import COMPUTE_NAMESPACE, World, start_world
 from vkgateway.kube.clock import SteadyClock
 from vkgateway.kube.resources import PODS
 from vkgateway.model.times import parse_time
+from vkgateway.sync.admission import tenant_verdicts
 from vkgateway.sync.views.annotations import EVICTED, EVICTED_FOR
 
 pytestmark = pytest.mark.usefixtures("told_soon")
@@ -192,10 +193,11 @@ async def test_clock_change_does_not_change_the_notice_period(world: World, hour
 
 
 async def test_eviction_during_an_outage_is_dropped_if_no_longer_needed(
-    world: World,
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(tenant_verdicts, "_MIN_NOTICE_AFTER_RETURN", patience(5))
     world.notice = patience(1)
-    async with world.run_gateway():
+    async with world.run_gateway() as sync:
         await start_low(world)
         create_gated(world, "high", gpus=8)
         deadline = parse_time(await wait_notice(world)).timestamp()
@@ -203,6 +205,7 @@ async def test_eviction_during_an_outage_is_dropped_if_no_longer_needed(
         await world.compute_server.stop()
         await wait_until(lambda: world.link is not None and not world.link.is_reachable)
         world.tenant_server.store.delete(PODS, "high", "default", grace=0)
+        await wait_until(lambda: ("default", "high") not in sync.scope.cache.pods.store)
         await wait_until(lambda: time.time() > deadline + 0.5)
         assert not is_deleting(world.compute_pod("low"))
         await world.compute_server.start(port)

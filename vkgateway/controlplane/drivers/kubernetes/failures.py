@@ -17,8 +17,6 @@ _BACK_OFF = re.compile(r'^Back-off pulling image "[^"]*": ErrImagePull: ')
 """What the kubelet puts before the error of the last pull."""
 _REPEATED = 3
 """Count from which a warning is no transient one, such as about a Secret that the kubelet does not know yet."""
-_ALLOWED_RESTARTS = 3
-"""A client of the API server may exit this often while that is still starting."""
 
 
 class EventSeries(msgspec.Struct, rename="camel"):
@@ -118,7 +116,8 @@ def _start_failure(pod: Pod) -> str:
         if waiting is not None and waiting.reason not in _STARTING | {"CrashLoopBackOff"}:
             return f"{container.name} cannot start: {waiting.reason}: {_waiting_sentence(waiting)}"
         is_crashing = waiting is not None and waiting.reason == "CrashLoopBackOff"
-        if ended is not None and is_crashing and _counts_as_failure(container):
+        # Clients of the API server crash again and again until it answers, however correct they are.
+        if ended is not None and is_crashing and container.name == "apiserver":
             return _crash_sentence(container.name, ended)
     return ""
 
@@ -133,10 +132,6 @@ def _crash_sentence(name: str, ended: Terminated) -> str:
     if ended.reason == "OOMKilled":
         return f"{name} does not stay up: it exceeds its memory limit; raise resources.limits.memory of the template"
     return f"{name} does not stay up: exit code {ended.exit_code} ({ended.reason}): {_last_line(ended.message)}"
-
-
-def _counts_as_failure(container: ContainerStatus) -> bool:
-    return container.name == "apiserver" or container.restart_count >= _ALLOWED_RESTARTS
 
 
 def _last_line(text: str) -> str:

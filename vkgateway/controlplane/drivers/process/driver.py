@@ -32,9 +32,6 @@ from vkgateway.model.errors import InputError
 from vkgateway.programs.supervisor.client import SupervisorClient
 from vkgateway.programs.supervisor.spec import SupervisorPaths
 
-# A client of the API server may exit this often while that is still starting.
-_ALLOWED_RESTARTS = 3
-
 
 class _Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The settings of the section `controlPlanes` that this driver reads."""
@@ -141,14 +138,13 @@ class ProcessDriver:
         return files.kubelet_clients()
 
     async def failure_reason(self, plane: ControlPlaneSpec) -> str:
-        """Report the first process that is in back-off, and why it exited.
+        """Report why the API server exited, while it is in back-off.
 
-        The clients of the API server may exit a few times while that is starting.
+        Its clients exit again and again until it answers, however correct they are.
         """
-        group = _process_group(plane.cluster)
-        for state in await self._supervisor.list_processes(group):
-            has_failed = state.name == f"{group}/apiserver" or state.restarts >= _ALLOWED_RESTARTS
-            if state.state == "backoff" and has_failed:
+        server = f"{_process_group(plane.cluster)}/apiserver"
+        for state in await self._supervisor.list_processes(server):
+            if state.state == "backoff":
                 return f"{state.name} does not stay up: {state.reason}"
         return ""
 
