@@ -91,7 +91,7 @@ class ArbiterObserver:
 
     def pod_ended(self, tenant: str, ran: PodRun) -> None:
         """Record what a pod used."""
-        lost = ran.end - max(ran.start, ran.checkpoint) if ran.end_reason == PREEMPTED else 0.0
+        lost = max(0.0, ran.end - max(ran.start, ran.checkpoint)) if ran.end_reason == PREEMPTED else 0.0
         cluster, pool = ran.verdict.pool
         self._record(
             [

@@ -292,7 +292,9 @@ class _Planner:
                 whole=whole,
                 makes_room_for=preemptor,
                 deadline=now if at_once else now + notice_seconds(gang, part.placed, now),
-                lost=sum((now - max(pod.since, gang.checkpoint)) * pod.shape.amount_of(unit) for pod in part.placed)
+                lost=sum(
+                    max(0.0, now - max(pod.since, gang.checkpoint)) * pod.shape.amount_of(unit) for pod in part.placed
+                )
                 / 1000,
             )
         )

@@ -50,6 +50,8 @@ class Admission:
     """What another scheduler than the arbiter needs on the compute pod."""
     since: float = 0.0
     """When the arbiter admitted the pod."""
+    gang: str = ""
+    """The gang of an admitted pod within its tenant; empty: the arbiter does not place it."""
     behind: str = ""
     """The gang on whose reserved nodes the pod starts."""
 

@@ -12,14 +12,14 @@ from vkgateway.translate.to_tenant import condition_status
 
 async def set_condition(
     scope: TenantScope, view: TenantPodView, kind: str, *, status: str, reason: str, message: str
-) -> None:
-    """Set a condition of a pod if it differs. A pod that was deleted, or replaced by another of its name, is left
-    alone.
+) -> bool:
+    """Set a condition of a pod if it differs; return whether it was set. A pod that was deleted, or replaced by another
+    of its name, is left alone.
     """
     standing = msgspec.json.decode(view.status)
     patch = condition_status(standing, kind, status=status, reason=reason, message=message, now=scope.clock.now())
     if patch is None:
-        return
+        return False
     metadata = view.metadata
     changed = [entry for entry in patch["conditions"] if entry["type"] == kind]
     try:
@@ -33,4 +33,10 @@ async def set_condition(
             metadata_only=True,
         )
     except (errors.NotFound, errors.Conflict):
-        return
+        return False
+    return True
+
+
+def has_condition(view: TenantPodView, kind: str) -> bool:
+    """Return whether a pod has a condition, whatever its status."""
+    return any(entry["type"] == kind for entry in msgspec.json.decode(view.status).get("conditions") or ())

@@ -194,16 +194,28 @@ class GangBuilder:
 
 
 def _agree_marks(gang: str, group: str, members: list[GangMember]) -> tuple[GangMarks, PendingReport | None]:
-    """Return the common marks of all members, and why the gang waits if they are invalid or incomplete."""
+    """Return the common marks of all members, and why the gang waits if they are invalid or incomplete.
+
+    Marks that contradict each other leave the strictest ones, so that a running gang is not taken for single pods.
+    """
     fault = next((member.fault for member in members if member.fault), "")
+    sound = [member for member in members if not member.mark_warning] or members
     if not fault:
         try:
-            marks = merge_marks([member.marks for member in members if member.marks is not None])
+            marks = merge_marks([member.marks for member in sound if member.marks is not None])
         except MarkError as error:
             fault = str(error)
         else:
+            known = [marks, *(member.marks for member in members if member.mark_warning and member.marks is not None)]
+            marks = replace(
+                marks,
+                checkpoint=max(each.checkpoint for each in known),
+                restart_cost=max(each.restart_cost for each in known),
+            )
             return marks, _missing_reference(gang, marks)
-    return GangMarks(group=group), PendingReport(gang=gang, code=PendingReason.INVALID, message=fault)
+    valid = (member.marks for member in sound if member.marks is not None)
+    marks = max(valid, key=lambda each: each.minimum, default=GangMarks(group=group))
+    return marks, PendingReport(gang=gang, code=PendingReason.INVALID, message=fault)
 
 
 def _unreachable_reason(

@@ -66,6 +66,7 @@ class GangMember:
     marks: GangMarks | None
     """None if the marks are invalid, see `fault`."""
     fault: str
+    """Why the marks cannot be read."""
     shape: Shape
     pools: tuple[PoolKey, ...]
     """Pools where it may run, the preferred one first."""
@@ -90,6 +91,8 @@ class GangMember:
 
     virtual_nodes: int = 1
     """Number of virtual nodes on which it may run."""
+    mark_warning: str = ""
+    """Why the gang of an admitted pod does not follow its present marks."""
     follows_others: bool = False
     """Whether only the tenant's scheduler can choose its virtual node, as that depends on other pods."""
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from dataclasses import replace
+from typing import Final, Protocol
 
+from vkgateway.arbiter.snapshot import PodState
 from vkgateway.kube import errors
 from vkgateway.model.objects import Object
 from vkgateway.model.requests import device_requests
 from vkgateway.sync.admission.companion_objects import COMPANION_KINDS, COMPANIONS, CompanionObjects
+from vkgateway.sync.admission.conditions import has_condition, set_condition
 from vkgateway.sync.admission.member import GangMember, may_be_member, read_member
 from vkgateway.sync.admission.pod_observer import is_gated
 from vkgateway.sync.admission.tenant_admission import TenantAdmission
@@ -19,9 +22,13 @@ from vkgateway.sync.runtime.sources import VOLUME_LOCATIONS
 from vkgateway.sync.tenant_scope import TenantScope
 from vkgateway.sync.views.ownership import Key
 from vkgateway.sync.views.pods import TenantPodView
-from vkgateway.translate.gangs import Kind, Reference
+from vkgateway.translate.gangs import GangMarks, Kind, Reference
 from vkgateway.translate.gangs.mark_detection import find_marks, has_unserved_marks, mark_kinds, needs_served_kind
 from vkgateway.translate.pod_references import pod_claims
+
+MARKS_CONDITION: Final = "vkgateway.io/GangMarks"
+"""Condition of a pod: whether its gang follows its marks."""
+INVALID_MARK: Final = "InvalidGangMark"
 
 
 class PodReader(Protocol):
@@ -202,6 +209,7 @@ class MemberReader:
         if now is None or now.metadata.uid != view.metadata.uid:
             return False
         self.observe_pod(document, mark, unserved)
+        await self._report_marks(now)
         if view.spec.node_name and self.ordinary.is_ordinary(view):
             self._scope.work_queue.enqueue(POD, view.metadata.key)
         return True
@@ -222,6 +230,8 @@ class MemberReader:
                 places=self._volumes.volume_terms(pod),
                 unserved=unserved,
             )
+        if member is not None:
+            member = self._keep_gang(member, known)
         if known is not None:
             self._drop_companions(known)
         if member is None:
@@ -238,6 +248,43 @@ class MemberReader:
             self.pods_by_companion.setdefault(reference, set()).add(member.key)
             self._companions.watch_kind_of(reference)
         self._admission.put_member(member)
+
+    def _keep_gang(self, member: GangMember, known: GangMember | None) -> GangMember:
+        """Return a member in the gang that it was admitted with, whatever its marks say now.
+
+        Marks that cannot be read, or name another gang, leave those that were read last; after a restart of the
+        gateway, only the gang is known.
+        """
+        admitted = self._admission.observer.admitted_gang(member.key, member.uid)
+        if known is not None and not admitted and self._has_started(known):
+            admitted = known.gang_group
+        if not admitted or (not member.fault and member.gang_group == admitted):
+            return member
+        last = known.marks if known is not None and known.gang_group == admitted else None
+        warning = member.fault or f"its marks name the gang {member.gang_group}"
+        return replace(
+            member,
+            marks=last or GangMarks(group=admitted, integration=admitted.split("/")[1]),
+            fault="",
+            mark_warning=f"the pod stays in the gang {admitted}, with the values that it had: {warning}",
+        )
+
+    def _has_started(self, member: GangMember) -> bool:
+        state = self._admission.observer.member_state(member).state
+        return state not in (None, PodState.WAITING) or (member.bound and not member.governed)
+
+    async def _report_marks(self, view: TenantPodView) -> None:
+        """Report on a pod that its gang does not follow its marks, or does so again."""
+        member = self._admission.gangs.find_member(view.metadata.uid)
+        warning = member.mark_warning if member is not None else ""
+        if not warning and not has_condition(view, MARKS_CONDITION):
+            return
+        status, reason = ("False", INVALID_MARK) if warning else ("True", "Read")
+        changed = await set_condition(
+            self._scope, view, MARKS_CONDITION, status=status, reason=reason, message=warning or "the marks are read"
+        )
+        if changed and warning:
+            await self._scope.events.emit_event(view.metadata, reason=INVALID_MARK, message=warning, kind="Warning")
 
     def forget_member(self, member: GangMember) -> None:
         """Drop the state of a deleted pod."""

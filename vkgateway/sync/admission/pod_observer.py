@@ -19,7 +19,7 @@ from vkgateway.sync.admission.scheduler_evictions import SchedulerEvictions, rea
 from vkgateway.sync.admission.verdict_store import VerdictStore, is_arbiter_placed
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.tenant_scope import TenantScope
-from vkgateway.sync.views.annotations import RETAKEN
+from vkgateway.sync.views.annotations import GANG, RETAKEN
 from vkgateway.sync.views.ownership import Key
 from vkgateway.sync.views.pods import ComputePodView, TenantPodView
 
@@ -179,6 +179,14 @@ class PodObserver:
             if pod.tenant_uid == uid and not pod.has_ended
         ]
         return any(placed) if placed else None
+
+    def admitted_gang(self, key: Key, uid: str) -> str:
+        """Return the gang that the running compute pod of a pod was admitted with; empty if there is none."""
+        pods = self.compute_pods_named(key)
+        return next(
+            (pod.metadata.annotations.get(GANG, "") for pod, _ in pods if pod.tenant_uid == uid and not pod.has_ended),
+            "",
+        )
 
     def placed_compute_pods(self) -> Iterator[ComputePodView]:
         """Return the running compute pods that the arbiter placed."""

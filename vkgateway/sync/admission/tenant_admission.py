@@ -211,6 +211,7 @@ class TenantAdmission:
             node=verdict.node,
             borrowed=verdict.borrowed,
             marks=verdict.marks,
+            gang=member.gang_group,
             behind=verdict.behind,
         )
 

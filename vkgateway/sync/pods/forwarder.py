@@ -28,7 +28,7 @@ from vkgateway.sync.refusals import is_object_refused, lacks_rights
 from vkgateway.sync.runtime.requests import POD
 from vkgateway.sync.tenant_scope import TenantScope
 from vkgateway.sync.tokens import ServiceAccountTokens
-from vkgateway.sync.views.annotations import AMOUNTS, BEHIND, FORWARDED, REQUESTS
+from vkgateway.sync.views.annotations import AMOUNTS, BEHIND, FORWARDED, GANG, REQUESTS
 from vkgateway.sync.views.ownership import owned_by
 from vkgateway.sync.views.pods import decode_compute_pod
 from vkgateway.translate.feature_gates import lost_fields_message
@@ -171,6 +171,8 @@ class PodForwarder:
         if not pod["spec"].get("ephemeralContainers"):
             state_annotations[FORWARDED] = tenant_pod.fingerprint
         compute_pod["metadata"]["annotations"] |= state_annotations
+        if admission is not None and admission.gang:
+            compute_pod["metadata"]["annotations"][GANG] = admission.gang
         if admission is not None and admission.behind:
             compute_pod["metadata"]["annotations"][BEHIND] = admission.behind
         return compute_pod

@@ -20,6 +20,9 @@ LOG_TAILS: Final = "vkgateway.io/log-tails"
 EVICTED_FOR: Final = "vkgateway.io/evicted-for"
 """On an evicted pod: the gang for which it is evicted."""
 
+GANG: Final = "vkgateway.io/admitted-gang"
+"""On a pod: its gang within the tenant when it was admitted. What its marks say later does not change that."""
+
 BEHIND: Final = "vkgateway.io/behind"
 """On a pod that was started in a gang's reservation (backfill): that gang, whose start evicts the pod."""
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Final
 
-from vkgateway.model import times
 from vkgateway.model.names import OBJECT_NAME_MAX
 from vkgateway.translate.gangs.marks import MarkError
 
@@ -76,19 +78,23 @@ def parse_duration(mark: str, text: str) -> float:
 
 
 def parse_time(mark: str, text: str) -> float:
-    """Return seconds since the epoch for an RFC 3339 time or a plain number of seconds.
+    """Return seconds since the epoch for a number of them, an ISO 8601 time, or what `date` and `date -R` print.
+
+    A time without a zone is in UTC, as clocks of containers are.
 
     Raises:
-        MarkError: the text is neither.
+        MarkError: the text is none of these.
     """
     plain = text.strip()
     if _NUMBER.fullmatch(plain):
         return float(plain)
-    try:
-        return max(0.0, times.parse_time(plain).timestamp())
-    except (ValueError, OverflowError):
-        remedy = "use a value like 2026-03-01T12:00:00Z, or seconds since the epoch"
-        raise MarkError(mark, text, "is not a time with a time zone", remedy=remedy) from None
+    for parse in (datetime.fromisoformat, parsedate_to_datetime, _parse_printed):
+        with contextlib.suppress(ValueError, OverflowError):
+            moment = parse(plain)
+            aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+            return max(0.0, aware.timestamp())
+    remedy = "use a value like 2026-03-01T12:00:00Z, or seconds since the epoch"
+    raise MarkError(mark, text, "is not a time", remedy=remedy)
 
 
 def parse_amount(mark: str, text: str) -> float:
@@ -101,6 +107,11 @@ def parse_amount(mark: str, text: str) -> float:
     if not _NUMBER.fullmatch(plain):
         raise MarkError(mark, text, "is not a number of GPU-seconds", remedy="use a value like 0 or 7200")
     return float(plain)
+
+
+def _parse_printed(text: str) -> datetime:
+    """Return the time that `date` prints in the C locale; other zones than UTC have no unique abbreviation."""
+    return datetime.strptime(text, "%a %b %d %H:%M:%S UTC %Y").replace(tzinfo=UTC)
 
 
 def _sum_parts(text: str) -> float:
