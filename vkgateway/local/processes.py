@@ -15,6 +15,7 @@ from vkgateway.model.errors import UnavailableError
 from vkgateway.programs.supervisor.client import SupervisorClient
 from vkgateway.programs.supervisor.procfs import list_marked
 from vkgateway.programs.supervisor.spec import RESERVED, ProcessState, SupervisorPaths
+from vkgateway.programs.supervisor.start_wait import StartWait
 
 _POLL: Final = 0.1
 _RESTARTS: Final = 3
@@ -60,21 +61,23 @@ async def wait_until_serving(
     timeout: float = 60.0,
     clock: Clock = SYSTEM_CLOCK,
 ) -> None:
-    """Wait until `serves` returns true, at most `timeout` seconds.
+    """Wait until `serves` returns true, at most `timeout` seconds without work of the process (`StartWait`).
 
     Raises:
         UnavailableError: the time is over, or `process` keeps exiting; the message has the end of its log.
     """
     before = await _process_state(client, process)
     restarts = before.restarts if before else 0
-    deadline = clock.monotonic() + timeout
+    began = clock.monotonic()
+    limit = StartWait(timeout, now=began)
     while not await serves():
         state = await _process_state(client, process)
         if state is not None and state.restarts - restarts >= _RESTARTS:
             raise _failure_error(state, why="keeps ending")
-        if clock.monotonic() >= deadline:
+        now = clock.monotonic()
+        if limit.is_over(state.pid if state is not None else None, now):
             raise (
-                _failure_error(state, why=f"does not serve within {timeout:.0f} s")
+                _failure_error(state, why=f"does not serve within {now - began:.0f} s")
                 if state
                 else _missing_error(process)
             )

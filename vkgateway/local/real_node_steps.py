@@ -33,6 +33,8 @@ from vkgateway.model.errors import UnavailableError
 from vkgateway.model.names import FIELD_MANAGER
 from vkgateway.model.objects import NodeView, find_condition
 from vkgateway.programs.supervisor.client import SupervisorClient
+from vkgateway.programs.supervisor.spec import ProcessState
+from vkgateway.programs.supervisor.start_wait import StartWait
 
 POOL = "real"
 _POLL = 0.2
@@ -92,13 +94,13 @@ class RealNodeSteps:
 
     async def _start_node(self, api: Client) -> str:
         states = [await self._supervisor.ensure_process(spec) for spec in self._node.process_specs()]
-        since = next(state.since for state in states if state.name == f"{GROUP}/kubelet")
+        kubelet = next(state for state in states if state.name == f"{GROUP}/kubelet")
         with _opt_out_hint():
             await asyncio.gather(
                 asyncio.to_thread(self._node.import_images),
                 apply_objects(api, cluster_objects(self._node.options), field_manager=FIELD_MANAGER),
             )
-        await self._wait_ready(api, since=since)
+        await self._wait_ready(api, kubelet)
         await api.patch(NODES, self._node_name, node_status_patch(self._node.options), subresource="status")
         return f"{self._node_name} in pool {POOL}"
 
@@ -106,12 +108,14 @@ class RealNodeSteps:
     def _node_name(self) -> str:
         return self._node.options.name
 
-    async def _wait_ready(self, api: Client, *, since: float) -> None:
-        deadline = time.monotonic() + _READY_SECONDS
-        while (why := await self._not_ready(api, since=since)) is not None:
-            if time.monotonic() >= deadline:
+    async def _wait_ready(self, api: Client, kubelet: ProcessState) -> None:
+        began = time.monotonic()
+        limit = StartWait(_READY_SECONDS, now=began)
+        while (why := await self._not_ready(api, since=kubelet.since)) is not None:
+            now = time.monotonic()
+            if limit.is_over(kubelet.pid, now):
                 raise UnavailableError(
-                    f"the real node is not ready after {_READY_SECONDS:.0f} s: {why}",
+                    f"the real node is not ready after {now - began:.0f} s: {why}",
                     hint="`vkgateway logs node/kubelet` shows more; `vkgateway up --real-node no` runs without it.",
                 )
             await asyncio.sleep(_POLL)

@@ -32,7 +32,7 @@ def etcd(*, restarts: int = 0, reason: str = "") -> list[ProcessState]:
         ProcessState(
             name="etcd",
             state="running",
-            pid=1,
+            pid=None,
             restarts=restarts,
             since=0.0,
             reason=reason,

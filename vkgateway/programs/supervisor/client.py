@@ -14,6 +14,7 @@ from vkgateway.model.errors import UnavailableError, VkgatewayError
 from vkgateway.programs.supervisor import logs, procfs, protocol
 from vkgateway.programs.supervisor.leftovers import stop_leftovers
 from vkgateway.programs.supervisor.spec import ProcessSpec, ProcessState, SupervisorPaths
+from vkgateway.programs.supervisor.start_wait import StartWait
 
 __all__ = [
     "ProcessSpec",
@@ -152,8 +153,10 @@ async def start_supervisor(data_dir: Path) -> SupervisorClient:
 async def _launch_supervisor(data_dir: Path, client: SupervisorClient) -> None:
     paths = SupervisorPaths(data_dir.resolve())  # noqa: ASYNC240 - once, at start
     daemon = _spawn_supervisor(paths)
-    deadline = asyncio.get_running_loop().time() + _START_SECONDS
-    while asyncio.get_running_loop().time() < deadline:
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    limit = StartWait(_START_SECONDS, now=began)
+    while not limit.is_over(daemon.pid, clock()):
         ended = daemon.poll()
         try:
             await client.list_processes()
@@ -166,7 +169,7 @@ async def _launch_supervisor(data_dir: Path, client: SupervisorClient) -> None:
                 daemon.returncode or 0
             )  # the daemon keeps running, and this process does not wait for it
             return
-    why = f"did not answer within {_START_SECONDS:.0f} s" if ended is None else f"exited with code {ended}"
+    why = f"did not answer within {clock() - began:.0f} s" if ended is None else f"exited with code {ended}"
     log = paths.log_path("supervisor")
     line = logs.last_error_line(log)
     raise SupervisorUnavailable(
