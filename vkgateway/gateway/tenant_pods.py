@@ -142,6 +142,7 @@ def _placed_pod(view: TenantPodView, compute_pod: ComputePodView, *, link: Compu
         tenant_uid=view.metadata.uid,
         virtual_node=view.spec.node_name,
         labels=view.metadata.labels,
+        containers=view.containers,
         is_running=compute_pod.phase == "Running",
         on_simulated_node=is_simulated,
         simulation=read_simulation(decode(compute_pod.status), compute_pod.metadata.annotations)

@@ -81,7 +81,11 @@ def _translate_pod(data: bytes, pod: PlacedPod) -> Object:
     entry: Object = {
         "podRef": {"name": pod.tenant_name, "namespace": pod.tenant_namespace, "uid": pod.tenant_uid},
         **_select_fields(stats, _POD_FIELDS),
-        "containers": [_select_fields(container, _CONTAINER_FIELDS) for container in stats.get("containers") or ()],
+        "containers": [
+            _select_fields(each, _CONTAINER_FIELDS)
+            for each in stats.get("containers") or ()
+            if each.get("name") in pod.containers
+        ],
     }
     if volumes := stats.get("volume"):
         entry["volume"] = [_translate_volume(volume, pod) for volume in volumes]

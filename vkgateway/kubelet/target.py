@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
@@ -11,6 +11,7 @@ from vkgateway.kube.requests import Params
 from vkgateway.kube.upgrade import Dialable
 from vkgateway.kubelet.absentpod import AbsentPod
 from vkgateway.model.errors import NotFoundError
+from vkgateway.translate.own_containers import EVERY_CONTAINER
 
 
 class NoComputePodError(NotFoundError):
@@ -86,6 +87,8 @@ class PlacedPod:
     is_running: bool = True
     labels: Mapping[str, str] = field(default_factory=dict)
     """Labels of the tenant pod."""
+    containers: Container[str] = EVERY_CONTAINER
+    """Names of the tenant pod's containers."""
     on_simulated_node: bool = False
     """Whether KWOK simulates the compute node, so that it has no kubelet."""
     simulation: Simulation | None = None

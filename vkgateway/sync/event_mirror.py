@@ -26,6 +26,7 @@ from vkgateway.sync.runtime.sources import COMPUTE_EVENTS, RESYNC
 from vkgateway.sync.tenant_scope import TenantScope
 from vkgateway.sync.views.ownership import Key, owned_by
 from vkgateway.sync.views.pods import ComputePodView, TenantPodView
+from vkgateway.translate.own_containers import is_about_another_container
 from vkgateway.translate.sanitizer import Sanitizer
 
 log = structlog.get_logger(__name__)
@@ -86,7 +87,7 @@ class EventMirror:
             # Two watches: the pod's own may be the slower one.
             return _POD_LAG_RETRY if self._clock.time() - event.last_seen < _POD_LAG_SECONDS else None
         above = self._find_tenant_pod(event, below)
-        if above is None:
+        if above is None or is_about_another_container(event.involved_object.field_path, above.containers):
             return None
         if (wait := self._take_allowance(above.metadata.uid)) > 0:
             return wait

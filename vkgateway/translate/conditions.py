@@ -147,7 +147,10 @@ def _mirror_scheduled(
     pod.
     """
     if entry["status"] == "True":
-        return [current.get(POD_SCHEDULED) or _sanitize_condition(entry, sanitize, observed)]
+        mirrored = _sanitize_condition(entry, sanitize, observed)
+        own = current.get(POD_SCHEDULED)
+        seen = {"observedGeneration": observed} if observed and "observedGeneration" in entry else {}
+        return [{**own, **seen} if own is not None else mirrored]
     kept = [current[POD_SCHEDULED]] if POD_SCHEDULED in current else []
     if not entry.get("reason"):
         return kept

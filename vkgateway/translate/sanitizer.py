@@ -54,16 +54,11 @@ class Sanitizer:
         ]
         return cls(tuple((old, new) for old, new in pairs if old and new and old != new))
 
-    def sanitize_names(self, text: str) -> str:
-        """Return the text with names replaced and otherwise unchanged, for text that a container wrote."""
+    def sanitize_text(self, text: str) -> str:
+        """Return the text without hidden parts, or the identical text if it has none."""
         for old, new in self.replacements:
             if old in text:
                 text = _standalone_pattern(old).sub(lambda _, new=new: new, text)  # type: ignore[misc]
-        return text
-
-    def sanitize_text(self, text: str) -> str:
-        """Return the text without hidden parts, or the identical text if it has none."""
-        text = self.sanitize_names(text)
         if "--" in text:
             text = _OBJECT_REFERENCE.sub(_hide_object, text)
         if "/run/" in text or "/var/" in text or "/etc/" in text:

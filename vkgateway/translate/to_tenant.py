@@ -1,6 +1,6 @@
 """Merge patch for the tenant pod's status, made from the compute pod's status."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -16,6 +16,7 @@ from vkgateway.translate.conditions import (
 )
 from vkgateway.translate.ephemeral_status import add_waiting_statuses
 from vkgateway.translate.metadata import tenant_gates
+from vkgateway.translate.own_containers import EVERY_CONTAINER, own_containers_text
 from vkgateway.translate.sanitizer import Sanitizer
 from vkgateway.translate.scheduler_messages import tenant_conditions
 
@@ -76,7 +77,7 @@ _MERGED_LISTS: Final = frozenset({"podIPs", "hostIPs"})
 """Lists to which a strategic merge patch would append (core/v1 PodStatus). Conditions are handled separately."""
 
 _OWN_TERMINATION: Final = frozenset({"Completed", "Error", "OOMKilled"})
-"""Reasons of containers that ran. Their message is the container's own (its termination log)."""
+"""Reasons of containers that ran. Their message is the container's own (its termination log), which programs read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +96,7 @@ def mirror_status(
     hide: Iterable[str] = (),
     node_name: str = "the node",
     observed: int = 0,
+    containers: Container[str] = EVERY_CONTAINER,
 ) -> Object | None:
     """Return the merge patch (RFC 7386) for the tenant pod's `status`, or None if nothing differs.
 
@@ -102,10 +104,17 @@ def mirror_status(
     annotations) and `spec.nodeName`. `node_ip` is the virtual node's address. `node_name` replaces the names of compute
     nodes in messages, `hide` holds more of these names. Lists are replaced as a whole, as in merge patches. A terminal
     phase of the tenant pod is final: it is never patched. `observed` is the generation of the tenant pod that the
-    compute pod reflects. 0: the generation that was mirrored last.
+    compute pod reflects. 0: the generation that was mirrored last. `containers` are the names of the tenant pod's
+    containers: a compute cluster may add others, such as those of a mesh.
     """
     wanted = _wanted_status(
-        compute_pod, tenant_status, node_ip=node_ip, hide=hide, node_name=node_name, observed=observed
+        compute_pod,
+        tenant_status,
+        node_ip=node_ip,
+        hide=hide,
+        node_name=node_name,
+        observed=observed,
+        containers=containers,
     )
     return None if wanted is None else _status_diff(wanted, tenant_status)
 
@@ -133,13 +142,16 @@ def final_status(
     node_ip: str = "",
     node_name: str = "the node",
     observed: int = 0,
+    containers: Container[str] = EVERY_CONTAINER,
 ) -> Object | None:
     """Return the merge patch that ends the tenant pod as the compute pod ended, or None if it has ended.
 
     A compute pod that was deleted, or is being deleted, without a terminal phase (its node is lost) ends as Failed.
     With `disruption`, the condition DisruptionTarget contains its reason, unless the compute pod has such a condition.
     """
-    wanted = _wanted_status(compute_pod, tenant_status, node_ip=node_ip, node_name=node_name, observed=observed)
+    wanted = _wanted_status(
+        compute_pod, tenant_status, node_ip=node_ip, node_name=node_name, observed=observed, containers=containers
+    )
     if wanted is None:
         return None
     conditions: Conditions = wanted.get("conditions") or []
@@ -182,11 +194,19 @@ def has_ended_before(status: Object, moment: datetime) -> bool:
     return max(map(times.parse_time, ends)) < moment
 
 
-def failed_status(reason: str, message: str, *, tenant_status: Object) -> Object | None:
-    """Return the merge patch that fails a pod that never ran or was lost, or None if its phase is final."""
+def failed_status(reason: str, message: str, *, tenant_status: Object, observed: int, now: datetime) -> Object | None:
+    """Return the merge patch that fails a pod that never ran or was lost, or None if its phase is final.
+
+    It sets what a kubelet sets that rejects a pod; `observed` is the pod's generation, 0 if it has none.
+    """
     if tenant_status.get("phase") in TERMINAL_PHASES:
         return None
-    return _status_diff({"phase": "Failed", "reason": reason, "message": message}, tenant_status, removable=frozenset())
+    wanted: Object = {"phase": "Failed", "reason": reason, "message": message}
+    if observed:
+        wanted["observedGeneration"] = observed
+    if not tenant_status.get("startTime"):
+        wanted["startTime"] = times.render_time(now)
+    return _status_diff(wanted, tenant_status, removable=frozenset())
 
 
 def condition_status(
@@ -210,6 +230,7 @@ def _wanted_status(
     node_ip: str,
     node_name: str,
     observed: int,
+    containers: Container[str],
     hide: Iterable[str] = (),
 ) -> Object | None:
     """Return the whole status that is mirrored to the tenant pod, or None if the tenant pod's phase is final."""
@@ -229,7 +250,8 @@ def _wanted_status(
         for key in wanted.keys() - _KNOWN_FIELDS:
             wanted[key] = cleaner.sanitize_json(wanted[key])
     for key in _CONTAINER_KINDS & wanted.keys():
-        wanted[key] = _mirror_container_statuses(wanted[key], cleaner)
+        own = EVERY_CONTAINER if key == "ephemeralContainerStatuses" else containers
+        wanted[key] = [_mirror_container_status(each, cleaner) for each in wanted[key] or () if each["name"] in own]
     if "message" in wanted:
         wanted["message"] = cleaner.sanitize_text(wanted["message"])
     _set_host_addresses(wanted, tenant_status, node_ip)
@@ -238,7 +260,7 @@ def _wanted_status(
         tenant_conditions(compute_pod),
         tenant_status.get("conditions") or [],
         gates=tenant_gates(annotations),
-        sanitize=cleaner.sanitize_text,
+        sanitize=lambda text: cleaner.sanitize_text(own_containers_text(text, containers)),
         observed=observed,
     )
     if observed:
@@ -282,10 +304,6 @@ def _is_field_equal(key: str, value: Any, tenant_status: Mapping[str, Any]) -> b
     return not conditions_patch(value, current or [])
 
 
-def _mirror_container_statuses(statuses: Sequence[Object], cleaner: Sanitizer) -> list[Object]:
-    return [_mirror_container_status(status, cleaner) for status in statuses or ()]
-
-
 def _mirror_container_status(status: Object, cleaner: Sanitizer) -> Object:
     if not _CONTAINER_FIELDS.issuperset(status):
         status = {
@@ -294,8 +312,9 @@ def _mirror_container_status(status: Object, cleaner: Sanitizer) -> Object:
     for key in ("state", "lastState"):
         for name, details in (status.get(key) or {}).items():
             text = details.get("message")
-            clean = cleaner.sanitize_names if details.get("reason") in _OWN_TERMINATION else cleaner.sanitize_text
-            if text and (cleaned := clean(text)) != text:
+            if not text or details.get("reason") in _OWN_TERMINATION:
+                continue
+            if (cleaned := cleaner.sanitize_text(text)) != text:
                 status = {**status, key: {**status[key], name: {**details, "message": cleaned}}}
     return status
 

@@ -30,7 +30,14 @@ async def world() -> AsyncIterator[World]:
 
 
 def emit_event(
-    world: World, name: str, message: str, *, of: Document, source: str = "kubelet", age: float = 0.0
+    world: World,
+    name: str,
+    message: str,
+    *,
+    of: Document,
+    source: str = "kubelet",
+    age: float = 0.0,
+    container: str = "main",
 ) -> Document:
     """Create an event about a compute pod."""
     metadata = of["metadata"]
@@ -43,7 +50,7 @@ def emit_event(
             "namespace": metadata["namespace"],
             "name": metadata["name"],
             "uid": metadata["uid"],
-            "fieldPath": "spec.containers{main}",
+            "fieldPath": f"spec.containers{{{container}}}",
         },
         "reason": "BackOff",
         "message": message,
@@ -98,6 +105,16 @@ async def test_event_is_mirrored_to_the_tenant_pod_with_cleaned_names(world: Wor
     assert event["source"] == {"component": "kubelet", "host": NODE}
     text = json.dumps(event)
     assert not [hidden for hidden in (COMPUTE_NODE, COMPUTE_NAMESPACE, uid) if hidden in text]
+
+
+async def test_event_about_a_container_that_the_compute_cluster_added_is_not_mirrored(world: World) -> None:
+    async with world.run_gateway():
+        compute_pod = await run_pod(world)
+        emit_event(world, "web.1", "Started container agent", of=compute_pod, container="agent")
+        emit_event(world, "web.2", "Started container main", of=compute_pod)
+        await wait_until(lambda: tenant_events(world))
+        await world.wait_settled()
+    assert [event["message"] for event in tenant_events(world)] == ["Started container main"]
 
 
 async def test_host_addresses_are_removed_like_host_names(world: World) -> None:

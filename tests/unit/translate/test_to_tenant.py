@@ -180,6 +180,9 @@ def test_pod_scheduled_is_the_tenants() -> None:
     patch = mirror(running(), PENDING)
     assert patch is not None
     assert [entry for entry in patch["conditions"] if entry["type"] == "PodScheduled"] == [SCHEDULED]
+    seen = mirror(running(), PENDING, observed=2)
+    assert seen is not None
+    assert {**SCHEDULED, "observedGeneration": 2} in seen["conditions"]
     by_hand = mirror(running(), {"phase": "Pending"})
     assert "PodScheduled" in kinds(by_hand)
 
@@ -260,16 +263,39 @@ def test_messages_hide_host_namespace_uid_and_path() -> None:
 
 
 @pytest.mark.parametrize(("reason", "own"), [("Error", True), ("Completed", True), ("StartError", False)])
-def test_container_messages_keep_their_paths(reason: str, own: bool) -> None:
+def test_messages_of_containers_are_not_changed(reason: str, own: bool) -> None:
     text = "cannot read /etc/kubernetes/mine nor set--a/b, on host-17"
     ended = {"terminated": {"exitCode": 1, "reason": reason, "message": text}}
     patch = mirror(running(containerStatuses=[{"name": "a", "state": ended, "lastState": {}}]), PENDING)
     assert patch is not None
     text = patch["containerStatuses"][0]["state"]["terminated"]["message"]
     if own:
-        assert text == "cannot read /etc/kubernetes/mine nor set--a/b, on a100.local"
+        assert text == "cannot read /etc/kubernetes/mine nor set--a/b, on host-17"
     else:
         assert text == "cannot read (a path of the node) nor (an object elsewhere), on a100.local"
+
+
+def test_containers_that_the_compute_cluster_adds_are_not_mirrored() -> None:
+    def status(name: str) -> Object:
+        return {"name": name, "state": {}, "lastState": {}, "ready": False}
+
+    unready = "containers with unready status: "
+    compute_status = running(
+        containerStatuses=[status("app"), status("agent")],
+        initContainerStatuses=[status("iptables")],
+        ephemeralContainerStatuses=[status("debugger")],
+        conditions=[
+            condition("Ready", "False", message=f"{unready}[app agent]"),
+            condition("ContainersReady", "False", message=f"{unready}[agent]"),
+        ],
+    )
+    patch = mirror_status(compute_pod(pod(), compute_status), PENDING, node_ip="10.213.0.1", containers=("app",))
+    assert patch is not None
+    assert [each["name"] for each in patch["containerStatuses"]] == ["app"]
+    assert patch["initContainerStatuses"] == []
+    assert [each["name"] for each in patch["ephemeralContainerStatuses"]] == ["debugger"]
+    messages = [entry["message"] for entry in patch["conditions"] if "message" in entry]
+    assert messages == [f"{unready}[app]", "a container that the compute cluster added is not ready"]
 
 
 VOLUME = "0b5c4f7e-52ab-4ab1-a8ff-2a6b0a9d1c3e"
@@ -372,12 +398,13 @@ def test_final_status_is_written_once() -> None:
 
 
 def test_refused_pod_fails_once() -> None:
-    assert failed_status("Refused", "why", tenant_status=PENDING) == {
-        "phase": "Failed",
-        "reason": "Refused",
-        "message": "why",
-    }
-    assert failed_status("Refused", "why", tenant_status={"phase": "Failed"}) is None
+    def refused(status: Object) -> Object | None:
+        return failed_status("Refused", "why", tenant_status=status, observed=2, now=NOW)
+
+    ended = {"phase": "Failed", "reason": "Refused", "message": "why", "observedGeneration": 2}
+    assert refused(PENDING) == {**ended, "startTime": AT}
+    assert refused({**PENDING, "startTime": SINCE}) == ended
+    assert refused({"phase": "Failed"}) is None
 
 
 def test_condition_status() -> None:

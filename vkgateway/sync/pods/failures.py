@@ -127,7 +127,13 @@ class PodFailures:
     async def _fail_pod(self, tenant_pod: TenantPodView, reason: str, message: str) -> None:
         await self.check_backoff(tenant_pod, reason, message)
         current_status = msgspec.json.decode(tenant_pod.status)
-        patch = failed_status(reason, message, tenant_status=current_status)
+        patch = failed_status(
+            reason,
+            message,
+            tenant_status=current_status,
+            observed=tenant_pod.metadata.generation,
+            now=self._scope.clock.now(),
+        )
         if patch is not None:
             await self._reporter.patch_status(tenant_pod.metadata, patch, current_status)
             self._scope.meter.count_failed(reason)

@@ -115,6 +115,7 @@ class PodMirror:
             node_name=tenant_pod.spec.node_name,
             observed=_observed_generation(tenant_pod, compute_pod, document["status"]),
             hide=_nodes_in_status(context),
+            containers=tenant_pod.containers,
         )
         if patch is not None:
             await self._write_mirrored(tenant_pod.metadata, patch, current_status)
@@ -184,6 +185,7 @@ class PodMirror:
             node_ip=_node_ip(context),
             node_name=tenant_pod.spec.node_name,
             observed=tenant_pod.metadata.generation,
+            containers=tenant_pod.containers,
         )
         if patch is None:
             return
@@ -202,7 +204,13 @@ class PodMirror:
             return
         current_status = msgspec.json.decode(tenant_pod.status)
         disruption = LOST if tenant_pod.has_run else NEVER_STARTED
-        patch = failed_status(disruption.reason, disruption.message, tenant_status=current_status)
+        patch = failed_status(
+            disruption.reason,
+            disruption.message,
+            tenant_status=current_status,
+            observed=tenant_pod.metadata.generation,
+            now=self._scope.clock.now(),
+        )
         if patch is not None:
             await self.reporter.patch_status(tenant_pod.metadata, patch, current_status)
 

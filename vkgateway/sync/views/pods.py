@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import zlib
 from typing import Final
@@ -51,6 +52,17 @@ class PodSpecFields(msgspec.Struct, rename="camel", gc=False):
     termination_grace_period_seconds: int | None = None
 
 
+class _Named(msgspec.Struct, gc=False):
+    name: str = ""
+
+
+class _Containers(msgspec.Struct, rename="camel", gc=False):
+    """Names of a pod's containers."""
+
+    containers: tuple[_Named, ...] = ()
+    init_containers: tuple[_Named, ...] = ()
+
+
 class PodStatusFields(msgspec.Struct, rename="camel", gc=False):
     """Part of a pod's status that the table reads."""
 
@@ -92,6 +104,7 @@ _tenant_parts = msgspec.json.Decoder(_TenantParts)
 _requests = msgspec.json.Decoder(MilliResources)
 _spec = msgspec.json.Decoder(PodSpecFields)
 _status = msgspec.json.Decoder(PodStatusFields)
+_containers = msgspec.json.Decoder(_Containers)
 
 
 class TenantPodView(msgspec.Struct, gc=False):
@@ -108,6 +121,8 @@ class TenantPodView(msgspec.Struct, gc=False):
     fingerprint: str
     raw: bytes | None
     owner: Owner
+    containers: tuple[str, ...] = ()
+    """Names of the containers, with those that only initialize the pod."""
 
     @property
     def is_terminal(self) -> bool:
@@ -196,7 +211,19 @@ def decode_tenant_pod(data: bytes) -> TenantPodView:
         compute_fingerprint(parts.metadata, spec),
         bytes(data) if len(data) <= _KEPT_MAX else None,
         parts.metadata.take_owner(),
+        _container_names(spec),
     )
+
+
+def _container_names(spec: bytes) -> tuple[str, ...]:
+    found = _containers.decode(spec)
+    return _shared_names(tuple(each.name for each in (*found.init_containers, *found.containers)))
+
+
+@functools.lru_cache(maxsize=4096)
+def _shared_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return equal names, in one object for all pods of a kind."""
+    return names
 
 
 def decode_compute_pod(data: bytes) -> ComputePodView:

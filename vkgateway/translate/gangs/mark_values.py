@@ -92,7 +92,7 @@ def parse_time(mark: str, text: str) -> float:
         with contextlib.suppress(ValueError, OverflowError):
             moment = parse(plain)
             aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-            return max(0.0, aware.timestamp())
+            return max(0.0, aware.astimezone(UTC).timestamp())
     remedy = "use a value like 2026-03-01T12:00:00Z, or seconds since the epoch"
     raise MarkError(mark, text, "is not a time", remedy=remedy)
 

@@ -17,7 +17,7 @@ from vkgateway.sync.tenant import TenantSync
 
 pytestmark = pytest.mark.usefixtures("told_soon")
 
-WRITTEN = {
+WRITTEN: dict[str, dict[str, str | None]] = {
     "an unreadable time": {"vkgateway.io/gang-checkpoint": "yesterday"},
     "an empty time": {"vkgateway.io/gang-checkpoint": " "},
     "an unreadable cost": {"vkgateway.io/gang-restart-cost": "expensive"},

@@ -34,13 +34,20 @@ def test_invalid_duration_is_refused(text: str) -> None:
         ("2026-03-01T12:00:00Z", 1772366400.0),
         ("2026-03-01T13:00:00.25+01:00", 1772366400.25),
         ("1960-01-01T00:00:00Z", 0.0),
+        ("2026-03-01T12:00:00", 1772366400.0),
+        ("2026-03-01 12:00:00.000", 1772366400.0),
+        ("2026-03-01", 1772323200.0),
+        ("Sun, 01 Mar 2026 13:00:00 +0100", 1772366400.0),
+        ("Sun Mar  1 12:00:00 UTC 2026", 1772366400.0),
     ],
 )
 def test_time(text: str, seconds: float) -> None:
     assert mark_values.parse_time("m", text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "12:00", "2026-03-01", "-5", "9999-99-99T00:00:00Z", "0001-01-01T00:00:00+23:00"])
+@pytest.mark.parametrize(
+    "text", ["", " ", "12:00", "yesterday", "-5", "9999-99-99T00:00:00Z", "0001-01-01T00:00:00+23:00"]
+)
 def test_invalid_time_is_refused(text: str) -> None:
     with pytest.raises(MarkError):
         mark_values.parse_time("m", text)

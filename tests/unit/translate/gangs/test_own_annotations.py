@@ -66,7 +66,7 @@ def test_smallest_run_limit_wins() -> None:
         ({"run_limit": "0s"}, "vkgateway.io/gang-run-limit", "0s", "90m"),
         ({"run_limit": "500d"}, "vkgateway.io/gang-run-limit", "500d", "longer than a year"),
         ({"checkpoint": "yesterday"}, "vkgateway.io/gang-checkpoint", "yesterday", "2026-03-01"),
-        ({"checkpoint": "2026-03-01T12:00:00"}, "vkgateway.io/gang-checkpoint", "2026-03-01T12:00:00", "zone"),
+        ({"checkpoint": "yesterday"}, "vkgateway.io/gang-checkpoint", "yesterday", "not a time"),
         ({"restart_cost": "-1"}, "vkgateway.io/gang-restart-cost", "-1", "GPU-seconds"),
         ({"restart_cost": "nan"}, "vkgateway.io/gang-restart-cost", "nan", "GPU-seconds"),
     ],
