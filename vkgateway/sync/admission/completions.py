@@ -48,17 +48,22 @@ def reduce_minimum(
     done: Iterable[Completion],
     first: Mapping[str, float],
     marks: GangMarks,
+    siblings: Iterable[GangMarks] = (),
 ) -> MinimumReduction:
     """Return the reduction of a gang's minimum by pods that ended and are not replaced.
 
     `done` are succeeded pods that were deleted, `first` has the time of each controller's first pod of the gang. A
-    Job's status counts its pods. Pods beyond the minimum replace pods that failed.
+    Job's status counts its pods; `siblings` are the marks of Jobs of the gang that may have no pods. Pods beyond the
+    minimum replace pods that failed.
     """
     if marks.excludes_succeeded:
         return MinimumReduction()
     run = _GangRun(members, seen, first)
     jobs = _job_marks(members, seen, run)
     known = {member.marks.controller_uid for member in members if member.marks is not None and member.marks.job_desired}
+    others = [each for each in siblings if each.controller_uid not in known]
+    jobs += others
+    known.update(each.controller_uid for each in others)
     succeeded, lost = Counter[str](), Counter[str]()
     for each in done:
         succeeded[each.role] += each.controller not in known and run.includes_pod(each.controller, each.ended)

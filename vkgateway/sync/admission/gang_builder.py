@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 from vkgateway.arbiter.decisions import PendingReason, PendingReport
 from vkgateway.arbiter.snapshot import Band, Gang, Pod, PodState, PoolKey, PreemptionPlan
+from vkgateway.model.objects import Object
 from vkgateway.model.requests import is_extended
 from vkgateway.sync.admission.completions import Completion, MinimumReduction, reduce_minimum
 from vkgateway.sync.admission.member import GangMember, MemberState, gang_id
-from vkgateway.translate.gangs import GangMarks, MarkError, merge_marks
+from vkgateway.translate.gangs import GangMarks, MarkError, Reference, merge_marks
+from vkgateway.translate.gangs.job_pods import JOB_KIND
+from vkgateway.translate.gangs.jobset_lws import read_sibling_job
 
 
 class MemberBackoff(NamedTuple):
@@ -86,12 +90,14 @@ class GangBuilder:
         terms: TermsSource,
         forecast: RunForecast,
         backoffs: Mapping[str, MemberBackoff],
+        look: Callable[[Reference], Object | None],
     ) -> None:
         self._tenant = tenant
         self._states = states
         self._terms = terms
         self._forecast = forecast
         self._backoffs = backoffs
+        self._look = look
 
     def build_group(self, name: str, group: MemberGroup) -> tuple[Gang | None, PendingReport | None]:
         """Return the gang and its pending reason. Running pods count even if no other pod of the gang may start."""
@@ -114,11 +120,28 @@ class GangBuilder:
             return None, report or self._not_ready_reason(gang, governed)
         roles = Counter(member.marks.role for member in present if not member.governed and member.marks is not None)
         reduction = reduce_minimum(
-            members, states, done=group.completions.values(), first=group.first_created, marks=marks
+            members,
+            states,
+            done=group.completions.values(),
+            first=group.first_created,
+            marks=marks,
+            siblings=self._ended_jobs(marks, namespace=members[0].key[0]),
         )
         return self._build_gang(
             gang, governed, pods, marks=marks, ungoverned=roles, reduction=reduction, plan=group.plan
         ), report
+
+    def _ended_jobs(self, marks: GangMarks, *, namespace: str) -> Iterator[GangMarks]:
+        """Yield what the gang's Jobs say of which pods succeeded, whether or not pods of them exist."""
+        for jobs in marks.sibling_jobs:
+            for index in range(jobs.replicas):
+                reference = Reference(*JOB_KIND, namespace, f"{jobs.prefix}-{index}")
+                found = self._look(reference)
+                if found is None or not (found.get("status") or {}).get("succeeded"):
+                    continue
+                with contextlib.suppress(MarkError):
+                    if (said := read_sibling_job(found, reference, jobs)) is not None:
+                        yield said
 
     def _is_ready(self, member: GangMember) -> bool:
         return not member.waiting_gates and member.uid not in self._backoffs

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Protocol
 
 from vkgateway.arbiter.decisions import PendingReport
 from vkgateway.arbiter.snapshot import Gang, PreemptionPlan
+from vkgateway.model.objects import Object
 from vkgateway.sync.admission.completions import Completion, completion_of
 from vkgateway.sync.admission.gang_builder import (
     GangBuilder,
@@ -19,6 +20,7 @@ from vkgateway.sync.admission.gang_builder import (
 )
 from vkgateway.sync.admission.member import NO_STATE, GangMember, MemberState, gang_id
 from vkgateway.sync.views.ownership import Key
+from vkgateway.translate.gangs import Reference
 
 _MOST_DONE: Final = 10_000
 """Maximum recorded completions of a gang; of more, the first are dropped, as the minimum is down to one by then."""
@@ -45,6 +47,7 @@ class TenantGangs:
         terms: TermsSource,
         forecast: RunForecast,
         completion_store: CompletionStore,
+        look: Callable[[Reference], Object | None],
     ) -> None:
         self._tenant = tenant
         self._completion_store = completion_store
@@ -56,7 +59,9 @@ class TenantGangs:
         """Number of pods by requested image."""
         self.backoffs: dict[str, MemberBackoff] = {}
         """Members that were admitted and that the tenant's scheduler did not bind."""
-        self._builder = GangBuilder(tenant, states=states, terms=terms, forecast=forecast, backoffs=self.backoffs)
+        self._builder = GangBuilder(
+            tenant, states=states, terms=terms, forecast=forecast, backoffs=self.backoffs, look=look
+        )
 
     def __iter__(self) -> Iterator[GangMember]:
         return iter(list(self._members.values()))

@@ -67,7 +67,12 @@ class TenantAdmission:
         self.observer = observer = PodObserver(scope, store)
         self._accounting = PodAccounting(scope, service)
         self.gangs = gangs = TenantGangs(
-            scope.name, states=observer, terms=service, forecast=self._accounting, completion_store=completion_store
+            scope.name,
+            states=observer,
+            terms=service,
+            forecast=self._accounting,
+            completion_store=completion_store,
+            look=companions.get_object,
         )
         self.verdicts = TenantVerdicts(scope, gangs, observer, store=store, cycles=service)
         self.bindings = GangBindings(scope, gangs, observer, self.verdicts)

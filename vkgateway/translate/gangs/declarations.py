@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from vkgateway.model.objects import Object
-from vkgateway.translate.gangs.marks import GangMarks, Kind, MarkError, Reference
+from vkgateway.translate.gangs.marks import GangMarks, Kind, MarkError, Reference, SiblingJobs
 from vkgateway.translate.gangs.own_annotations import MAX_MARK, MIN_MARK, SIZE_MARK, OwnAnnotations
 from vkgateway.translate.gangs.pod_view import GangPodView
 
@@ -68,6 +68,7 @@ class GangDeclaration:
     run_limit: float | None = None
     replaces_succeeded: bool = False
     replaces_failed: bool = True
+    sibling_jobs: tuple[SiblingJobs, ...] = ()
     missing_reference: Reference | None = None
     """Object that would declare the pod count, if it was not found."""
 
@@ -103,6 +104,7 @@ def apply_annotations(
         role=declaration.role,
         role_minimum=_role_minimum(declaration, needed),
         rank=declaration.rank,
+        sibling_jobs=declaration.sibling_jobs,
         replaces_succeeded=declaration.replaces_succeeded,
         replaces_failed=declaration.replaces_failed,
         required_level=declaration.required_level,

@@ -10,7 +10,8 @@ from vkgateway.model.objects import Object
 from vkgateway.translate.gangs import mark_values
 from vkgateway.translate.gangs.declarations import ROLE_STRIDE, GangDeclaration, PodContext
 from vkgateway.translate.gangs.fields import ObjectFields
-from vkgateway.translate.gangs.marks import Kind, MarkError
+from vkgateway.translate.gangs.job_pods import read_job_pods
+from vkgateway.translate.gangs.marks import GangMarks, Kind, MarkError, Reference, SiblingJobs
 from vkgateway.translate.gangs.own_annotations import JOB_OWNER
 from vkgateway.translate.gangs.pod_view import GangPodView
 
@@ -60,7 +61,7 @@ def read_jobset(context: PodContext) -> GangDeclaration | None:
     if not name or not role or context.own_annotations.name == JOB_OWNER:
         return None
     reference = pod.reference_to(JOBSET_KIND, name, mark=f"label {JOBSET_LABEL}")
-    attempt = _parse_index(pod.labels.get(_ATTEMPT, ""))
+    jobset, attempt = name, _parse_index(pod.labels.get(_ATTEMPT, ""))
     if attempt:
         name = f"{name}/restart-{attempt}"
     declaration = GangDeclaration(
@@ -88,7 +89,29 @@ def read_jobset(context: PodContext) -> GangDeclaration | None:
         + _parse_index(pod.labels.get(_JOB_INDEX, "")) * job.pods
         + pod.pod_index(),
         run_limit=job.run_limit,
+        sibling_jobs=tuple(
+            SiblingJobs(each.name, f"{jobset}-{each.name}", each.replicas, attempt) for each in together
+        ),
         missing_reference=None,
+    )
+
+
+def read_sibling_job(found: Object, reference: Reference, jobs: SiblingJobs) -> GangMarks | None:
+    """Return what a Job of a gang without pods says about its pods; None if it is of another attempt.
+
+    Raises:
+        MarkError: a field of the Job has the wrong type.
+    """
+    labels = ObjectFields.of_part(found, "spec", reference).get_object("template").get_object("metadata")
+    if _parse_index(labels.get_object("labels").get_text(_ATTEMPT)) != jobs.attempt:
+        return None
+    pods = read_job_pods(found, reference)
+    return GangMarks(
+        group="",
+        role=jobs.role,
+        controller_uid=found["metadata"]["uid"],
+        job_desired=pods.desired,
+        job_ended=pods.ended_count,
     )
 
 

@@ -66,6 +66,16 @@ def quote_value(value: str) -> str:
     return repr(value if len(value) <= _MAX_SHOWN else f"{value[:_MAX_SHOWN]}...")
 
 
+class SiblingJobs(NamedTuple):
+    """Jobs of one role whose pods belong to a gang: `PREFIX-0` to `PREFIX-(REPLICAS - 1)`."""
+
+    role: str
+    prefix: str
+    replicas: int
+    attempt: int
+    """Which re-creation of the Jobs belongs to the gang."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangMarks:
     """Marks of one pod about its gang, whatever integration declares them.
@@ -106,6 +116,8 @@ class GangMarks:
     """Number of pods that the pod's Job runs at the same time until the first one ends. 0: no Job is known."""
     job_ended: int = 0
     """Number of those pods that ended and are not replaced."""
+    sibling_jobs: tuple[SiblingJobs, ...] = ()
+    """All Jobs of the gang, also those without pods. Empty: unknown."""
     replaces_succeeded: bool = False
     """The controller creates another pod if this one succeeds."""
     replaces_failed: bool = True

@@ -9,6 +9,7 @@ from tests.unit.sync.admission.samples import POOL, TENANT, gang_marks, make_mem
 from vkgateway.arbiter.decisions import PendingReport
 from vkgateway.arbiter.queueing.admission import Admission, AdmissionState
 from vkgateway.arbiter.snapshot import Gang, PodState, PoolKey
+from vkgateway.model.objects import Object
 from vkgateway.sync.admission.completions import Completion
 from vkgateway.sync.admission.gang_builder import EvictionTerms
 from vkgateway.sync.admission.gangs import TenantGangs
@@ -49,7 +50,15 @@ class Harness:
         self.looked: list[str] = []
         self.bounds: Callable[[PoolKey | None], EvictionTerms] = lambda _pool: EvictionTerms(20.0, 60.0)
         self.memory = FakeRecords()
-        self.gangs = TenantGangs(TENANT, states=self, terms=self, forecast=self, completion_store=self.memory)
+        self.found: dict[str, Object] = {}
+        self.gangs = TenantGangs(
+            TENANT,
+            states=self,
+            terms=self,
+            forecast=self,
+            completion_store=self.memory,
+            look=lambda reference: self.found.get(reference.name),
+        )
         for one in members:
             self.gangs.put_member(one)
 

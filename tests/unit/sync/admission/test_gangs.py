@@ -22,10 +22,12 @@ from tests.unit.sync.admission.gang_harness import (
 )
 from tests.unit.sync.admission.samples import GPU, OTHER_POOL, POOL, TENANT, gang_marks, make_member
 from vkgateway.arbiter.snapshot import Band, PodState, Shape
+from vkgateway.model.objects import Object
 from vkgateway.sync.admission import gangs as module
 from vkgateway.sync.admission.gang_builder import EvictionTerms
 from vkgateway.sync.admission.gangs import TenantGangs
 from vkgateway.sync.admission.member import GangMember, MemberState
+from vkgateway.translate.gangs.marks import SiblingJobs
 
 
 class FakeForecast:
@@ -362,8 +364,41 @@ def test_restart_cost_is_capped() -> None:
 
 def test_typical_duration_is_used_without_a_declared_limit() -> None:
     harness = Harness()
-    gangs = TenantGangs(TENANT, states=harness, terms=harness, forecast=FakeForecast(), completion_store=harness.memory)
+    gangs = TenantGangs(
+        TENANT,
+        states=harness,
+        terms=harness,
+        forecast=FakeForecast(),
+        completion_store=harness.memory,
+        look=lambda _: None,
+    )
     gangs.put_member(make_member("u1"))
     gangs.put_member(make_member("u2", marks=gang_marks(minimum=1, run_limit=9.0)))
     found = {gang.run_limit: gang.expected_run for gang in gangs.build_gangs()[0]}
     assert found == {None: 40.0, 9.0: None}
+
+
+def test_job_that_is_complete_is_not_waited_for_although_its_pods_are_gone() -> None:
+    """Its pods were cleaned up before the gateway started, or while the gang had no pod at all."""
+
+    def job(succeeded: int, *, attempt: str = "0") -> Object:
+        template = {"metadata": {"labels": {"jobset.sigs.k8s.io/restart-attempt": attempt}}}
+        spec = {"parallelism": 1, "completions": 1, "template": template}
+        return {"metadata": {"uid": "stage-job"}, "spec": spec, "status": {"succeeded": succeeded}}
+
+    marks = gang_marks(
+        minimum=3,
+        size=3,
+        role="train",
+        role_minimum={"stage": 1, "train": 2},
+        sibling_jobs=(SiblingJobs("stage", "run-stage", 1, 0), SiblingJobs("train", "run-train", 1, 0)),
+    )
+    members = [make_member(f"u{rank}", marks=replace(marks, rank=rank)) for rank in range(2)]
+    minimums = []
+    for found in ({}, {"run-stage-0": job(0)}, {"run-stage-0": job(1, attempt="1")}, {"run-stage-0": job(1)}):
+        harness = Harness(*members)
+        harness.found = found
+        gang = harness.only_gang()
+        minimums.append((gang.minimum, dict(gang.role_minimum)))
+    waits = (3, {"stage": 1, "train": 2})
+    assert minimums == [waits, waits, waits, (2, {"train": 2})]

@@ -96,6 +96,13 @@ def test_restarted_jobset_shares_no_gang_with_its_previous_attempt(
     assert seen == [f"research/jobset/train/{group.removeprefix('train/')}" for group in groups]
 
 
+def test_marks_name_the_jobs_of_the_gang_and_of_its_attempt() -> None:
+    together = read(of_attempt(3), jobset(DRIVER, WORKERS)).sibling_jobs
+    assert together == (("driver", "train-driver", 1, 3), ("worker", "train-worker", 2, 3))
+    apart = jobset(DRIVER, WORKERS, startupPolicy={"startupPolicyOrder": "InOrder"})
+    assert [each.role for each in read(member("driver"), apart).sibling_jobs] == ["driver"]
+
+
 def test_gang_waits_for_a_missing_jobset() -> None:
     assert gang_references(member())[0] == SET
     assert read(member()).missing_reference == SET
