@@ -112,7 +112,7 @@ def start_platform(*options: str, chart: bool = False) -> Iterator[Platform]:
             install_chart(platform)
         yield platform
     finally:
-        down = platform.try_vkgateway("down", "--purge", timeout=DOWN_TIMEOUT)
+        down = platform.try_vkgateway("down", "--purge", "--yes", timeout=DOWN_TIMEOUT)
         for folder in (platform.data_dir, platform.templates_dir):
             shutil.rmtree(folder, ignore_errors=True)
         assert down.code == 0, str(down)

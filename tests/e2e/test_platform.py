@@ -27,7 +27,7 @@ def new_platform() -> Iterator[Platform]:
     try:
         yield platform
     finally:
-        platform.try_vkgateway("down", "--purge")
+        platform.try_vkgateway("down", "--purge", "--yes")
         shutil.rmtree(platform.data_dir, ignore_errors=True)
 
 

@@ -320,7 +320,7 @@ def main() -> int:
 def _remove_platforms() -> None:
     """Stop and remove what interrupted workers left: they are killed if they need longer than ten seconds."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        down = (sys.executable, "-m", "vkgateway", "down", "--purge", "-q", "--data-dir", str(folder))
+        down = (sys.executable, "-m", "vkgateway", "down", "--purge", "--yes", "-q", "--data-dir", str(folder))
         if subprocess.run(down, check=False).returncode == 0:
             shutil.rmtree(folder, ignore_errors=True)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from vkgateway.cli.confirmation import confirm_deletion, yes_option
 from vkgateway.cli.options import data_dir_option, run_async
 from vkgateway.cli.output import Column, output_option, print_table, serialize
 from vkgateway.cli.progress import Progress
@@ -141,16 +142,19 @@ async def up(
 
 @click.command(
     short_help="Stop the embedded platform.",
-    epilog="\b\nExample: vkgateway down; vkgateway down --purge --data-dir /tmp/second",
+    epilog="\b\nExample: vkgateway down; vkgateway down --purge --yes --data-dir /tmp/second",
 )
 @click.option("--purge", is_flag=True, help="Also delete the platform's data, including all tenants and their objects.")
+@yes_option
 @click.option("-q", "--quiet", is_flag=True, help="Print only errors.")
 @data_dir_option
 @run_async
-async def down(*, purge: bool, quiet: bool, data_dir: Path) -> None:
+async def down(*, purge: bool, yes: bool, quiet: bool, data_dir: Path) -> None:
     """Stop the embedded platform: remove all processes, mounts and interfaces; keep the data for the next `up`."""
     from vkgateway.local.down import down as take_down
 
+    if purge:
+        confirm_deletion(f"the platform in {data_dir} with all tenants and their data", yes=yes)
     _log_warnings_only()
     with Progress(quiet=quiet) as progress:
         await take_down(data_dir, purge=purge, report=progress)

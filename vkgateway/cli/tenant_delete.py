@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from vkgateway.cli.confirmation import confirm_deletion, yes_option
 from vkgateway.cli.options import cluster_options, run_async
 from vkgateway.cli.progress import Progress
 
@@ -21,7 +21,7 @@ POLL_SECONDS = 0.2
 
 @click.command(short_help="Delete tenants.", epilog="\b\nExample: vkgateway tenant delete alpha beta --yes")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until the tenants are deleted.")
 @click.option("--timeout", type=click.FloatRange(min=1), default=300.0, show_default=True, help="Seconds to wait.")
 @cluster_options
@@ -41,8 +41,7 @@ async def delete(
 
     async with cluster.management_cluster(data_dir, kubeconfig) as client:
         tenants = [await cluster.get_tenant(client, name) for name in names]
-        if not yes and sys.stdin.isatty():
-            click.confirm(f"Delete {', '.join(names)} with all data and pods? This cannot be undone", abort=True)
+        confirm_deletion(f"the tenants {', '.join(names)} with all their data and pods", yes=yes)
         for tenant in tenants:
             await client.delete(TENANTS, tenant.metadata.name, uid=tenant.metadata.uid)
         if wait:

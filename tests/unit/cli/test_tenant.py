@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import io
 import json
 import stat
 from collections.abc import AsyncIterator, Callable
@@ -344,6 +345,18 @@ async def test_delete_waits_until_tenant_is_deleted(cli: Cli) -> None:
     assert await cli("tenant", "delete", "alpha", "--yes") == 0
     assert "tenant alpha is deleted" in cli.err
     assert not cli.server.store.all(TENANTS)
+
+
+@pytest.mark.parametrize("answer", ["n", "y", ""])
+async def test_delete_without_a_terminal_needs_yes_whatever_the_input_says(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    await make(cli)
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{answer}\n"))
+    assert await cli("tenant", "delete", "alpha") == 2
+    assert "would delete the tenants alpha with all their data" in cli.err
+    assert "--yes" in cli.err
+    assert cli.server.store.all(TENANTS)
 
 
 async def test_delete_reports_remaining_tenants_after_timeout(cli: Cli) -> None:
