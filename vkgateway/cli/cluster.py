@@ -14,9 +14,10 @@ import msgspec
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.kubeconfig import has_service_account
-from vkgateway.kube.resources import COMPUTE_CLUSTERS, EVENTS, TENANTS, Resource
+from vkgateway.kube.resources import COMPUTE_CLUSTERS, EVENTS, NODES, TENANTS, Resource
 from vkgateway.model.api import ComputeCluster, Tenant
 from vkgateway.model.errors import InputError, NotFoundError, UnavailableError
+from vkgateway.model.names import GROUP, POOL_LABEL
 
 T = TypeVar("T")
 
@@ -89,6 +90,27 @@ def _connect_cluster(file: Path, *, is_given: bool) -> Client:
         ) from error
 
 
+async def require_tenant(client: Client) -> None:
+    """Raise InputError if a cluster is the management cluster instead of a tenant's."""
+    try:
+        await client.request("GET", f"/apis/{GROUP}", timeout=10)
+    except errors.ApiError:
+        return
+    raise InputError(
+        f"the cluster at {client.server} is the management cluster, not a tenant's",
+        hint="Give the kubeconfig of a tenant (`vkgateway tenant kubeconfig NAME -f FILE`), or --tenant NAME instead.",
+    )
+
+
+async def _is_tenant(client: Client) -> bool:
+    """Return whether a cluster has virtual nodes, as far as the user may see."""
+    try:
+        page = await client.list_all(NODES, label_selector=POOL_LABEL)
+    except errors.ApiError:
+        return False
+    return bool(page.items)
+
+
 async def list_tenants(client: Client) -> list[Tenant]:
     """Return all tenants."""
     return await _list_objects(client, TENANTS, Tenant)
@@ -146,6 +168,12 @@ async def _list_objects(client: Client, resource: Resource, kind: type[T]) -> li
     try:
         page = await client.list_all(resource)
     except errors.NotFound as error:
+        if await _is_tenant(client):
+            raise InputError(
+                f"the cluster at {client.server} is a tenant's, and has no {resource.plural}",
+                hint="Give the kubeconfig of the management cluster with --kubeconfig or VKGATEWAY_KUBECONFIG. "
+                "`vkgateway queue`, `explain` and `ui` read a tenant's cluster.",
+            ) from error
         raise UnavailableError(
             f"the management cluster at {client.server} does not serve {resource.plural}",
             hint="Install the CustomResourceDefinitions with `vkgateway up`, or run `vkgateway serve` once.",

@@ -29,12 +29,16 @@ async def tenant_cluster(
     `management` is the kubeconfig of the management cluster; by default that of the platform in `data_dir`.
 
     Raises:
-        InputError: neither is given, or the file is not usable.
+        InputError: neither is given, the file is not usable, or it is that of the management cluster.
         NotFoundError: the tenant does not exist.
         UnavailableError: the tenant's API server is unreachable or refuses the user.
     """
+    from vkgateway.cli.cluster import require_tenant
+
     async with await _connect_tenant(kubeconfig, tenant, data_dir, management) as client:
         with tenant_errors(client, user=str(kubeconfig or tenant)):
+            if kubeconfig is not None:
+                await require_tenant(client)
             yield client
 
 

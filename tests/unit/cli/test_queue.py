@@ -16,7 +16,7 @@ from tests.unit.cli.gateway import GPU, NOON, Cli, gang, pool
 from vkgateway.arbiter.decisions import PendingReason
 from vkgateway.arbiter.reasons.advice import ADVICE
 from vkgateway.arbiter.reasons.report_types import ArbiterReport, GangReport
-from vkgateway.kube.resources import PODS, SECRETS, TENANTS, Resource
+from vkgateway.kube.resources import KNOWN_RESOURCES, PODS, SECRETS, TENANTS, Resource
 from vkgateway.model.names import tenant_secret_name
 
 ROOM = "needs 2 pods of nvidia.com/gpu 8; 0 of 2 would fit now"
@@ -53,7 +53,18 @@ def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
 @pytest.fixture
 async def server() -> AsyncIterator[FakeApiServer]:
     async with FakeApiServer() as found:
+        for resource in KNOWN_RESOURCES.values():
+            if resource.prefix.startswith("apis/vkgateway.io/"):
+                found.unregister(resource)
         yield found
+
+
+@pytest.mark.parametrize("command", [("queue",), ("explain", "web")])
+async def test_kubeconfig_of_the_management_cluster_is_refused(cli: Cli, command: tuple[str, ...]) -> None:
+    async with FakeApiServer() as management:
+        assert await cli(*command, "--kubeconfig", str(cli.kubeconfig(management.url))) == 2
+        assert f"{management.url} is the management cluster, not a tenant's" in cli.err
+        assert "--tenant NAME" in cli.err
 
 
 def pod(name: str, *, gpus: int = 8, gang_name: str = "", **fields: Any) -> dict[str, Any]:
@@ -369,6 +380,7 @@ async def test_invalid_marks_do_not_fail_explain(cli: Cli, server: FakeApiServer
 
 
 async def test_gateway_adds_facts_for_admins(cli: Cli, server: FakeApiServer) -> None:
+    server.register(TENANTS)
     put(server, pod("p", gang_name="second", status=waits()))
     document = cli.kubeconfig(server.url).read_bytes()
     cli.kubeconfig(server.url, "compute.kubeconfig")

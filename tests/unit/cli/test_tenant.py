@@ -20,7 +20,7 @@ from vkgateway.cli import main, tenant_create
 from vkgateway.cli.compute import description_lines as compute_lines
 from vkgateway.cli.tenant_describe import description_lines as tenant_lines
 from vkgateway.kube import kubeconfig
-from vkgateway.kube.resources import COMPUTE_CLUSTERS, SECRETS, TENANTS
+from vkgateway.kube.resources import COMPUTE_CLUSTERS, NODES, SECRETS, TENANTS
 from vkgateway.model.api import (
     ApiServerAccess,
     ApiServerExposure,
@@ -366,6 +366,16 @@ async def test_delete_reports_remaining_tenants_after_timeout(cli: Cli) -> None:
     cli.server.store.update(TENANTS, held, name="alpha")
     assert await cli("tenant", "delete", "alpha", "--yes", "--timeout", "1") == 5
     assert "not deleted after 1 s: alpha" in cli.err
+
+
+@pytest.mark.parametrize("command", [("tenant", "list"), ("tenant", "describe", "alpha"), ("compute", "list")])
+async def test_kubeconfig_of_a_tenant_is_refused(cli: Cli, command: tuple[str, ...]) -> None:
+    cli.server.store.create(NODES, {"metadata": {"name": "a100.local", "labels": {"vkgateway.io/pool": "a100"}}})
+    for resource in (TENANTS, COMPUTE_CLUSTERS):
+        cli.server.unregister(resource)
+    assert await cli(*command) == 2
+    assert f"{cli.server.url} is a tenant's, and has no" in cli.err
+    assert "VKGATEWAY_KUBECONFIG" in cli.err
 
 
 async def test_missing_definitions_are_an_error(cli: Cli) -> None:
