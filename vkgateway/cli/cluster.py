@@ -156,9 +156,12 @@ async def get_compute_cluster(client: Client, name: str) -> ComputeCluster:
         raise NotFoundError(f"compute cluster {name!r} does not exist", hint=hint) from error
 
 
-async def list_events(client: Client, *, kind: str, name: str) -> list[Event]:
-    """Return the events of a cluster-scoped object (in the namespace default), oldest first."""
-    selector = f"involvedObject.kind={kind},involvedObject.name={name}"
+async def list_events(client: Client, *, kind: str, uid: str) -> list[Event]:
+    """Return the events of a cluster-scoped object (in the namespace default), oldest first.
+
+    Those of an earlier object of the same name are not among them.
+    """
+    selector = f"involvedObject.kind={kind},involvedObject.uid={uid}"
     page = await client.list_all(EVENTS, namespace="default", field_selector=selector)
     found = [msgspec.json.decode(item, type=Event) for item in page.items]
     return sorted(found, key=lambda event: (event.last_seen, event.metadata.version_number))
