@@ -35,7 +35,9 @@ async def describe_object(
     async with cluster.management_cluster(data_dir, kubeconfig) as client:
         found = await get(client, name)
         is_table = output == "table"
-        events = await cluster.list_events(client, kind=type(found).__name__, uid=found.metadata.uid) if is_table else []
+        events = (
+            await cluster.list_events(client, kind=type(found).__name__, uid=found.metadata.uid) if is_table else []
+        )
     if is_table:
         for line in (*describe(found), *section_lines("Events", event_lines(events))):
             click.echo(line)

@@ -141,7 +141,12 @@ async def create(
 def _print_result(tenant: Tenant, *, output: str | None, waited: bool) -> None:
     import msgspec
 
+    from vkgateway.model.api import SPEC_EFFECTIVE
+    from vkgateway.model.objects import find_condition
+
     name = tenant.metadata.name
+    if (effect := find_condition(tenant.status.conditions, SPEC_EFFECTIVE)) is not None:
+        click.echo(f"Warning: {effect.message}", err=True)
     if output == "name":
         click.echo(name)
     elif output:

@@ -20,6 +20,7 @@ from vkgateway.model.requests import is_extended
 from vkgateway.usage.budgets import budget_problems
 
 OLDEST_MINOR = 30
+_CORE_RESOURCES = frozenset({"cpu", "memory", "pods", "ephemeral-storage"})
 _VERSION = re.compile(r"1\.(\d{1,3})\.(\d{1,3})", re.ASCII)
 _LABEL = r"[a-zA-Z0-9_]([-a-zA-Z0-9_]{0,61}[a-zA-Z0-9_])?"
 _HOST = re.compile(rf"(\*\.)?{_LABEL}(\.{_LABEL})*")
@@ -138,6 +139,8 @@ def find_objections(
     for index, pool in enumerate(spec.pools):
         path = f"spec.pools[{index}]"
         pool_objections = list(_check_pool(pool, path=path, offers=offers))
+        if not pool_objections:
+            pool_objections += _check_limited_names(pool, path=path, offers=offers, previous=previous)
         objections += pool_objections
         if not pool_objections and not _was_accepted(pool, previous):
             key = pool.compute_cluster, pool.name
@@ -145,16 +148,20 @@ def find_objections(
             running = guaranteed_pods(key) if known is not None else ()
             offer = offers[key[0]][key[1]]
             objections += _check_guarantee(tenant, pool, path=path, offer=offer, facts=known, running=running)
+    if not objections:
+        objections += _check_budgeted_names(spec, offers=offers, previous=previous)
     return objections
+
+
+def _old_pool(pool: TenantPool, previous: TenantSpec | None) -> TenantPool | None:
+    key = pool.compute_cluster, pool.name
+    old_pools = previous.pools if previous is not None else ()
+    return next((old_pool for old_pool in old_pools if (old_pool.compute_cluster, old_pool.name) == key), None)
 
 
 def _was_accepted(pool: TenantPool, previous: TenantSpec | None) -> bool:
     """Return whether the previous spec already had the guarantee that the pool asks for."""
-    old_pools = {
-        (old_pool.compute_cluster, old_pool.name): old_pool
-        for old_pool in (previous.pools if previous is not None else ())
-    }
-    old_pool = old_pools.get((pool.compute_cluster, pool.name))
+    old_pool = _old_pool(pool, previous)
     return old_pool is not None and is_within_previous(pool, old_pool)
 
 
@@ -275,6 +282,46 @@ def _check_limits(pool: TenantPool, *, path: str) -> Iterator[Objection]:
             "raise the limit or lower the guarantee"
         )
         yield Objection("LimitBelowGuarantee", f"{path}.limit[{name}]", message)
+
+
+def _check_limited_names(
+    pool: TenantPool, *, path: str, offers: OffersByCluster, previous: TenantSpec | None
+) -> Iterator[Objection]:
+    """A limit of a resource that no node has limits nothing: its name is probably misspelt.
+
+    A limit that was accepted before stays accepted, even if the nodes with the resource are away.
+    """
+    allocatable = offers[pool.compute_cluster][pool.name].allocatable
+    before = _old_pool(pool, previous)
+    for name, text in pool.limit.items() if allocatable else ():
+        if not allocatable or name in allocatable or _is_core(name) or (before is not None and name in before.limit):
+            continue
+        if quantity.parse_quantity(text):
+            message = (
+                f"pool {pool.name!r} of compute cluster {pool.compute_cluster!r} has no {name}, so the limit "
+                f"would have no effect; available resources: {_format_names(allocatable)}"
+            )
+            yield Objection("UnknownResource", f"{path}.limit[{name}]", message)
+
+
+def _check_budgeted_names(
+    spec: TenantSpec, *, offers: OffersByCluster, previous: TenantSpec | None
+) -> Iterator[Objection]:
+    """A budget of a resource that no pool of the tenant has is never used."""
+    for index, budget in enumerate(spec.budget):
+        pools = [pool for pool in spec.pools if budget.pool in ("", pool.name)]
+        allocatable = [offers[pool.compute_cluster][pool.name].allocatable for pool in pools]
+        had = previous is not None and any(each.resource == budget.resource for each in previous.budget)
+        is_known = bool(allocatable) and all(allocatable)
+        if is_known and not had and not any(budget.resource in (one or ()) for one in allocatable):
+            names = {name for one in allocatable for name in one or () if is_extended(name)}
+            message = f"no pool of the tenant has {budget.resource}; available: {_format_names(names)}"
+            yield Objection("UnknownResource", f"spec.budget[{index}].resource", message)
+
+
+def _is_core(name: str) -> bool:
+    """Return whether any node may come to have a resource of Kubernetes' own."""
+    return name in _CORE_RESOURCES or name.startswith("hugepages-")
 
 
 def _check_shares(pool: TenantPool, *, path: str) -> Iterator[Objection]:

@@ -20,6 +20,7 @@ from vkgateway.model.api import (
     PUBLISHED,
     READY,
     SCHEDULERS_READY,
+    SPEC_EFFECTIVE,
     VIRTUAL_NODES_READY,
     WITHIN_BUDGET,
     ApiServerStatus,
@@ -93,6 +94,8 @@ class TenantFacts:
     """Whether the API server may write; None if it was never blocked."""
     published: Verdict | None = None
     """Whether clients outside the management cluster reach the API server; None if they need not."""
+    effect: Verdict | None = None
+    """Which parts of the spec have no effect now; None if all have one."""
     api_server: ApiServerStatus | None = None
     pools: tuple[TenantPoolStatus, ...] = ()
     deleting: Verdict | None = None
@@ -114,6 +117,7 @@ class TenantFacts:
             WITHIN_BUDGET: self.budget,
             DATASTORE_WRITABLE: self.datastore,
             PUBLISHED: self.published,
+            SPEC_EFFECTIVE: self.effect,
         }
         known = {kind: verdict for kind, verdict in optional.items() if verdict is not None}
         return parts | {READY: self.deleting or _ready_verdict(list(parts.values()))} | known

@@ -23,6 +23,7 @@ from vkgateway.gateway.control_plane_reconciler import (
 )
 from vkgateway.gateway.events import EventRecorder
 from vkgateway.gateway.interfaces import ApiServerAccess, ControlPlanes, TenantRunner
+from vkgateway.gateway.spec_effect import effect_verdict
 from vkgateway.gateway.status import Verdict, false_verdict
 from vkgateway.gateway.tenant_finalizer import TenantFinalizer
 from vkgateway.gateway.tenant_record import Interrupted, StatusNotWritten, StatusWriter, TenantRecord
@@ -185,12 +186,23 @@ class TenantController:
         record.update_facts(
             guarantee=self._guarantee_verdict(name) or record.facts.guarantee,
             budget=self._budget_verdict(name, record.facts.budget),
+            effect=self._effect_verdict(tenant_in_force),
         )
         await self._status_writer.write_status(tenant, record)
         if record.facts.virtual_nodes.status == "Unknown":
             return REQUEUE_SECONDS
         # All tenants start at the same time, and simultaneous probes of all would delay pods.
         return PROBE_RETRY_SECONDS if record.failed_probes else vary_slightly(PROBE_SECONDS)
+
+    def _effect_verdict(self, tenant: Tenant) -> Verdict | None:
+        clusters = self._computes.clusters
+        links = {name: link for name, link in clusters.links.items() if link.is_reachable}
+        found = {name: clusters.find_cluster(name) for name, link in links.items() if link.nodes.is_complete}
+        return effect_verdict(
+            tenant,
+            computes={name: compute for name, compute in found.items() if compute is not None},
+            classes={name: link.classes.class_names() for name, link in links.items() if link.classes.is_complete},
+        )
 
     async def _handle_error(self, name: str, error: Exception) -> None:
         tenant, record = self.tenants.store.get(("", name)), self._records.get(name)

@@ -72,6 +72,12 @@ OFFERS = {"local": {"a100": PoolOffer({GPU: "32", "cpu": "96"}, {GPU: "8"})}}
         (tenant("alpha", guarantee("many")), "InvalidQuantity", "'many'"),
         (tenant("alpha", guarantee(-1)), "InvalidQuantity", "-1 is negative"),
         (tenant("alpha", guarantee(8, limit=4)), "LimitBelowGuarantee", "guarantee of 8"),
+        (
+            tenant("alpha", TenantPool(name="a100", limit={"nvidia.com/gpus": 8})),
+            "UnknownResource",
+            "limit[nvidia.com/gpus]: pool 'a100' of compute cluster 'local' has no nvidia.com/gpus, so the limit would "
+            "have no effect; available resources: cpu, nvidia.com/gpu",
+        ),
         (tenant("alpha", guarantee(25)), "GuaranteeBeyondPool", "request at most 24"),
         (tenant("alpha", guarantee(1, resource="amd.com/gpu")), "GuaranteeBeyondPool", "has no amd.com/gpu"),
         (tenant("alpha", TenantPool(name="a100", weight=0)), "InvalidQuantity", "weight: 0 is not a positive number"),
@@ -84,6 +90,26 @@ def test_invalid_specs_are_refused_with_reason_and_way_out(asked: Tenant, reason
     found = find_objections(asked, offers=OFFERS, templates=TEMPLATES)
     assert [one.reason for one in found] == [reason]
     assert words in str(found[0])
+
+
+def test_limits_of_absent_resources_are_accepted_if_they_have_a_meaning() -> None:
+    """Core resources may appear, a limit of zero forbids, and what was accepted stays so while nodes are away."""
+    meant = TenantPool(name="a100", limit={"memory": "1Ti", "hugepages-2Mi": "1Gi", "amd.com/gpu": 0})
+    assert not find_objections(tenant("alpha", meant), offers=OFFERS)
+    away = {"local": {"a100": PoolOffer({"cpu": "96"})}}
+    old = TenantPool(name="a100", limit={GPU: 8})
+    new = TenantPool(name="a100", limit={GPU: 16})
+    assert [one.reason for one in find_objections(tenant("alpha", new), offers=away)] == ["UnknownResource"]
+    assert not find_objections(tenant("alpha", new), offers=away, previous=TenantSpec(pools=(old,)))
+    assert not find_objections(tenant("alpha", new), offers={"local": {"a100": PoolOffer(None)}})
+
+
+def test_budget_of_a_resource_that_no_pool_has_is_refused() -> None:
+    asked = tenant("alpha", TenantPool(name="a100"))
+    asked.spec = replace(asked.spec, budget=(TenantBudget(resource="nvidia.com/gpus", hours=10),))
+    (found,) = find_objections(asked, offers=OFFERS)
+    assert (found.reason, found.field) == ("UnknownResource", "spec.budget[0].resource")
+    assert "available: nvidia.com/gpu" in found.message
 
 
 @pytest.mark.parametrize(

@@ -350,7 +350,8 @@ async def test_management_cluster_errors_are_not_reported_on_tenant(world: World
         await wait_until(lambda: world.get("alpha")["status"].get("observedGeneration") == 2)
         assert world.phase("alpha") == "Ready"
     assert "False" not in seen
-    assert not any(event["type"] == "Warning" for event in world.server.store.all(EVENTS))
+    warnings = [event["message"] for event in world.server.store.all(EVENTS) if event["type"] == "Warning"]
+    assert all(message.startswith("SpecEffective: spec.pools is empty") for message in warnings), warnings
 
 
 async def test_certificates_are_checked_daily_without_events(world: World) -> None:
