@@ -18,6 +18,7 @@ NO_RENAMED_CLAIMS: Final[Mapping[str, str]] = {}
 _PROJECTED_MODE: Final = 0o644
 """File mode of projected volumes that set none (core/v1 ProjectedVolumeSource)."""
 _OTHERS_READ: Final = 0o004
+_OWNER_ONLY: Final = 0o600
 _ALL_READ: Final = 0o444
 
 
@@ -135,30 +136,32 @@ def _forward_projection(source: Object, volume: str, index: int, mode: int, valu
     token = source.get("serviceAccountToken")
     if token:
         item = {"key": token_key(volume, index), "path": token["path"]}
-        if not mode & _OTHERS_READ and _has_single_user(values.spec):
-            item["mode"] = mode | _ALL_READ
+        if (own := _token_mode(values.spec, mode)) != mode:
+            item["mode"] = own
         return {"secret": {"name": values.token_secret, "items": [item]}}
     if source.get("downwardAPI"):
         return {**source, "downwardAPI": _forward_downward_api(source["downwardAPI"], values)}
     return _rename_root_ca(source, "configMap")
 
 
-def _has_single_user(spec: Mapping[str, Any]) -> bool:
-    """Return whether all containers run as one user, who may then read the token files of a kubelet.
+def _token_mode(spec: Mapping[str, Any], mode: int) -> int:
+    """Return the mode of a token's file, given that of the volume's other files.
 
-    Files of a Secret belong to root: only their mode lets users outside the pod's groups read them. A kubelet also
-    counts ephemeral containers, but they start after the file was written (`FsUserFrom` in Kubernetes'
-    `pkg/volume/util`).
+    A kubelet gives the file to the user of all containers, if they have only one, with the mode 0600, to which it adds
+    the group `fsGroup` (`FsUserFrom` in Kubernetes' `pkg/volume/util`). Here the file is one of a Secret and belongs to
+    root: only its mode lets a user outside the pod's groups read it. A kubelet also counts ephemeral containers, but
+    they start after the file was written.
     """
     security = spec.get("securityContext") or {}
-    if security.get("fsGroup") is not None:
-        return False
     users = {
         (container.get("securityContext") or {}).get("runAsUser", security.get("runAsUser"))
         for kind in ("initContainers", "containers")
         for container in spec.get(kind) or ()
     }
-    return len(users) == 1 and None not in users
+    if security.get("fsGroup") is not None or users == {0}:
+        return _OWNER_ONLY
+    is_unreadable = len(users) == 1 and None not in users and not mode & _OTHERS_READ
+    return mode | _ALL_READ if is_unreadable else mode
 
 
 def _forward_downward_api(source: Object, values: PodValues) -> Object:

@@ -180,11 +180,13 @@ def test_two_tokens_have_different_keys() -> None:
         ({}, (1000, 1000), 0o444),
         ({}, (1000, None), None),
         ({}, (1000, 1001), None),
-        ({"runAsUser": 1000, "fsGroup": 2000}, (None, None), None),
+        ({"runAsUser": 1000, "fsGroup": 2000}, (None, None), 0o600),
+        ({"fsGroup": 2000}, (None, 1000), 0o600),
+        ({"runAsUser": 0}, (None, None), 0o600),
         ({}, (None, None), None),
     ],
 )
-def test_token_is_readable_by_the_single_user(
+def test_token_has_a_kubelets_mode_or_is_readable_by_the_single_user(
     pod_security: dict[str, int], users: tuple[int | None, int | None], mode: int | None
 ) -> None:
     first, second = ({"runAsUser": user} if user is not None else None for user in users)
