@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
@@ -11,6 +14,16 @@ from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 
 if TYPE_CHECKING:
     from rich.status import Status
+
+
+@contextlib.contextmanager
+def explain_interruption(text: str) -> Iterator[None]:
+    """Print, if the block is interrupted, what goes on without the command, and how to follow or undo it."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        click.echo(text, err=True)
+        raise
 
 
 class Progress:

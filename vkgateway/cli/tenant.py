@@ -45,6 +45,7 @@ COLUMNS: tuple[Column[Tenant], ...] = (
         "list": "vkgateway.cli.tenant:list_tenants",
         "describe": "vkgateway.cli.tenant_describe:describe",
         "kubeconfig": "vkgateway.cli.tenant_kubeconfig:kubeconfig",
+        "wait": "vkgateway.cli.tenant_wait:wait",
         "delete": "vkgateway.cli.tenant_delete:delete",
     },
     epilog="\b\nExample: vkgateway tenant create alpha --pool a100:guarantee=nvidia.com/gpu=8",

@@ -11,7 +11,7 @@ import click
 from vkgateway.cli.gateway_state import GatewayEndpoint, gateway_option
 from vkgateway.cli.options import cluster_options, run_async
 from vkgateway.cli.output import FORMATS, serialize
-from vkgateway.cli.progress import Progress
+from vkgateway.cli.progress import Progress, explain_interruption
 
 if TYPE_CHECKING:
     from vkgateway.kube.client import Client
@@ -125,17 +125,41 @@ async def create(
         subject_alt_names=names,
     )
     async with cluster.management_cluster(data_dir, kubeconfig) as client:
-        await validate_tenant(client, tenant)
+        existing = None if dry_run else await _find_equal(client, tenant)
+        if existing is None:
+            await validate_tenant(client, tenant)
         if dry_run:
             click.echo(serialize(tenant_spec.to_manifest(tenant), output=output or "yaml"), nl=False)
             await whatif_tenant.print_what_if(tenant, data_dir, gateway.or_cluster(data_dir, kubeconfig))
             return
-        created = await create_tenant(client, tenant)
+        created = existing or await create_tenant(client, tenant)
         if wait:
-            created = await wait_until_ready(client, created, timeout=timeout)
+            with explain_interruption(_interruption_text(created)):
+                created = await wait_until_ready(client, created, timeout=timeout, withdraw=existing is None)
         else:
             created = await wait_until_accepted(client, created)
         _print_result(created, output=output, waited=wait)
+
+
+async def _find_equal(client: Client, tenant: Tenant) -> Tenant | None:
+    """Return the tenant of this name if it has the same spec: an interrupted command is repeated."""
+    from vkgateway.cli import cluster
+
+    found = next(
+        (each for each in await cluster.list_tenants(client) if each.metadata.name == tenant.metadata.name), None
+    )
+    if found is None or found.spec != tenant.spec or found.metadata.deletion_timestamp is not None:
+        return None
+    click.echo(f"tenant {tenant.metadata.name} exists already, with this spec", err=True)
+    return found
+
+
+def _interruption_text(tenant: Tenant) -> str:
+    name = tenant.metadata.name
+    return (
+        f"The gateway goes on creating tenant {name}. Follow it with `vkgateway tenant wait {name}`, or withdraw it "
+        f"with `vkgateway tenant delete {name}`."
+    )
 
 
 def _print_result(tenant: Tenant, *, output: str | None, waited: bool) -> None:
@@ -170,7 +194,7 @@ async def validate_tenant(client: Client, tenant: Tenant) -> None:
     name = tenant.metadata.name
     if any(other.metadata.name == name for other in tenants):
         raise ConflictError(
-            f"tenant {name!r} already exists",
+            f"tenant {name!r} already exists, with another spec",
             hint=f"Choose another name, or see `vkgateway tenant describe {name}`.",
         )
     computes = await cluster.list_compute_clusters(client)
@@ -200,11 +224,11 @@ async def create_tenant(client: Client, tenant: Tenant) -> Tenant:
     return msgspec.json.decode(answer, type=Tenant)
 
 
-async def wait_until_ready(client: Client, tenant: Tenant, *, timeout: float) -> Tenant:
+async def wait_until_ready(client: Client, tenant: Tenant, *, timeout: float, withdraw: bool = True) -> Tenant:
     """Print each condition when it becomes True, until the tenant is ready.
 
-    If the gateway does not accept the tenant, delete it and raise InputError. Raises UnavailableError after `timeout`
-    seconds.
+    If the gateway does not accept the tenant, raise InputError, and with `withdraw` delete it before. Raises
+    UnavailableError after `timeout` seconds.
     """
     from vkgateway.cli.tenant_progress import Milestones
     from vkgateway.model.errors import UnavailableError
@@ -214,7 +238,7 @@ async def wait_until_ready(client: Client, tenant: Tenant, *, timeout: float) ->
     with Progress() as progress:
         progress(f"tenant {name}: waiting for the gateway")
         while True:
-            current = await _get_or_withdraw(client, tenant)
+            current = await _get_acceptable(client, tenant, withdraw=withdraw)
             for line in milestones.new_milestones(current):
                 progress.done(line)
             if milestones.is_complete:
@@ -250,15 +274,15 @@ async def wait_until_accepted(client: Client, tenant: Tenant) -> Tenant:
 
     current = tenant
     for _ in range(MAX_POLLS):
-        current = await _get_or_withdraw(client, tenant)
+        current = await _get_acceptable(client, tenant, withdraw=True)
         if is_condition_true(current.status.conditions, ACCEPTED):
             break
         await asyncio.sleep(POLL_SECONDS)
     return current
 
 
-async def _get_or_withdraw(client: Client, tenant: Tenant) -> Tenant:
-    """Return the tenant's current state; if it can never become ready, delete it and raise the error."""
+async def _get_acceptable(client: Client, tenant: Tenant, *, withdraw: bool) -> Tenant:
+    """Return the tenant's current state; if it can never become ready, raise the error, and delete it if requested."""
     from vkgateway.cli import cluster
     from vkgateway.cli.tenant_progress import rejection_error
     from vkgateway.kube.resources import TENANTS
@@ -267,5 +291,6 @@ async def _get_or_withdraw(client: Client, tenant: Tenant) -> Tenant:
     error = rejection_error(current)
     if error is None:
         return current
-    await client.delete(TENANTS, tenant.metadata.name, uid=tenant.metadata.uid)
+    if withdraw:
+        await client.delete(TENANTS, tenant.metadata.name, uid=tenant.metadata.uid)
     raise error

@@ -10,7 +10,7 @@ import click
 
 from vkgateway.cli.confirmation import confirm_deletion, yes_option
 from vkgateway.cli.options import cluster_options, run_async
-from vkgateway.cli.progress import Progress
+from vkgateway.cli.progress import Progress, explain_interruption
 
 if TYPE_CHECKING:
     from vkgateway.kube.client import Client
@@ -45,7 +45,8 @@ async def delete(
         for tenant in tenants:
             await client.delete(TENANTS, tenant.metadata.name, uid=tenant.metadata.uid)
         if wait:
-            await wait_until_deleted(client, tenants, timeout=timeout)
+            with explain_interruption("The gateway goes on deleting. Follow it with `vkgateway tenant list`."):
+                await wait_until_deleted(client, tenants, timeout=timeout)
 
 
 async def wait_until_deleted(client: Client, tenants: list[Tenant], *, timeout: float) -> None:

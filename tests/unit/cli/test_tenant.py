@@ -18,6 +18,7 @@ from tests.fakes.apiserver import FakeApiServer
 from tests.support.waiting import wait_until
 from vkgateway.cli import main, tenant_create
 from vkgateway.cli.compute import description_lines as compute_lines
+from vkgateway.cli.progress import explain_interruption
 from vkgateway.cli.tenant_describe import description_lines as tenant_lines
 from vkgateway.kube import kubeconfig
 from vkgateway.kube.resources import COMPUTE_CLUSTERS, NODES, SECRETS, TENANTS
@@ -179,7 +180,7 @@ async def test_list_shows_why_tenant_is_not_ready(cli: Cli) -> None:
         (("beta", "--pool", "a100.east"), 2, "available compute clusters: local"),
         (("Beta",), 2, "capital"),
         (("beta", "-f", "/nowhere.yaml"), 2, "/nowhere.yaml"),
-        (("taken",), 4, "already exists"),
+        (("taken", "--pool", "a100"), 4, "already exists"),
     ],
 )
 async def test_invalid_input_is_refused_before_creation(cli: Cli, line: tuple[str, ...], code: int, words: str) -> None:
@@ -332,6 +333,36 @@ async def test_kubeconfig_is_printed_written_or_merged(cli: Cli, tmp_path: Path)
     merged = yaml.safe_load(mine.read_text())
     assert [one["name"] for one in merged["contexts"]] == ["work", "alpha"]
     assert merged["current-context"] == "work"
+
+
+async def test_repeated_create_continues_with_the_same_spec_only(cli: Cli) -> None:
+    await make(cli)
+    uid = cli.server.store.get(TENANTS, "alpha")["metadata"]["uid"]
+    assert await cli("tenant", "create", "alpha", "--pool", "a100") == 0, cli.err
+    assert "tenant alpha exists already, with this spec" in cli.err
+    assert cli.server.store.get(TENANTS, "alpha")["metadata"]["uid"] == uid
+    assert await cli("tenant", "create", "alpha", "--pool", "a100", "--storage-class", "slow") == 4
+    assert "already exists, with another spec" in cli.err
+
+
+async def test_wait_reports_an_unacceptable_tenant_and_changes_nothing(cli: Cli) -> None:
+    await make(cli)
+    assert await cli("tenant", "wait", "alpha", "--timeout", "1") == 0, cli.err
+    assert "tenant alpha is ready" in cli.err
+    assert await cli("tenant", "wait", "beta") == 3
+
+
+async def test_interruption_says_what_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    async def command() -> None:
+        with explain_interruption("The gateway goes on."):
+            await asyncio.sleep(3600)
+
+    task = asyncio.create_task(command())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert capsys.readouterr().err == "The gateway goes on.\n"
 
 
 async def test_missing_kubeconfig_is_an_error(cli: Cli) -> None:
