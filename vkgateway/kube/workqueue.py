@@ -136,6 +136,11 @@ class FairQueue(Generic[K]):
         self._round: deque[str] = deque()
         self._idle_workers = _IdleWorkers()
 
+    @property
+    def is_working(self) -> bool:
+        """Whether a key is ready or in progress; keys that were added with a delay do not count before."""
+        return any(tenant.queued or tenant.running for tenant in self._tenants.values())
+
     def __len__(self) -> int:
         """Return the number of ready keys."""
         return sum(len(tenant.ready) for tenant in self._tenants.values())

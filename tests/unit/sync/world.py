@@ -149,7 +149,8 @@ class World:
         versions = (0, 0)
         while quiet < 4:
             now = self.tenant_server.store.version, self.compute_server.store.version
-            quiet = quiet + 1 if now == versions else 0
+            is_working = self._engine is not None and self._engine.queue.is_working
+            quiet = quiet + 1 if now == versions and not is_working else 0
             versions = now
             await let_pass(0.02)
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.fakes.clock import AdjustedClock
 from tests.support.machine import patience
-from tests.support.waiting import wait_until
+from tests.support.waiting import let_pass, wait_until
 from tests.unit.sync.admission.cluster_helpers import (
     DEADLINE,
     LOW,
@@ -145,7 +145,7 @@ async def test_compute_pod_is_notified_before_the_tenant_pod(world: World, serve
         create_gated(world, "high", gpus=8)
         if server == "below":
             await wait_until(lambda: slow._faults[0].hits)
-            await world.wait_settled()
+            await let_pass(0.1)
             assert get_annotation(world.tenant_pod("low"), DEADLINE) == ""
             assert get_condition(world, DISRUPTED, "low") is None
         else:

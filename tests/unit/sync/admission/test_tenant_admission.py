@@ -41,7 +41,7 @@ def test_admitted_pod_gets_its_node() -> None:
     harness = Harness()
     harness.admit_pod(borrowed=False)
     assert harness.admission.admission_for("u1", NODE) == Admission(
-        AdmissionState.ADMITTED, node="host-1", borrowed=False, behind="alpha/y"
+        AdmissionState.ADMITTED, node="host-1", borrowed=False, gang="default/pod/u1", behind="alpha/y"
     )
     assert harness.admission.admission_for("u1", NODE).verdict == "admitted", "asking takes nothing away"
 
