@@ -20,6 +20,8 @@ def _volume(**source: Any) -> Object:
 _APP_ARMOR: Final = "container.apparmor.security.beta.kubernetes.io/main"
 _ROOT_CA: Final = "vkgateway-root-ca.crt"
 
+_NAME: Final = {"fieldPath": "metadata.name"}
+
 BY_POLICY: Final[dict[str, Object]] = {
     "label": {"metadata": {"labels": {"vkgateway.io/tenant": "beta"}}},
     "label-of-a-gang": {"metadata": {"labels": {"vkgateway.io/gang": "a"}}},
@@ -37,6 +39,17 @@ BY_POLICY: Final[dict[str, Object]] = {
         }
     ),
     "nfs": _volume(nfs={"server": "10.0.0.1", "path": "/"}),
+    "device-variable": {"containers": [_container(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])]},
+    "device-variable-of-a-field": {
+        "containers": [_container()],
+        "initContainers": [
+            _container(
+                "init",
+                env=[{"name": "A", "value": "1"}, {"name": "AMD_VISIBLE_DEVICES", "valueFrom": {"fieldRef": _NAME}}],
+            )
+        ],
+    },
+    "device-prefix": {"containers": [_container(envFrom=[{"prefix": "NVIDIA_", "configMapRef": {"name": "a"}}])]},
     "runtime-class": {"runtimeClassName": "kata"},
     "toleration": {"tolerations": [{"key": "vkgateway.io/drain", "operator": "Exists"}]},
     "root-ca-volume": _volume(configMap={"name": _ROOT_CA}),

@@ -22,6 +22,7 @@ from vkgateway.model.names import (
 )
 from vkgateway.translate import refusal_texts
 from vkgateway.translate.context import ANY
+from vkgateway.translate.device_variables import DEVICE_VARIABLES
 from vkgateway.translate.exposure import LOAD_BALANCER, NODE_PORT
 from vkgateway.translate.policy import POD_VOLUMES, PodPolicy, allowed_runtime_classes
 from vkgateway.translate.security import cel
@@ -117,6 +118,7 @@ def _all_rules(policy: PodPolicy) -> tuple[Rule, ...]:
         _user_namespace(policy),
         _unsupported_volumes(),
         _node_volumes(policy),
+        *_device_variables(policy),
         _runtime_class(policy),
         _pull_secrets(policy),
         _reserved_tolerations(),
@@ -189,6 +191,28 @@ def _node_volumes(policy: PodPolicy) -> Rule:
         "nodeVolumes",
         f"{_VOLUMES}.exists(v, v.exists(k, {is_other}))",
         "[]" if policy.pod_security == "privileged" else messages,
+    )
+
+
+def _device_variables(policy: PodPolicy) -> tuple[Rule, ...]:
+    if policy.pod_security == "privileged":
+        return ()
+    names = _list_literal(DEVICE_VARIABLES)
+    is_set = f"e.name in {names}"
+    splits = f"f.?prefix.orValue('') != '' && {names}.exists(n, n.startsWith(f.prefix))"
+    set_text, split_text = refusal_texts.DEVICE_VARIABLE, refusal_texts.DEVICE_PREFIX
+    return (
+        _container_rule("deviceVariables", "env", is_set, entry="e", name="name", text=set_text),
+        _container_rule("devicePrefixes", "envFrom", splits, entry="f", name="prefix", text=split_text),
+    )
+
+
+def _container_rule(rule: str, field: str, broken: str, *, entry: str, name: str, text: str) -> Rule:
+    """Return a rule about entries of a list field of the containers; the first that breaks it is named."""
+    breaks = f"has(c.{field}) && c.{field}.exists({entry}, {broken})"
+    message = _text_expression(text, container="c.name", name=f"c.{field}.filter({entry}, {broken})[0].{name}")
+    return Rule(
+        rule, f"({_CONTAINERS}).exists(c, {breaks})", f"variables.containers.filter(c, {breaks}).map(c, {message})"
     )
 
 

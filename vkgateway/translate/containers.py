@@ -9,6 +9,7 @@ from vkgateway.model.names import COMPUTE_ROOT_CA, TENANT_ROOT_CA, host_in_url, 
 from vkgateway.model.objects import Object
 from vkgateway.translate import downward_api
 from vkgateway.translate.context import TenantContext
+from vkgateway.translate.device_variables import hiding_variables
 from vkgateway.translate.pod_references import volume_claim
 from vkgateway.translate.size_budget import SizeBudget
 
@@ -27,7 +28,6 @@ class PodValues:
     """Values that the containers of one pod must see: API server variables and the tenant pod's field values."""
 
     variables: list[Object]
-    variable_names: frozenset[str]
     field_values: Mapping[str, str]
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
@@ -49,25 +49,24 @@ class PodValues:
 def forward_container(container: Object, values: PodValues) -> Object:
     """Return a container with the tenant's environment and otherwise unchanged.
 
-    The variables of the tenant's API server come first, as a kubelet sets them, unless the container sets them. Fields
-    that only the compute kubelet knows (addresses, resources) are left to it.
+    The variables of the tenant's API server come first, as a kubelet sets them, unless the container sets them; then
+    those that hide devices from a container that requests none (`device_variables`). Fields that only the compute
+    kubelet knows (addresses, resources) are left to it.
 
     Raises:
         OversizeError: the inlined values are larger than any API server accepts.
     """
-    env = container.get("env")
-    made = {**container, "env": values.variables if not env else _forward_env(env, values)}
+    hiding = hiding_variables(container)
+    made = {**container, "env": _forward_env(container.get("env") or [], values, hiding)}
     sources = container.get("envFrom")
     if sources and any(_is_root_ca(source.get("configMapRef")) for source in sources):
         made["envFrom"] = [_rename_root_ca(source, "configMapRef") for source in sources]
     return made
 
 
-def _forward_env(env: list[Object], values: PodValues) -> list[Object]:
+def _forward_env(env: list[Object], values: PodValues, hiding: tuple[Object, ...]) -> list[Object]:
     names = {entry["name"] for entry in env}
-    given = values.variables
-    if not names.isdisjoint(values.variable_names):
-        given = [entry for entry in given if entry["name"] not in names]
+    given = [entry for entry in (*values.variables, *hiding) if entry["name"] not in names]
     return given + [entry if "valueFrom" not in entry else _forward_variable(entry, values) for entry in env]
 
 
@@ -182,8 +181,8 @@ def _forward_downward_item(item: Object, values: PodValues) -> Object:
 
 
 @lru_cache(maxsize=1024)
-def api_variables(host: str, port: int) -> tuple[list[Object], frozenset[str]]:
-    """Return the variables by which programs find the API server, as a kubelet sets them, and their names.
+def api_variables(host: str, port: int) -> list[Object]:
+    """Return the variables by which programs find the API server, as a kubelet sets them.
 
     They replace all of a kubelet's variables, so that none shows the compute cluster's Service. The list is shared: do
     not change it.
@@ -199,7 +198,7 @@ def api_variables(host: str, port: int) -> tuple[list[Object], frozenset[str]]:
         "KUBERNETES_PORT_443_TCP_PORT": str(port),
         "KUBERNETES_PORT_443_TCP_ADDR": host,
     }
-    return [{"name": key, "value": value} for key, value in variables.items()], frozenset(variables)
+    return [{"name": key, "value": value} for key, value in variables.items()]
 
 
 @lru_cache(maxsize=1024)
@@ -226,10 +225,8 @@ def pod_values(
     """Return the values that a pod's containers must see."""
     metadata, spec = pod["metadata"], pod["spec"]
     node = spec.get("nodeName") or node_name
-    variables, names = api_variables(*tenant.api_endpoint)
     return PodValues(
-        variables=variables,
-        variable_names=names,
+        variables=api_variables(*tenant.api_endpoint),
         field_values={
             "metadata.namespace": metadata["namespace"],
             "metadata.uid": metadata["uid"],

@@ -21,7 +21,7 @@ from vkgateway.translate.metadata import (
     is_tenant_label,
     unchanged_images,
 )
-from vkgateway.translate.policy import NOT_ALLOWED, RESERVED, Refusal, reserved_references
+from vkgateway.translate.policy import NOT_ALLOWED, RESERVED, Refusal, device_refusals, reserved_references
 from vkgateway.translate.size_budget import OversizeError
 from vkgateway.translate.subresources import (
     Subresource,
@@ -200,7 +200,10 @@ def _check_ephemeral(
                 _ephemeral_refusal(name, one.value, one.rule, one.message + remedy)
                 for one in ephemeral_violations(tenant_pod, container, level=tenant.pod_security)
             ),
-            *(_ephemeral_refusal(name, one.value, one.rule, one.message) for one in reserved_references(alone)),
+            *(
+                _ephemeral_refusal(name, one.value, one.rule, one.message)
+                for one in (*reserved_references(alone), *device_refusals([container], tenant))
+            ),
         ]
         if not broken:
             allowed.append(container)

@@ -1,13 +1,13 @@
 """Checks of a tenant's pod against policy, reserved names and unsupported fields."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from vkgateway.model.api import PodSecurity
 from vkgateway.model.names import COMPUTE_ROOT_CA, GROUP, is_forbidden_annotation, is_reserved
 from vkgateway.model.objects import Object
-from vkgateway.translate import refusal_texts, security
+from vkgateway.translate import device_variables, refusal_texts, security
 from vkgateway.translate.context import ANY, PoolContext
 from vkgateway.translate.node_terms import NodeTerms
 from vkgateway.translate.pod_references import find_references
@@ -83,6 +83,7 @@ def find_refusals(pod: Object, *, tenant: PodPolicy, pool: PoolContext | None = 
     for volume in spec.get("volumes") or ():
         found += _unsupported_volume(volume)
         found += _node_volume(volume, tenant)
+    found += device_refusals([*(spec.get("containers") or ()), *(spec.get("initContainers") or ())], tenant)
     found += _disallowed_fields(spec, tenant)
     found += reserved_references(pod)
     if pool is not None and not is_scheduled(pod):
@@ -145,6 +146,19 @@ def _node_volume(volume: Mapping[str, Any], policy: PodPolicy) -> Iterator[Refus
         return
     for kind in volume.keys() - POD_VOLUMES - {"name", "hostPath"}:
         yield make_refusal(refusal_texts.NODE_VOLUME, NOT_ALLOWED, volume["name"], name=volume["name"], kind=kind)
+
+
+def device_refusals(containers: Sequence[Mapping[str, Any]], policy: PodPolicy) -> Iterator[Refusal]:
+    """Yield refusals of variables by which a container would get devices that it did not request."""
+    if policy.pod_security == "privileged":
+        return
+    for find, text in (
+        (device_variables.set_variables, refusal_texts.DEVICE_VARIABLE),
+        (device_variables.splitting_prefixes, refusal_texts.DEVICE_PREFIX),
+    ):
+        for container in containers:
+            if (name := next(find(container), None)) is not None:
+                yield make_refusal(text, NOT_ALLOWED, name, container=container["name"], name=name)
 
 
 def _disallowed_fields(spec: Mapping[str, Any], policy: PodPolicy) -> Iterator[Refusal]:

@@ -37,6 +37,14 @@ NODE_VOLUME: Final = (
     "spec.volumes[{name}].{kind}: nodes mount {kind} volumes with their own credentials, which is not allowed for this "
     "tenant; use a PersistentVolumeClaim"
 )
+DEVICE_VARIABLE: Final = (
+    "spec: container {container} sets {name}, by which container runtimes give devices that no one requested; remove "
+    "the variable, and request devices in resources.limits"
+)
+DEVICE_PREFIX: Final = (
+    "spec: container {container} has the prefix {name} in envFrom, which could make a variable by which container "
+    "runtimes give devices that no one requested; choose another prefix"
+)
 RUNTIME_CLASS: Final = (
     "spec.runtimeClassName: runtime class {name} is not allowed for this tenant; allowed runtime classes: {allowed}"
 )

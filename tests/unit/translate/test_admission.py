@@ -41,6 +41,8 @@ TEXTS = [
     *refusal_texts.UNSUPPORTED_VOLUMES.values(),
     *refusal_texts.UNSUPPORTED_SOURCES.values(),
     refusal_texts.NODE_VOLUME,
+    refusal_texts.DEVICE_VARIABLE,
+    refusal_texts.DEVICE_PREFIX,
     refusal_texts.RUNTIME_CLASS,
     refusal_texts.TOLERATION,
     refusal_texts.ROOT_CA,
@@ -68,6 +70,7 @@ def test_expressions_contain_each_refusal_text() -> None:
     [
         ({"pod_security": "privileged"}, "violates PodSecurity"),
         ({"pod_security": "privileged"}, refusal_texts.NODE_VOLUME[-30:]),
+        ({"pod_security": "privileged"}, "NVIDIA_VISIBLE_DEVICES"),
         ({"runtime_classes": ("*",)}, "runtime class"),
         ({"image_pull_secrets": ("*",)}, "image pull secret"),
         ({"user_namespaces": True}, "hostUsers: false"),

@@ -38,6 +38,17 @@ def test_config_map_copy_keeps_its_contents() -> None:
     assert made == {"apiVersion": "v1", "kind": "ConfigMap", "metadata": MARKED, **contents}
 
 
+def test_copies_have_no_keys_that_would_give_devices() -> None:
+    data = {"NVIDIA_VISIBLE_DEVICES": "all", "CUDA_VISIBLE_DEVICES": "0", "a": "b"}
+    kept = {"CUDA_VISIBLE_DEVICES": "0", "a": "b"}
+    found = source("ConfigMap", data=data)
+    assert forward_config_map(found, tenant=TENANT, namespace="web")["data"] == kept
+    assert forward_secret(source("Secret", data=data), tenant=TENANT, namespace="web")["data"] == kept
+    assert found["data"] == data
+    privileged = replace(TENANT, pod_security="privileged")
+    assert forward_config_map(found, tenant=privileged, namespace="web")["data"] == data
+
+
 def test_root_certificate_copy_is_renamed() -> None:
     given = source("ConfigMap", data={"ca.crt": "x"})
     given["metadata"]["name"] = "kube-root-ca.crt"

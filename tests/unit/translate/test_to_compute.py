@@ -221,6 +221,18 @@ def test_container_variables_win_and_are_not_repeated() -> None:
     assert env_of(made)["KUBERNETES_SERVICE_HOST"]["value"] == "mine"
 
 
+def test_container_without_a_device_request_gets_none_whatever_its_image_says() -> None:
+    gpu = container("gpu", resources={"limits": {"nvidia.com/gpu": "1"}})
+    none = container("none", resources={"limits": {"nvidia.com/gpu": "0", "cpu": "1"}})
+    made = forward(pod(containers=[gpu, none], initContainers=[container("init")]))
+    hidden = [
+        env_of(made, kind, index).get("NVIDIA_VISIBLE_DEVICES", {}).get("value")
+        for kind, index in (("containers", 0), ("containers", 1), ("initContainers", 0))
+    ]
+    assert hidden == [None, "void", "void"]
+    assert env_of(made, "containers", 1)["AMD_VISIBLE_DEVICES"]["value"] == "void"
+
+
 def test_ipv6_address_of_the_api_server() -> None:
     env = env_of(forward(pod(), tenant=replace(TENANT, api_host="fd00::1")))
     assert env["KUBERNETES_PORT"]["value"] == "tcp://[fd00::1]:20123"
