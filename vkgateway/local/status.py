@@ -12,7 +12,7 @@ import msgspec
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import NODES, TENANTS, Resource
-from vkgateway.local import compute, gateway_process, probes, processes
+from vkgateway.local import compute, gateway_process, machine_problems, probes, processes
 from vkgateway.local import record as records
 from vkgateway.local.hollow import kwok
 from vkgateway.local.hollow.kubelet import process as hollow_kubelet
@@ -103,6 +103,7 @@ async def platform_status(data_dir: Path) -> PlatformStatus:
         check_idle(paths.lock_path)
         raise NotFoundError(f"there is no platform in {data_dir}", hint="Start one with `vkgateway up`.")
     states, problems = await _list_processes(data_dir)
+    problems += machine_problems.find(data_dir, is_down=any(state.state == "backoff" for state in states))
     problems += _process_problems(states, record=record)
     problems += _certificate_problems(paths, now=datetime.datetime.now(datetime.UTC)) if states else []
     nodes: tuple[NodeSummary, ...] = ()
