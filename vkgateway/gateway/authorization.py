@@ -82,8 +82,8 @@ class AuthorizedHandler:
         return request.path == _METRICS and self._accepted.get(_digest(request)) is not None
 
 
-def _digest(request: Request) -> tuple[str]:
-    return (hashlib.sha256(request.header("authorization").encode()).hexdigest(),)
+def _digest(request: Request) -> tuple[str, str]:
+    return _NO_TENANT, hashlib.sha256(request.header("authorization").encode()).hexdigest()
 
 
 def metrics_listener(

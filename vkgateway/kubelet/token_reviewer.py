@@ -25,7 +25,10 @@ DENIED_CACHE_SECONDS: Final = 10.0
 MAX_CONCURRENT_REVIEWS: Final = 8
 """Limit of a tenant's concurrent reviews."""
 _MAX_TOKEN_LENGTH: Final = 16 * 1024
-_MAX_CACHED: Final = 4096
+_MAX_CACHED: Final = 256
+"""Cached results of each tenant."""
+_MAX_USER_BYTES: Final = 16 * 1024
+"""Size of a user with groups and extra, encoded. A tenant's API server, which a tenant may replace, answers with it."""
 _TIMEOUT: Final = 5.0
 _TOKEN_REVIEWS: Final = Resource("apis/authentication.k8s.io/v1", "tokenreviews", "TokenReview", namespaced=False)
 _ACCESS_REVIEWS: Final = Resource(
@@ -53,6 +56,11 @@ class User(msgspec.Struct, frozen=True):
     uid: str = ""
     groups: tuple[str, ...] = ()
     extra: dict[str, tuple[str, ...]] = {}
+
+    @property
+    def digest(self) -> str:
+        """Short text that no other user has."""
+        return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()
 
 
 class _ReviewStatus(msgspec.Struct):
@@ -108,10 +116,9 @@ class TokenReviewer:
         if cached is None:
             review = {"kind": "TokenReview", "apiVersion": _TOKEN_REVIEWS.api_version, "spec": {"token": token}}
             status = msgspec.json.decode(await self._post_review(tenant, _TOKEN_REVIEWS, review), type=_Review).status
-            cached = (status.user if status.authenticated else None,)
-            self._user_cache.put(
-                key, cached, seconds=ALLOWED_CACHE_SECONDS if status.authenticated else DENIED_CACHE_SECONDS
-            )
+            is_known = status.authenticated and len(msgspec.json.encode(status.user)) <= _MAX_USER_BYTES
+            cached = (status.user if is_known else None,)
+            self._user_cache.put(key, cached, seconds=ALLOWED_CACHE_SECONDS if is_known else DENIED_CACHE_SECONDS)
         user: User | None = cached[0]
         return user
 
@@ -147,7 +154,7 @@ class TokenReviewer:
         return await self._review_access(tenant, user, {"resourceAttributes": attributes})
 
     async def _review_access(self, tenant: str, user: User, attributes: dict[str, dict[str, str]]) -> bool:
-        key = tenant, user.username, user.uid, repr((user.groups, sorted(user.extra.items()))), repr(attributes)
+        key = tenant, user.digest, hashlib.sha256(msgspec.json.encode(attributes)).hexdigest()
         allowed: bool | None = self._access_cache.get(key)
         if allowed is None:
             review = {

@@ -21,9 +21,9 @@ FOUND_SECONDS: Final = 300.0
 NONE_SECONDS: Final = 30.0
 """Shortest time between two searches for a reader who may see no namespace."""
 _SEARCH_SECONDS: Final = 10.0
-_MOST_READERS: Final = 1024
+_MOST_READERS: Final = 64
 
-_Key = tuple[str, str, str, str]
+_Key = tuple[str, str]
 MayRead = Callable[[str, User, str], Awaitable[bool]]
 """Returns whether a user of a tenant may see a namespace."""
 
@@ -39,7 +39,7 @@ class NamespaceFinder:
 
     async def find(self, tenant: str, user: User) -> tuple[str, ...]:
         """Return the names of the namespaces that a user may see now, in order. Raises ApiError and TimeoutError."""
-        key = tenant, user.username, user.uid, repr((user.groups, sorted(user.extra.items())))
+        key = tenant, user.digest
         known: tuple[str, ...] | None = self._found.get(key)
         if known is None:
             known = await self._search(key, user)

@@ -53,6 +53,7 @@ class World:
     alpha: Reviewer
     beta: Reviewer
     clock: FakeClock
+    reviewer: TokenReviewer
 
     async def request(self, path: str, token: str = "", method: str = "GET", **headers: str) -> tuple[int, bytes]:
         context = client_context(ca=self.endpoint.authority.cert_pem)
@@ -79,8 +80,8 @@ async def world(make: Callable[..., Awaitable[Endpoint]]) -> AsyncIterator[World
                 raise NotFoundError(tenant)
             return clients[tenant]
 
-        endpoint = await make(token_reviewer=TokenReviewer(reviewers, clock=clock))
-        yield World(endpoint, alpha, beta, clock)
+        reviewer = TokenReviewer(reviewers, clock=clock)
+        yield World(await make(token_reviewer=reviewer), alpha, beta, clock, reviewer)
 
 
 async def test_metrics_server_reads_metrics_with_service_account(world: World) -> None:
@@ -165,6 +166,18 @@ async def test_token_path_overrides_proxy_header(world: World) -> None:
     uri = "/api/v1/nodes/b100.local/proxy/metrics/resource"
     assert (await world.request(METRICS, "good", X_Forwarded_Uri=uri))[0] == 200
     assert world.alpha.seen[-1]["spec"]["resourceAttributes"]["name"] == "a100.local"
+
+
+async def test_forged_user_of_any_size_is_no_user_and_is_not_kept(world: World) -> None:
+    """A tenant may replace the server that reviews its tokens."""
+    world.alpha.users["forged"] = "x" * 1_000_000
+    world.alpha.rights.add(("x" * 1_000_000, "metrics"))
+    assert (await world.request(METRICS, "forged"))[0] == 401
+    assert len(repr(vars(world.reviewer._user_cache))) < 1000
+    for number in range(300):
+        world.alpha.users[f"token-{number}"] = f"user-{number}"
+        await world.reviewer.review_token("alpha", f"token-{number}")
+    assert len(world.reviewer._user_cache) == 256
 
 
 async def test_failed_review_is_not_an_approval(world: World) -> None:
