@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import os
 import shutil
 import signal
@@ -172,13 +173,23 @@ def test_down_and_up_keep_tenants_and_pods(second: Platform, platform: Platform)
     assert len(servers) == 2
 
     pids = [process["pid"] for process in second.processes().values()]
+    assert _keeps_hollow_packets(second)
     second.vkgateway("down")
+    assert not _keeps_hollow_packets(second)
+    assert _keeps_hollow_packets(platform), "each platform has routes of its own"
     assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
     second.vkgateway("up", timeout=300)
 
     # At once: `up` has waited for the tenant's API server.
     assert gamma.get("pod", "kept")["metadata"]["uid"] == uid
     gamma.kubectl("wait", "pod/kept", "--for=condition=Ready", patience_option(60), timeout=70)
+
+
+def _keeps_hollow_packets(platform: Platform) -> bool:
+    """Return whether a platform has its route that lets no packet for hollow pods leave the machine."""
+    number = json.loads((platform.data_dir / "platform.json").read_text()).get("number", 0)
+    shown = subprocess.run(["ip", "route", "show", "10.232.0.0/14"], capture_output=True, text=True, check=True)
+    return f"metric {20_000 + number}" in shown.stdout
 
 
 def test_down_while_up_runs_is_refused(elsewhere: Platform) -> None:

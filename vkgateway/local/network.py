@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -10,11 +11,15 @@ import socket
 import subprocess
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from vkgateway.model.errors import UnavailableError, VkgatewayError
 
 NUMBERS = range(256)
+HOLLOW_PODS: Final = "10.232.0.0/14"
+"""Addresses of pods on hollow nodes, of all platforms of the machine: they lead nowhere."""
+_METRIC: Final = 20_000
+"""Metric of the first platform's unreachable routes, above that of any other route."""
 # An interface without traffic. Small kernels lack the first kind; a bridge without ports is equivalent.
 _KINDS = ("dummy", "bridge")
 _ALIAS_BYTES = 255
@@ -86,6 +91,30 @@ def ensure_interface(name: str, *, address: str, owner: str) -> None:
     _run_ip("link", "set", "dev", name, "up")
 
 
+def close_ranges(number: int) -> None:
+    """Make addresses that the platform with that number invents unreachable where no other route leads to them.
+
+    Without it, the machine would send packets for them to its default route. Each platform has routes of its own, by
+    their metric; routes of a real node come before them. A machine without such routes is left as it is.
+    """
+    for command in _closing_commands("replace", number):
+        with contextlib.suppress(VkgatewayError):
+            _run_ip(*command)
+
+
+def _open_ranges(number: int) -> None:
+    for command in _closing_commands("delete", number):
+        with contextlib.suppress(VkgatewayError):
+            _run_ip(*command)
+
+
+def _closing_commands(action: str, number: int) -> list[tuple[str, ...]]:
+    return [
+        ("route", action, "unreachable", each, "metric", str(_METRIC + number))
+        for each in (HOLLOW_PODS, f"10.214.{number}.0/24", f"10.215.{number}.0/24")
+    ]
+
+
 def owned_interfaces(owner: str) -> list[str]:
     """Return the interfaces with the owner's alias; none if this process may not create interfaces."""
     if not can_make_interfaces():
@@ -98,6 +127,9 @@ def remove_interfaces(owner: str) -> list[str]:
     ours = owned_interfaces(owner)
     for name in ours:
         _run_ip("link", "delete", "dev", name)
+    for number in NUMBERS:
+        if interface_name(number) in ours:
+            _open_ranges(number)
     return ours
 
 

@@ -154,6 +154,7 @@ def _save_choices(
         if placed.interface:
             # A port check needs the address to exist.
             network.ensure_interface(placed.interface, address=placed.address, owner=owner)
+            network.close_ranges(placed.number)
         ours = partial(processes.listening_ports, paths.data_dir)
         record = choices.choose_ports(placed, options, surroundings=surroundings, ours=ours)
         records.save_record(paths.record_path, record)

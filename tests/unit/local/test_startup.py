@@ -25,6 +25,7 @@ def test_interface_is_removed_if_the_record_cannot_be_written(
     monkeypatch.setattr(choices, "detect_machine", lambda **_: MachineState())
     monkeypatch.setattr(choices, "choose_ports", lambda record, *_, **__: record)
     monkeypatch.setattr(network, "ensure_interface", lambda _name, *, address, owner: made.append(owner))
+    monkeypatch.setattr(network, "close_ranges", lambda _number: None)
     monkeypatch.setattr(network, "remove_interfaces", made.remove)
     monkeypatch.setattr(records, "save_record", full)
     with pytest.raises(OSError, match="No space left"):

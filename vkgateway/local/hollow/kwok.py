@@ -14,6 +14,7 @@ from vkgateway.controlplane.atomic_files import SECRET_MODE, write_file
 from vkgateway.local import core_limit
 from vkgateway.local.hollow.kubelet.process import HOST as KUBELET_HOST
 from vkgateway.local.hollow.nodes import MANAGED_ANNOTATION
+from vkgateway.local.network import HOLLOW_PODS
 from vkgateway.local.paths import PlatformPaths
 from vkgateway.programs.supervisor.spec import ProcessSpec
 
@@ -23,7 +24,6 @@ LEASE_SECONDS = 20
 its old Leases to expire before it acts on their nodes, so the duration is short.
 """
 # Pods of hollow nodes have unreachable addresses; this range is reserved for them.
-_POD_ADDRESSES = "10.232.0.0/14"
 _STOP_RANK = 70
 _KUBELET_PORT = "KUBELET_PORT"
 """Placeholder for the hollow kubelet's port in the stages."""
@@ -82,7 +82,7 @@ def _kwok_configuration(kubelet: HollowKubelet, *, parallelism: int) -> dict[str
         "apiVersion": "config.kwok.x-k8s.io/v1alpha1",
         "kind": "KwokConfiguration",
         "options": {
-            "cidr": _POD_ADDRESSES,
+            "cidr": HOLLOW_PODS,
             "nodeIP": kubelet.address,
             "manageNodesWithAnnotationSelector": "=".join(MANAGED_ANNOTATION),
             "nodeLeaseDurationSeconds": LEASE_SECONDS,
