@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Final, Self
 
 from vkgateway.controlplane.pki import KeyPair
 from vkgateway.controlplane.plane import ControlPlaneSpec
 from vkgateway.controlplane.publication import Publication
 from vkgateway.controlplane.record_store import ControlPlaneRecord
 from vkgateway.kube.client import Client
+from vkgateway.kube.store_budget import StoreBudget
+
+OBJECTS_MAX: Final = 200_000
+"""Objects of a tenant that the gateway keeps. Kubernetes is tested with up to 150,000 pods in a cluster."""
+BYTES_MAX: Final = 512 << 20
+"""Bound of their memory in bytes, see `StoreBudget`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +58,7 @@ class ControlPlane:
 
     def create_client(self, *, max_connections: int = 64) -> Client:
         """Return a client with the gateway's certificate; the caller closes it."""
-        return Client.from_pem(
+        client = Client.from_pem(
             self.url,
             ca=self.ca,
             cert=self.identity.cert_pem,
@@ -63,3 +69,5 @@ class ControlPlane:
             streaming_lists=False,
             single_server=self.replicas == 1,
         )
+        client.store_budget = StoreBudget(objects_max=OBJECTS_MAX, bytes_max=BYTES_MAX)
+        return client

@@ -283,6 +283,8 @@ class TenantRuntime:
             self._on_change()
 
     def _nodes_verdict(self) -> Verdict:
+        if self.client.store_budget is not None and (problem := self.client.store_budget.problem):
+            return false_verdict("TooManyObjects", problem)
         if self._wiring.missing_pools:
             return self._missing_verdict(self._wiring.missing_pools[0])
         for name, source in self._wiring.sources.items():

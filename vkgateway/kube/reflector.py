@@ -21,6 +21,7 @@ from vkgateway.kube.client import Client
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.kube.list_watch import ListWatch, VersionWentBackError
 from vkgateway.kube.resources import Resource
+from vkgateway.kube.store_budget import RETRY_SECONDS, StoreFullError
 from vkgateway.kube.watch_events import LineSplitter, split_event
 from vkgateway.kube.watch_state import Key, WatchState
 from vkgateway.model.objects import Meta, decode_object
@@ -62,6 +63,9 @@ class Reflector(Generic[T]):
     the first list is complete, and from the loss of the watch until no event can be missing. A single lost connection
     that is re-created immediately does not count. An object that `decode` refuses keeps `is_complete` false.
 
+    If the client has a budget (`StoreBudget`), objects beyond it are not kept, and `is_complete` stays false. `weight`
+    is the memory of a decoded object in terms of its JSON: 1 if little is decoded, 8 for plain dictionaries.
+
     `on_complete()` is called each time `is_complete` becomes true. `on_reachable(False, reason)` is called when the
     watch fails, `on_reachable(True, "")` when it works again.
     """
@@ -78,6 +82,7 @@ class Reflector(Generic[T]):
         field_selector: str = "",
         on_reachable: Callable[[bool, str], None] | None = None,
         on_complete: Callable[[], None] | None = None,
+        weight: int = 8,
         page_size: int = 500,
         inactivity: float = 150.0,
         random: Random = random_module.random,
@@ -91,6 +96,9 @@ class Reflector(Generic[T]):
         )
         self._decode = decode
         self._on_change = on_change
+        self._weight = weight
+        self._sizes: dict[Key, int] = {}
+        """Counted sizes of the kept objects; in a list, of those that were listed."""
         self._page_size = page_size
         self._inactivity = inactivity
         self._random = random
@@ -112,6 +120,12 @@ class Reflector(Generic[T]):
 
     async def run(self) -> None:
         """List and watch until cancelled, and retry after failures."""
+        try:
+            await self._run()
+        finally:
+            self._release_sizes()
+
+    async def _run(self) -> None:
         while True:
             try:
                 if not self._resource_version and not self._client.streaming_lists:
@@ -122,6 +136,11 @@ class Reflector(Generic[T]):
                 self._resource_version = ""
                 if delay := self.state.handle_expired(asyncio.get_running_loop().time()):
                     await self._clock.sleep(delay)
+            except StoreFullError as error:
+                # What has been deleted meanwhile shows only in a list.
+                self._resource_version = ""
+                self.state.mark_stale()
+                await self._clock.sleep(max(RETRY_SECONDS, self._handle_failure(error)))
             except errors.ApiError as error:
                 await self._clock.sleep(self._handle_failure(error))
             except _DECODE_ERRORS as error:
@@ -151,6 +170,7 @@ class Reflector(Generic[T]):
 
     def _begin_list(self) -> None:
         self._listed_keys = set()
+        self._release_sizes()
         self.state.unreadable_keys.clear()
 
     def _finish_list(self, version: str) -> None:
@@ -160,6 +180,8 @@ class Reflector(Generic[T]):
             self._on_change(self.store.pop(key), None)
         self._resource_version, self._server_restored = version, False
         self.relist_count += 1
+        if self._client.store_budget is not None:
+            self._client.store_budget.list_completed()
         self.state.mark_complete()
 
     # -- watching --------------------------------------------------------------------------------------------------
@@ -236,6 +258,7 @@ class Reflector(Generic[T]):
             return self._handle_unreadable(body, error)
         metadata = new.metadata
         key = metadata.namespace, metadata.name
+        self._count_size(key, len(body))
         if self._listed_keys is not None:
             self._listed_keys.add(key)
         self.state.mark_readable(key)
@@ -258,8 +281,11 @@ class Reflector(Generic[T]):
         key = metadata.namespace, metadata.name
         self.state.mark_readable(key)
         old = self.store.get(key)
-        if old is not None and old.metadata.uid == metadata.uid:
+        if old is None:
+            self._count_size(key, None)  # one that could not be decoded
+        elif old.metadata.uid == metadata.uid:
             del self.store[key]
+            self._count_size(key, None)
             try:
                 old = self._decode(body)
             except _DECODE_ERRORS as error:
@@ -267,10 +293,34 @@ class Reflector(Generic[T]):
             self._on_change(old, None)
         return metadata.resource_version
 
+    def _count_size(self, key: Key, size: int | None) -> None:
+        """Count an object with the size of its JSON, or None that is not kept any longer. Raises StoreFullError."""
+        budget = self._client.store_budget
+        if budget is None:
+            return
+        before = self._sizes.get(key)
+        after = None if size is None else size * self._weight
+        budget.change(
+            objects=(after is not None) - (before is not None),
+            size=(after or 0) - (before or 0),
+            what=self._list_watch.description,
+        )
+        if after is None:
+            self._sizes.pop(key, None)
+        else:
+            self._sizes[key] = after
+
+    def _release_sizes(self) -> None:
+        if self._sizes and self._client.store_budget is not None:
+            size = sum(self._sizes.values())
+            self._client.store_budget.change(objects=-len(self._sizes), size=-size, what=self._list_watch.description)
+        self._sizes = {}
+
     def _handle_unreadable(self, body: bytes, error: Exception) -> str:
         """Keep the last known state of an object that cannot be decoded, and mark the store as incomplete."""
         metadata = decode_object(body).metadata
         key = metadata.namespace, metadata.name
+        self._count_size(key, 0)
         if self._listed_keys is not None:
             self._listed_keys.add(key)
         self.state.mark_unreadable(key)

@@ -18,6 +18,7 @@ from vkgateway.kube.endpoint import Endpoint
 from vkgateway.kube.requests import JSON, Params, RequestBuilder
 from vkgateway.kube.response_streams import ResponseStream
 from vkgateway.kube.responses import ResponseTooLargeError
+from vkgateway.kube.store_budget import StoreBudget
 from vkgateway.kube.traffic import Traffic
 from vkgateway.kube.write_gate import WriteGate
 from vkgateway.model.errors import VkgatewayError
@@ -79,6 +80,8 @@ class Transport:
         self._draining: list[Connections] = []
         self._is_closed = False
         self._gate: WriteGate | None = None
+        self.store_budget: StoreBudget | None = None
+        """Bound of the objects that reflectors keep of this server; None: it is trusted."""
 
     def guard_writes(self, gate: WriteGate | None) -> Self:
         """Send requests that may change objects only while `gate` permits it (None: always). Return this client."""

@@ -10,8 +10,8 @@ from vkgateway.kube import errors
 
 EventType = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"]
 
-_MAX_LINE_BYTES: Final = 64 * 1024 * 1024
-"""Size limit of a line, far above the size limit of objects in API servers."""
+_MAX_LINE_BYTES: Final = 8 * 1024 * 1024
+"""Size limit of a line, above the size limit of requests to API servers (3 MiB), and so of objects."""
 
 
 class _Event(msgspec.Struct):
@@ -35,7 +35,7 @@ class LineSplitter:
     def feed(self, chunk: bytes) -> list[bytes]:
         """Return the lines that this chunk completes, without newlines and without empty lines.
 
-        Raises errors.ServerError for a line over 64 MiB.
+        Raises errors.ServerError for a line over 8 MiB.
         """
         lines = chunk.split(b"\n")
         rest = lines.pop()

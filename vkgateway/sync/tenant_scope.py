@@ -65,6 +65,7 @@ class TenantCache:
             decode=decode_tenant_pod,
             on_change=lambda old, new: watches.notify(TENANT_PODS, old, new),
             on_complete=on_complete,
+            weight=2,
         )
         self.namespaces: Reflector[NamespaceView] = Reflector(
             client,
@@ -72,6 +73,7 @@ class TenantCache:
             decode=decode_namespace,
             on_change=lambda old, new: watches.notify(TENANT_NAMESPACES, old, new),
             on_complete=on_complete,
+            weight=2,
         )
         self.sources: dict[CopyKind, Reflector[ObjectView]] = {
             kind: Reflector(
@@ -80,6 +82,7 @@ class TenantCache:
                 decode=decode_object,
                 on_change=partial(self._source_changed, kind),
                 on_complete=on_complete,
+                weight=2,
             )
             for kind, resource in COPY_RESOURCES.items()
         }
