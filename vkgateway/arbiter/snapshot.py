@@ -275,7 +275,7 @@ class Gang:
     minimum_run: float = 0.0
     """Seconds of run time before which it is evicted only as a last resort."""
     checkpoint: float = 0.0
-    """Time of the last checkpoint; 0: none."""
+    """Time of the last checkpoint; 0: none. With one in the future, an eviction loses nothing."""
     restart_cost: float = 0.0
     """Cost of a restart in GPU-seconds, as declared by its owner."""
     notice: float = 0.0
