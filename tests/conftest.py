@@ -45,8 +45,14 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(20_000, 50, 100)
 
 
+_OF_USERS = ("DATA_DIR", "KUBECONFIG", "CONFIG", "GATEWAY", "GATEWAY_TOKEN_FILE", "GATEWAY_CA")
+"""Settings of a user's shell, which are for the user's own platform."""
+
+
 def pytest_configure() -> None:
     """Measure the machine before the worker processes start: they inherit the result."""
+    for name in _OF_USERS:
+        os.environ.pop(f"VKGATEWAY_{name}", None)
     slowness()
 
 
