@@ -260,6 +260,9 @@ class MemberReader:
             admitted = known.gang_group
         if not admitted or (not member.fault and member.gang_group == admitted):
             return member
+        if member.marks is not None and member.marks.missing_reference is not None:
+            # After a restart, the object that completes the gang's name may not be known yet.
+            return replace(member, marks=replace(member.marks, group=admitted))
         last = known.marks if known is not None and known.gang_group == admitted else None
         warning = member.fault or f"its marks name the gang {member.gang_group}"
         return replace(

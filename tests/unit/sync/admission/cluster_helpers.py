@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 from tests.support.waiting import wait_until
@@ -26,13 +27,14 @@ def create_gated(
     gpus: int = 1,
     gang: tuple[str, int] | None = None,
     annotations: Document | None = None,
+    owners: Sequence[Document] = (),
     **spec: Any,
 ) -> Document:
     """Create a pod with our scheduling gate and without a node.
 
     `gang` is its name and size, `marks` are annotations; a spec field of None is removed.
     """
-    metadata: Document = {"name": name, "annotations": dict(annotations or {})}
+    metadata: Document = {"name": name, "annotations": dict(annotations or {}), "ownerReferences": [*owners]}
     if gang is not None:
         metadata["annotations"] |= {"vkgateway.io/gang": gang[0], "vkgateway.io/gang-size": str(gang[1])}
     body = {

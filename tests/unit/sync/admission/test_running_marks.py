@@ -11,7 +11,7 @@ from tests.support.waiting import wait_until
 from tests.unit.sync.admission.cluster_helpers import create_gated, get_condition, get_pod, start_pod
 from tests.unit.sync.world import World, start_world
 from vkgateway.arbiter.snapshot import Gang
-from vkgateway.kube.resources import PODS
+from vkgateway.kube.resources import JOBS, PODS
 from vkgateway.sync.admission.member_reader import INVALID_MARK, MARKS_CONDITION
 from vkgateway.sync.tenant import TenantSync
 
@@ -105,3 +105,36 @@ async def test_the_last_good_checkpoint_counts_until_it_can_be_read_again(world:
         annotate(world, {"vkgateway.io/gang-checkpoint": "2026-11-29T12:30:00Z"})
         await wait_until(lambda: gangs_of(sync)[0].checkpoint == 1795955400)
         await wait_until(lambda: (get_condition(world, MARKS_CONDITION, "rank-1") or ("",))[0] == "True")
+
+
+async def test_a_restarted_gateway_that_does_not_know_the_job_yet_reports_nothing(world: World) -> None:
+    """A gang that one Job creates is named after it, too."""
+    spec = {"parallelism": 2, "completions": 2, "completionMode": "Indexed"}
+    job = world.tenant_server.store.create(JOBS, {"metadata": {"name": "train"}, "spec": spec}, "default")
+    owner = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "name": "train",
+        "uid": job["metadata"]["uid"],
+        "controller": True,
+    }
+    async with world.run_gateway():
+        for rank in range(2):
+            create_gated(
+                world,
+                f"rank-{rank}",
+                gpus=4,
+                annotations={"vkgateway.io/gang": "night", "vkgateway.io/gang-size": "2"},
+                owners=[owner],
+            )
+        for rank in range(2):
+            await start_pod(world, f"rank-{rank}")
+    hold = world.tenant_server.hold("GET", "/apis/batch/v1/jobs")
+    async with world.run_gateway() as sync:
+        await wait_until(lambda: gangs_of(sync))
+        await world.wait_settled()
+        hold.set()
+        await wait_until(lambda: is_whole(sync))
+        await world.wait_settled()
+    assert get_condition(world, MARKS_CONDITION, "rank-1") is None
+    assert INVALID_MARK not in {reason for reason, _ in world.events()}
