@@ -15,6 +15,7 @@ from tests.unit.sync.world import COMPUTE_NAMESPACE, COMPUTE_NODE, World, start_
 from vkgateway.kube import errors
 from vkgateway.kube.resources import NAMESPACES, PODS
 from vkgateway.model.names import MIRROR_FINALIZER, NAME_ANNOTATION, NAMESPACE_ANNOTATION, TENANT_LABEL, UID_ANNOTATION
+from vkgateway.model.times import render_time
 from vkgateway.sync.pods.reporter import error_message
 
 
@@ -269,6 +270,29 @@ async def test_only_an_end_by_deletion_is_reported_as_a_disruption(world: World,
     disrupted = [entry for entry in status.get("conditions", []) if entry["type"] == "DisruptionTarget"]
     assert (disrupted == []) == (seconds < 0)
     assert ("DeletionByComputeCluster" in {reason for reason, _ in world.events()}) == (seconds > 0)
+
+
+async def test_end_after_the_deadline_is_the_evictions_however_often_the_deletion_is_requested(world: World) -> None:
+    """A second request with a shorter grace period moves the time of the request behind the pod's end."""
+    world.create_pod()
+    async with world.run_gateway():
+        await world.wait_forwarded()
+        world.run_pod()
+        await wait_until(lambda: world.pod_phase() == "Running")
+    pod = copy.deepcopy(world.compute_pod())
+    assert pod is not None
+    now = datetime.now(UTC)
+    pod["metadata"]["annotations"] |= {
+        "vkgateway.io/eviction-deadline": render_time(now - timedelta(seconds=60)),
+        "vkgateway.io/evicted": "PreemptionByVkgateway: makes room",
+    }
+    world.compute_server.store.update(PODS, pod, name="web", namespace=COMPUTE_NAMESPACE)
+    world.end_pod(code=143, at=now - timedelta(seconds=30))
+    world.compute_server.store.delete(PODS, "web", COMPUTE_NAMESPACE)
+    async with world.run_gateway():
+        await wait_until(lambda: world.compute_pod() is None)
+        await world.wait_settled()
+    assert (world.tenant_pod() or {})["status"]["reason"] == "PreemptionByVkgateway"
 
 
 async def test_deletions_during_an_outage_are_carried_out(world: World) -> None:

@@ -10,7 +10,7 @@ import msgspec
 
 from vkgateway.kube import errors, resources
 from vkgateway.model import times
-from vkgateway.model.names import COMPUTE_NODE_ANNOTATION
+from vkgateway.model.names import COMPUTE_NODE_ANNOTATION, EVICTION_DEADLINE_ANNOTATION
 from vkgateway.model.objects import Meta, Object, decode_object
 from vkgateway.sync.pods.failures import LOST, FailureDelayedError, PodFailures
 from vkgateway.sync.pods.log_tails import kept_tails
@@ -325,9 +325,13 @@ def _disruption_of(compute_pod: ComputePodView) -> Disruption:
 def _deletion_requested(metadata: Meta) -> datetime:
     """Return when a pod's deletion was requested; the timestamp is when its grace period ends (apimachinery's
     ObjectMeta).
+
+    A second request with a shorter period moves the timestamp. The gateway's own first request came at the deadline.
     """
     grace = timedelta(seconds=metadata.deletion_grace_period_seconds or 0)
-    return times.parse_time(metadata.deletion_timestamp or "") - grace
+    requested = times.parse_time(metadata.deletion_timestamp or "") - grace
+    deadline = metadata.annotations.get(EVICTION_DEADLINE_ANNOTATION)
+    return min(requested, times.parse_time(deadline)) if deadline else requested
 
 
 def _node_ip(context: PodContext) -> str:
