@@ -22,7 +22,7 @@ def confirm_deletion(what: str, *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise InputError(
-            f"this would delete {what}, and nobody can be asked: the input is not a terminal",
+            f"this would delete {what}; the input is not a terminal, so the command cannot ask you",
             hint="Add --yes to confirm it.",
         )
     click.confirm(f"Delete {what}? This cannot be undone", abort=True)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def explain_interruption(text: str) -> Iterator[None]:
-    """Print, if the block is interrupted, what goes on without the command, and how to follow or undo it."""
+    """Print a text if the block is interrupted: what continues without the command, and how to follow or undo it."""
     try:
         yield
     except asyncio.CancelledError:

@@ -157,7 +157,7 @@ async def _find_equal(client: Client, tenant: Tenant) -> Tenant | None:
 def _interruption_text(tenant: Tenant) -> str:
     name = tenant.metadata.name
     return (
-        f"The gateway goes on creating tenant {name}. Follow it with `vkgateway tenant wait {name}`, or withdraw it "
+        f"The gateway continues to create tenant {name}. Follow it with `vkgateway tenant wait {name}`, or withdraw it "
         f"with `vkgateway tenant delete {name}`."
     )
 

@@ -45,7 +45,7 @@ async def delete(
         for tenant in tenants:
             await client.delete(TENANTS, tenant.metadata.name, uid=tenant.metadata.uid)
         if wait:
-            with explain_interruption("The gateway goes on deleting. Follow it with `vkgateway tenant list`."):
+            with explain_interruption("The gateway continues to delete. Follow it with `vkgateway tenant list`."):
                 await wait_until_deleted(client, tenants, timeout=timeout)
 
 

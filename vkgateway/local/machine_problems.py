@@ -19,7 +19,7 @@ _LITTLE_MEMORY: Final = 200 << 20
 def find(data_dir: Path, *, is_down: bool) -> list[str]:
     """Return what the machine lacks, one sentence each, the cause before its effects.
 
-    `is_down` says that a process of the platform does not run: then everything that may be the cause is told.
+    `is_down` says that a process of the platform does not run. Little memory counts only then.
     """
     return [*_disk_problems(data_dir), *(_memory_problems() if is_down else ())]
 

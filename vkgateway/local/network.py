@@ -94,8 +94,8 @@ def ensure_interface(name: str, *, address: str, owner: str) -> None:
 def close_ranges(number: int) -> None:
     """Make addresses that the platform with that number invents unreachable where no other route leads to them.
 
-    Without it, the machine would send packets for them to its default route. Each platform has routes of its own, by
-    their metric; routes of a real node come before them. A machine without such routes is left as it is.
+    Without it, the machine would send packets for them to its default route. The metric tells the routes of several
+    platforms apart; those of a real node come first. A machine that supports no such routes gets none.
     """
     for command in _closing_commands("replace", number):
         with contextlib.suppress(VkgatewayError):

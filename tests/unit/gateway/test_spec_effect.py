@@ -1,4 +1,4 @@
-"""Parts of a Tenant's spec that have no effect now are told: no pools, empty pools, missing storage classes."""
+"""The verdict on parts of a Tenant's spec without an effect: no pools, empty pools, missing storage classes."""
 
 from __future__ import annotations
 

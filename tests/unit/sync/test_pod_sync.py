@@ -31,6 +31,15 @@ async def world() -> AsyncIterator[World]:
         yield world
 
 
+async def start_and_stop_gateway(world: World) -> None:
+    """Run the pod `web`; the gateway stops then."""
+    world.create_pod()
+    async with world.run_gateway():
+        await world.wait_forwarded()
+        world.run_pod()
+        await wait_until(lambda: world.pod_phase() == "Running")
+
+
 async def test_bound_pod_is_forwarded_with_its_owner(world: World) -> None:
     tenant_pod = world.create_pod()
     async with world.run_gateway():
@@ -55,11 +64,7 @@ async def test_unbound_pod_is_not_forwarded(world: World) -> None:
 
 
 async def test_status_is_mirrored_without_host_names(world: World) -> None:
-    world.create_pod()
-    async with world.run_gateway():
-        await world.wait_forwarded()
-        world.run_pod()
-        await wait_until(lambda: world.pod_phase() == "Running")
+    await start_and_stop_gateway(world)
 
     status = (world.tenant_pod() or {})["status"]
     assert status["hostIP"] == "10.213.0.1"
@@ -232,11 +237,7 @@ async def test_pod_with_an_unseen_end_is_not_started_again(world: World) -> None
 
 
 async def test_end_during_an_outage_is_mirrored(world: World) -> None:
-    world.create_pod()
-    async with world.run_gateway():
-        await world.wait_forwarded()
-        world.run_pod()
-        await wait_until(lambda: world.pod_phase() == "Running")
+    await start_and_stop_gateway(world)
     world.end_pod(code=3)
     async with world.run_gateway():
         await wait_until(lambda: world.pod_phase() == "Failed")
@@ -249,11 +250,7 @@ async def test_end_during_an_outage_is_mirrored(world: World) -> None:
 @pytest.mark.parametrize("seconds", [-60, 60], ids=["before", "after"])
 async def test_only_an_end_by_deletion_is_reported_as_a_disruption(world: World, code: int, seconds: int) -> None:
     """The gateway was stopped at the end of the pod."""
-    world.create_pod()
-    async with world.run_gateway():
-        await world.wait_forwarded()
-        world.run_pod()
-        await wait_until(lambda: world.pod_phase() == "Running")
+    await start_and_stop_gateway(world)
     moment = datetime.now(UTC) + timedelta(seconds=seconds)
     if seconds < 0:
         world.end_pod(code=code, at=moment)
@@ -274,11 +271,7 @@ async def test_only_an_end_by_deletion_is_reported_as_a_disruption(world: World,
 
 async def test_end_after_the_deadline_is_the_evictions_however_often_the_deletion_is_requested(world: World) -> None:
     """A second request with a shorter grace period moves the time of the request behind the pod's end."""
-    world.create_pod()
-    async with world.run_gateway():
-        await world.wait_forwarded()
-        world.run_pod()
-        await wait_until(lambda: world.pod_phase() == "Running")
+    await start_and_stop_gateway(world)
     pod = copy.deepcopy(world.compute_pod())
     assert pod is not None
     now = datetime.now(UTC)

@@ -23,7 +23,6 @@ LEASE_SECONDS = 20
 """Duration of a node's Lease; it is renewed every quarter of it. KWOK has a new identity at each start and waits for
 its old Leases to expire before it acts on their nodes, so the duration is short.
 """
-# Pods of hollow nodes have unreachable addresses; this range is reserved for them.
 _STOP_RANK = 70
 _KUBELET_PORT = "KUBELET_PORT"
 """Placeholder for the hollow kubelet's port in the stages."""

@@ -39,4 +39,7 @@ async def set_condition(
 
 def has_condition(view: TenantPodView, kind: str) -> bool:
     """Return whether a pod has a condition, whatever its status."""
-    return any(entry["type"] == kind for entry in msgspec.json.decode(view.status).get("conditions") or ())
+    # Called for each pod that is read, and few have the condition: most statuses need not be decoded.
+    return kind.encode() in view.status and any(
+        entry["type"] == kind for entry in msgspec.json.decode(view.status).get("conditions") or ()
+    )
