@@ -99,6 +99,8 @@ class PendingReport(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_de
     """Text for the tenant: it names no other tenant, no gang of another tenant and no compute node."""
     behind: str = ""
     """Gang ahead that has a reservation; hidden from other tenants."""
+    ends: str = ""
+    """Gang of the same tenant that the message names, because its end would let this one start."""
     numbers: Mapping[str, float] = msgspec.field(default_factory=dict)
     place: int = 0
     """Place in the pool's queue, from 1; 0: not queued."""

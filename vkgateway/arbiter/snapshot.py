@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from vkgateway.arbiter.peer_rules import PeerRules
 from vkgateway.model.names import virtual_node_name
 from vkgateway.model.objects import Taint
 from vkgateway.model.requests import MilliResources
@@ -66,6 +67,8 @@ class Shape:
     parts: tuple[tuple[tuple[str, int], ...], ...] = ()
     """Exclusive resources of each container: devices and, in a pod of QoS class Guaranteed, whole CPUs and memory.
     Empty: one container has all devices and no other exclusive resource."""
+    peers: PeerRules | None = None
+    """Hard constraints about other pods; None: the pod has none, and no pod has any about it."""
 
     @classmethod
     def from_requests(cls, requests: Mapping[str, int]) -> Shape:
@@ -116,6 +119,8 @@ class Node:
     """Ready and schedulable. Pods on an unusable node stay there and count."""
     topology: Topology | None = None
     """None: unknown or irrelevant."""
+    peers: Mapping[str, int] = field(default_factory=dict)
+    """Number of pods that the arbiter does not place, by each selector of `PeerRules` that selects them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +140,8 @@ class Pool:
     """Thousandths of the unit that borrowing gangs must leave idle."""
     reserve_percent: int = 0
     """Percentage of the units of usable nodes, rounded down to whole units. It adds to `reserve`."""
+    virtual_nodes_by: str = ""
+    """Node label, of which each value is one virtual node, and the nodes without it another. Empty: all nodes are."""
 
     @property
     def unit_resource(self) -> str:
@@ -187,6 +194,8 @@ class Quota:
     """Time of the grant (seconds since the epoch). When nodes fail, the latest grant is reduced first."""
     stopped: tuple[str, ...] = ()
     """Resources whose budget is used up, sorted: pods that request them start only inside the guarantee."""
+    budget_hours: Mapping[str, float] = field(default_factory=dict)
+    """Monthly unit-hours of the used-up budgets by resource, for messages; missing: unknown. 0: it never borrows."""
 
     def may_borrow(self, pods: Iterable[Pod]) -> bool:
         """Return whether pods may start outside the guarantee."""
@@ -367,6 +376,14 @@ class Snapshot:
     quotas: tuple[Quota, ...]
     gangs: tuple[Gang, ...]
     policy: Policy = field(default_factory=Policy)
+
+
+def have_peer_rules(pods: Iterable[Pod]) -> bool:
+    """Return whether hard constraints about other pods concern any of these pods."""
+    for pod in pods:  # noqa: SIM110 - called for each placement, and a loop is far quicker than `any`
+        if pod.shape.peers is not None:
+            return True
+    return False
 
 
 def node_name(key: PoolKey) -> str:

@@ -27,7 +27,7 @@ FORWARDED: Final = Counter("vkgateway_pods_forwarded", "Pods created in a comput
 MIRRORED: Final = Counter("vkgateway_pod_statuses_mirrored", "Statuses of pods written to the tenant.", ["tenant"])
 FAILED: Final = Counter(
     "vkgateway_pods_failed",
-    "Pods that the gateway set to Failed (refused, evicted, lost), by the reason in their status.",
+    "Pods that the gateway set to Failed (refused, evicted, lost), or deleted as their compute pods were, by reason.",
     ["tenant", "reason"],
 )
 FORWARD_SECONDS: Final = Histogram(

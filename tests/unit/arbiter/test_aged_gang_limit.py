@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.unit.arbiter.borrowed_pool import placed_pod
-from tests.unit.arbiter.simulated_cluster import LOW, Cluster, make_gang, make_node, make_quota, reports_by_gang
+from tests.unit.arbiter.simulated_cluster import (
+    GPU,
+    LOW,
+    Cluster,
+    make_gang,
+    make_node,
+    make_quota,
+    reports_by_gang,
+)
 from tests.unit.arbiter.test_fair_shares import HOUR, NOW, borrowing_gang
 from vkgateway.arbiter.decisions import PendingReason
 
@@ -25,7 +33,7 @@ def test_later_gang_leaves_limit_to_aged_gang() -> None:
     assert (reports["small"].code, reports["small"].behind) == (PendingReason.RESERVATION, "a/team/big")
     assert reports["small"].message == (
         "capacity is free, but the limit in pool.compute is reserved for team/big, which is ahead and has waited for "
-        "long"
+        f"long; a limit of {GPU} 11 is enough"
     )
     found.run_times["runs"] = 0.0
     found.advance(1)

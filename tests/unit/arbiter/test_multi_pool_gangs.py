@@ -170,7 +170,8 @@ def test_limit_applies_to_each_pool_separately() -> None:
     assert cluster.placed_nodes("x")
     assert report.code is PendingReason.QUOTA
     assert report.message == (
-        "in other.compute: needs nvidia.com/gpu 1; in use in other.compute: nvidia.com/gpu 4; limit: nvidia.com/gpu 4"
+        "in other.compute: needs nvidia.com/gpu 1; in use in other.compute: nvidia.com/gpu 4; limit: nvidia.com/gpu 4; "
+        "a limit of nvidia.com/gpu 5 is enough"
     )
 
 

@@ -172,7 +172,10 @@ def test_promoted_gang_does_not_borrow() -> None:
 def test_single_pod_is_reported_by_name() -> None:
     cluster = Cluster([make_node("n0")], [make_quota("a")], [make_gang("a/ns/pod/1234", "a", [1])])
     decisions = decide(cluster.snapshot(), cluster.now)
-    (found,) = build_report(cluster.snapshot(), decisions, cluster.now, names={"1234": ("ns", "web-0")}).gangs
+    (found,) = build_report(
+        cluster.snapshot(), decisions, cluster.now, names={"1234": ("ns", "web-0", "Job/web")}
+    ).gangs
+    assert found.controller == "Job/web"
     assert (found.namespace, found.way, found.name) == ("ns", "", "web-0")
     (found,) = build_report(cluster.snapshot(), decisions, cluster.now).gangs
     assert found.name == "1234"

@@ -21,7 +21,9 @@ def test_gang_beyond_limit_waits_for_quota() -> None:
 
     assert cluster.running_gangs() == {"one"}
     assert report.code is PendingReason.QUOTA
-    assert report.message == (f"needs {GPU} 4; in use in pool.compute: {GPU} 8; limit: {GPU} 8")
+    assert report.message == (
+        f"needs {GPU} 4; in use in pool.compute: {GPU} 8; limit: {GPU} 8; a limit of {GPU} 12 is enough"
+    )
     assert report.numbers[f"limit {GPU}"] == 8
 
 
@@ -32,7 +34,9 @@ def test_gang_beyond_whole_limit_is_reported() -> None:
     report = reports_by_gang(cluster.cycle())["wide"]
 
     assert report.code is PendingReason.QUOTA
-    assert report.message == f"needs {GPU} 12, more than the whole limit in pool.compute: {GPU} 8"
+    assert report.message == (
+        f"needs {GPU} 12, more than the whole limit in pool.compute: {GPU} 8; a limit of {GPU} 16 is enough"
+    )
     assert report.place == 0
 
 

@@ -37,7 +37,8 @@ def test_gang_beyond_guarantee_waits_with_own_reason() -> None:
     assert cluster.running_gangs() == {"inside"}
     assert report.code is PendingReason.BUDGET
     assert report.message == (
-        f"the budget of November for {GPU} is used up: only the guarantee is available until 1 December (UTC)"
+        f"the budget of November for {GPU} is used up: only the guarantee is available until 1 December (UTC); "
+        f"needs {GPU} 4; in use of the guarantee in pool.compute: {GPU} 8 of 8; a guarantee of {GPU} 12 is enough"
     )
     assert report.place == 0
 

@@ -12,7 +12,7 @@ from tests.support.waiting import wait_until
 from tests.unit.sync.world import COMPUTE_NAMESPACE, World, start_world
 from vkgateway.kube.resources import PODS
 from vkgateway.sync.pods import mirror
-from vkgateway.sync.views.annotations import LOG_TAILS
+from vkgateway.sync.views.annotations import EVICTED, LOG_TAILS
 
 LOG = "step 41\nstep 42\n"
 
@@ -37,6 +37,13 @@ async def run_pod(world: World) -> None:
     await world.wait_forwarded()
     world.run_pod()
     await wait_until(lambda: world.pod_phase() == "Running")
+
+
+def mark_evicted(world: World) -> None:
+    """Record that the arbiter evicts the pod."""
+    pod = copy.deepcopy(world.compute_pod() or {})
+    pod["metadata"]["annotations"] |= {EVICTED: "PreemptionByVkgateway: makes room"}
+    world.compute_server.store.update(PODS, pod, name="web", namespace=COMPUTE_NAMESPACE)
 
 
 async def drain_pod(world: World) -> None:
@@ -95,6 +102,64 @@ async def test_log_of_a_pod_deleted_by_its_tenant_is_not_read(world: World) -> N
     assert not any("/log" in request for request in world.compute_server.requests)
 
 
+def is_disrupted(world: World) -> bool:
+    conditions = (world.tenant_pod() or {})["status"].get("conditions") or ()
+    return any(entry["type"] == "DisruptionTarget" and entry["status"] == "True" for entry in conditions)
+
+
+@pytest.mark.parametrize("kind", ["ReplicaSet", "Job", "TrainJob"])
+async def test_pod_with_a_controller_is_deleted_when_its_compute_pod_is(world: World, kind: str) -> None:
+    """Its controller replaces it when its deletion begins; its kubelet may never report an end."""
+    world.create_pod()
+    create_owned(world, kind)
+    async with world.run_gateway():
+        await run_pod(world)
+        world.compute_server.store.delete(PODS, "web", COMPUTE_NAMESPACE, grace=77)
+        await wait_until(lambda: "deletionTimestamp" in (world.tenant_pod() or {})["metadata"])
+        await world.wait_settled()
+        assert (world.tenant_pod() or {})["metadata"]["deletionGracePeriodSeconds"] == 77
+        assert is_disrupted(world)
+        assert (world.compute_pod() or {})["metadata"]["deletionGracePeriodSeconds"] == 77, "not shortened"
+        assert [reason for reason, _ in world.events()].count("DeletionByComputeCluster") == 1
+        world.end_pod(code=143)
+        await wait_until(lambda: world.tenant_pod() is None)
+
+
+async def test_reason_of_the_compute_cluster_is_the_tenants(world: World) -> None:
+    world.create_pod()
+    create_owned(world, "ReplicaSet")
+    async with world.run_gateway():
+        await run_pod(world)
+        pod = copy.deepcopy(world.compute_pod() or {})
+        evicted = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
+        pod["status"]["conditions"] = [*pod["status"].get("conditions", ()), evicted]
+        world.compute_server.store.update(PODS, pod, name="web", namespace=COMPUTE_NAMESPACE, status=True)
+        world.compute_server.store.delete(PODS, "web", COMPUTE_NAMESPACE)
+        await wait_until(lambda: "deletionTimestamp" in (world.tenant_pod() or {})["metadata"])
+        await world.wait_settled()
+    conditions = (world.tenant_pod() or {})["status"]["conditions"]
+    assert [entry["reason"] for entry in conditions if entry["type"] == "DisruptionTarget"] == ["EvictionByEvictionAPI"]
+
+
+@pytest.mark.parametrize("is_evicted", [False, True], ids=["no controller", "by the arbiter"])
+async def test_other_pods_are_deleted_only_if_the_kubelet_is_silent(
+    world: World, monkeypatch: pytest.MonkeyPatch, is_evicted: bool
+) -> None:
+    world.create_pod()
+    if is_evicted:
+        create_owned(world, "ReplicaSet")
+    async with world.run_gateway():
+        await run_pod(world)
+        if is_evicted:
+            mark_evicted(world)
+        world.compute_server.store.delete(PODS, "web", COMPUTE_NAMESPACE, grace=1)
+        await world.wait_settled()
+        assert "deletionTimestamp" not in (world.tenant_pod() or {})["metadata"]
+    monkeypatch.setattr(mirror, "_SILENT_SECONDS", -1000.0)
+    async with world.run_gateway():
+        await wait_until(lambda: "deletionTimestamp" in (world.tenant_pod() or {})["metadata"])
+
+
 @pytest.mark.parametrize(("kind", "api_version"), [("ReplicaSet", "apps/v1"), ("ReplicationController", "v1")])
 async def test_ended_pod_is_removed_after_its_controller_replaced_it(
     world: World, monkeypatch: pytest.MonkeyPatch, kind: str, api_version: str
@@ -105,6 +170,7 @@ async def test_ended_pod_is_removed_after_its_controller_replaced_it(
     deletion = world.tenant_server.hold("DELETE", "/pods/web")
     async with world.run_gateway():
         await run_pod(world)
+        mark_evicted(world)
         await drain_pod(world)
         await wait_until(lambda: world.pod_phase() == "Failed")
         deletion.set()
@@ -122,6 +188,7 @@ async def test_ended_pod_stays_if_its_controller_may_count_it(
         create_owned(world, kind, api_version)
     async with world.run_gateway():
         await run_pod(world)
+        mark_evicted(world)
         await drain_pod(world)
         await world.wait_settled()
     assert world.pod_phase() == "Failed"
@@ -137,3 +204,20 @@ async def test_pod_that_failed_by_itself_stays(world: World, monkeypatch: pytest
         await wait_until(lambda: world.pod_phase() == "Failed")
         await world.wait_settled()
     assert world.pod_phase() == "Failed"
+
+
+async def test_status_follows_the_kubelet_after_the_end(world: World) -> None:
+    """A kubelet reports that it evicted a pod, and later how the pod's containers ended."""
+    world.create_pod()
+    async with world.run_gateway():
+        await run_pod(world)
+        world.end_pod(code=1)
+        await wait_until(lambda: world.pod_phase() == "Failed")
+        world.end_pod(code=137)
+        await wait_until(lambda: terminated_message(world)["exitCode"] == 137)
+        # An older API server drops fields that it doesn't know.
+        pod = copy.deepcopy(world.tenant_pod() or {})
+        del pod["status"]["containerStatuses"][0]["state"]["terminated"]["reason"]
+        world.tenant_server.store.update(PODS, pod, name="web", namespace="default", status=True)
+        await world.wait_settled()
+    assert "reason" not in terminated_message(world), "each version of the end is written once"

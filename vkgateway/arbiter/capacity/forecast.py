@@ -12,7 +12,7 @@ from vkgateway.arbiter.capacity.future_fit import WantedPods, first_fit_time, ma
 from vkgateway.arbiter.capacity.node_resources import NodeResources
 from vkgateway.arbiter.capacity.node_table import AllowedNodes
 from vkgateway.arbiter.capacity.placement import place_pods
-from vkgateway.arbiter.snapshot import LOW, Gang, Pod, Shape
+from vkgateway.arbiter.snapshot import LOW, Gang, Pod, Shape, have_peer_rules
 from vkgateway.model.requests import MilliResources
 
 
@@ -47,7 +47,8 @@ class PoolForecast:
         """
         shape = pods[0].shape
         equal = all(pod.shape is shape or pod.shape == shape for pod in pods)
-        if not equal or self._node_resources.free.zones is not None or self._idle_reserve:
+        counts = self._node_resources.free.zones is None and not self._idle_reserve and not have_peer_rules(pods)
+        if not equal or not counts:
             return self._bisect_start(pods, required_level, among, after, equal=equal)
         # Counting decides whether equal pods fit.
         mask = None if among is None else self._node_resources.nodes.mask_of(among)

@@ -77,6 +77,17 @@ class NodeFilter:
             _store_recent(self._masks, key, found)
         return found
 
+    def selected_nodes(self, shape: Shape) -> BoolArray:
+        """Return the mask of the nodes whose labels the shape's node affinity matches, usable or not."""
+        if not shape.terms:
+            return np.ones(len(self._nodes), dtype=bool)
+        key = "selected", shape.terms
+        found = self._masks.get(key)
+        if found is None:
+            found = self._matches_terms(shape.terms)
+            _store_recent(self._masks, key, found)
+        return found
+
     def taint_penalty(self, shape: Shape) -> IntArray:
         """Return for each node the number of PreferNoSchedule taints that the shape does not tolerate."""
         key = shape.tolerations

@@ -13,8 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from vkgateway.arbiter.capacity.free_vectors import FreeCapacity, SavedCapacity
-from vkgateway.arbiter.capacity.node_fit import IntArray
+from vkgateway.arbiter.capacity.node_fit import BoolArray, IntArray
 from vkgateway.arbiter.capacity.node_table import NodeTable
+from vkgateway.arbiter.capacity.placed_peers import CountedNodes, PlacedPeers
 from vkgateway.arbiter.capacity.shape_views import ShapeViews
 from vkgateway.arbiter.capacity.unfit_cache import UnfitCache, UnfitMark
 from vkgateway.arbiter.snapshot import Pool, Shape
@@ -36,6 +37,14 @@ class _Change(NamedTuple):
     counts: Sequence[int] | IntArray
 
 
+class SavedResources(NamedTuple):
+    """State that `restore` returns to."""
+
+    mark: Mark
+    free: SavedCapacity
+    peers: PlacedPeers
+
+
 class NodeResources:
     """Resources of a pool's nodes, with the pods on them.
 
@@ -50,6 +59,7 @@ class NodeResources:
         """Free amounts, to be read: the methods of this class change them."""
         self.views = ShapeViews(self.free)
         """Number of pods that fit, by shape."""
+        self._peers = PlacedPeers(len(self.nodes), self.nodes.domains_of, self.nodes.other_peers())
         self.unfit = UnfitCache()
         """Gangs that did not fit. `undo` drops what a trial added."""
         self._changes: list[_Change] = []
@@ -59,6 +69,7 @@ class NodeResources:
         other = NodeResources.__new__(NodeResources)
         other.__dict__.update(self.__dict__)
         other.free = self.free.copy()
+        other._peers = self._peers.copy()
         other.views, other.unfit, other._changes = ShapeViews(other.free), UnfitCache(), []
         return other
 
@@ -88,7 +99,7 @@ class NodeResources:
 
     def add_pods_at(self, positions: Sequence[int] | IntArray, shape: Shape, counts: Sequence[int] | IntArray) -> None:
         """Add pods of a shape to several nodes; each position occurs once."""
-        self.free.change_pods(shape, positions, counts)
+        self._change_pods(shape, positions, counts)
         self._changes.append(_Change(shape, positions, counts))
 
     def remove_pods_at(
@@ -103,6 +114,30 @@ class NodeResources:
         self.free.count_published(self.nodes.positions[name], shape, count)
         self.unfit.note_freed()
 
+    def permitted_nodes(self, shape: Shape) -> BoolArray | None:
+        """Return the mask of the nodes on which one more pod keeps all hard constraints about other pods, whatever is
+        free there; None: the shape has none.
+        """
+        if shape.peers is None:
+            return None
+        node_filter = self.nodes.filter
+        return self._peers.permitted_nodes(
+            shape.peers, lambda: CountedNodes(node_filter.selected_nodes(shape), node_filter.feasible_nodes(shape))
+        )
+
+    def keep_peer_rules(self, placed: Iterable[tuple[str, Shape]]) -> bool:
+        """Return whether placed pods, given by node and shape, keep their hard constraints about all other pods."""
+        for name, shape in placed:
+            if shape.peers is None:
+                continue
+            position = self.nodes.positions[name]
+            self._peers.change_pods(shape.peers, [position], [-1])
+            permitted = self.permitted_nodes(shape)
+            self._peers.change_pods(shape.peers, [position], [1])
+            if permitted is not None and not permitted.item(position):
+                return False
+        return True
+
     def mark(self) -> Mark:
         """Return a mark at which a trial begins."""
         return Mark(len(self._changes), self.unfit.mark())
@@ -114,22 +149,28 @@ class NodeResources:
         """
         while len(self._changes) > mark.changes:
             change = self._changes.pop()
-            self.free.change_pods(change.shape, change.positions, _negate(change.counts))
+            self._change_pods(change.shape, change.positions, _negate(change.counts))
         self.unfit.undo(mark.unfit)
+
+    def _change_pods(self, shape: Shape, positions: Sequence[int] | IntArray, counts: Sequence[int] | IntArray) -> None:
+        self.free.change_pods(shape, positions, counts)
+        if shape.peers is not None:
+            self._peers.change_pods(shape.peers, positions, counts)
 
     def trial(self) -> Trial:
         """Return a trial: changes in its `with` block are undone unless the block commits them."""
         return Trial(self)
 
-    def save(self) -> tuple[Mark, SavedCapacity]:
+    def save(self) -> SavedResources:
         """Return the state for a `restore` after many changes."""
-        return self.mark(), self.free.save()
+        return SavedResources(self.mark(), self.free.save(), self._peers.copy())
 
-    def restore(self, saved: tuple[Mark, SavedCapacity]) -> None:
+    def restore(self, saved: SavedResources) -> None:
         """Restore a saved state; marks set after it become invalid."""
-        mark, free = saved
+        mark, free, peers = saved
         del self._changes[mark.changes :]
         self.free.restore(free)
+        self._peers = peers.copy()
         self.unfit.undo(mark.unfit)
 
     def forget_marks(self) -> None:

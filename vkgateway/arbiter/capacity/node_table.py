@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from vkgateway.arbiter.capacity.node_fit import ABSENT, BoolArray, IntArray, NodeFilter
+from vkgateway.arbiter.peer_rules import VIRTUAL_NODE
 from vkgateway.arbiter.snapshot import Node, Pool
 
 AllowedNodes = Iterable[str] | BoolArray | None
@@ -57,6 +58,22 @@ class NodeTable:
         mask = np.zeros(len(self.ordered), dtype=bool)
         mask[[self.positions[name] for name in among if name in self.positions]] = True
         return mask
+
+    def domains_of(self, key: str) -> IntArray:
+        """Return the number of each node's domain of a topology key of `PeerRules`; ABSENT without the label."""
+        if key != VIRTUAL_NODE:
+            return self.filter.label_column(key).codes
+        if not self.pool.virtual_nodes_by:
+            return np.zeros(len(self.ordered), dtype=np.int64)
+        return self.filter.label_column(self.pool.virtual_nodes_by).codes - ABSENT
+
+    def other_peers(self) -> dict[str, dict[int, int]]:
+        """Return the numbers of pods of `Node.peers` by selector and position."""
+        found: dict[str, dict[int, int]] = {}
+        for position, node in enumerate(self.ordered):
+            for selector, count in node.peers.items():
+                found.setdefault(selector, {})[position] = count
+        return found
 
     def domain_mask(self, name: str, level: str) -> BoolArray:
         """Return the mask of nodes in the node's domain of a topology level; without the label, only the node itself.

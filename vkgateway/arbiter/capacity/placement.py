@@ -17,7 +17,7 @@ from vkgateway.arbiter.capacity.node_resources import NodeResources
 from vkgateway.arbiter.capacity.node_table import AllowedNodes
 from vkgateway.arbiter.capacity.shape_views import NEVER, ShapeView
 from vkgateway.arbiter.capacity.topology_domains import PodDemand, TopologyDomains
-from vkgateway.arbiter.snapshot import Pod, Shape
+from vkgateway.arbiter.snapshot import Pod, Shape, have_peer_rules
 
 _FIRST_STEPS = 4
 """Number of domains that are added one at a time before the number doubles."""
@@ -58,6 +58,11 @@ def place_pods(
     if not pods:
         return {}
     allowed = _allowed_positions(resources, among)
+    if have_peer_rules(pods):
+        in_order = _group_by_shape(resources, pods)
+        return _PlacementSearch(resources, in_order, allowed, preferred_nodes).place_beside_peers(
+            pods, required_level, preferred_level
+        )
     if len(pods) == 1 and not required_level:
         return _place_one(resources, pods[0], allowed, preferred_nodes)
     groups = _group_by_shape(resources, pods)
@@ -82,6 +87,8 @@ def count_placeable(
     groups = _group_by_shape(resources, pods)[::-1]
     allowed = _allowed_positions(resources, among)
     search = _PlacementSearch(resources, groups, allowed)
+    if have_peer_rules(pods):
+        return search.count_beside_peers(required_level)
     if not required_level:
         return search.count_placeable(allowed)
     domains = search.domains_at(required_level, allowed)
@@ -200,6 +207,66 @@ class _PlacementSearch:
             if found is not None:
                 return found
         return None
+
+    def place_beside_peers(
+        self, pods: Sequence[Pod], required_level: str, preferred_level: str
+    ) -> dict[str, str] | None:
+        """Return nodes by uid, in the order of the pods, which have hard constraints about other pods.
+
+        They are placed one after the other, as by kube-scheduler: each place decides where the next pod may go. In the
+        end, each keeps its constraints beside all others: a plan of these nodes is checked again before it starts.
+        """
+        if not self._may_fit(self._allowed):
+            return None
+        for nodes in self._areas_beside_peers(required_level, preferred_level):
+            mark = self._node_resources.mark()
+            found = self._place_in_turn(nodes)
+            if len(found) == len(pods):
+                nodes_by_uid = {pod.uid: found[pod.uid] for pod in pods}
+                if self._node_resources.keep_peer_rules((nodes_by_uid[pod.uid], pod.shape) for pod in pods):
+                    return nodes_by_uid
+            self._node_resources.undo(mark)
+        return None
+
+    def count_beside_peers(self, required_level: str) -> int:
+        """Return how many pods fit one after the other, without a change of the resources."""
+        domains = self.domains_at(required_level, self._allowed).rank_by_capacity() if required_level else ()
+        most = 0
+        for nodes in [each for _, each in domains] if required_level else [self._allowed]:
+            with self._node_resources.trial():
+                most = max(most, len(self._place_in_turn(nodes)))
+        return most
+
+    def _areas_beside_peers(self, required_level: str, preferred_level: str) -> Iterator[IntArray | None]:
+        """Yield the nodes to try: each domain of the preferred level, then all, then each domain of the topology keys
+        of pod affinity, as the first pod may take a domain that is too small for the pods that must join it.
+        """
+        keys = {key for group in self._groups if group.shape.peers for key in group.shape.peers.affinity_keys}
+        wide = self.domains_at(required_level, self._allowed).rank_by_fit() if required_level else [self._allowed]
+        for nodes in wide:
+            if preferred_level:
+                yield from self.domains_at(preferred_level, nodes).rank_by_fit()
+            yield nodes
+            for key in sorted(keys):
+                yield from self.domains_at(key, nodes).rank_by_fit()
+
+    def _place_in_turn(self, nodes: IntArray | None) -> dict[str, str]:
+        """Place as many pods as fit on these nodes, each where all hard constraints permit it; return nodes by uid.
+
+        Later pods may open a place for earlier ones, so those are tried again.
+        """
+        resources = self._node_resources
+        among = resources.nodes.mask_of(None) if nodes is None else np.isin(np.arange(len(resources.nodes)), nodes)
+        found: dict[str, str] = {}
+        left, placed = [pod for group in self._groups for pod in group.pods], -1
+        while left and placed < len(found):
+            placed = len(found)
+            for pod in left:
+                permitted = resources.permitted_nodes(pod.shape)
+                positions = np.flatnonzero(among if permitted is None else among & permitted)
+                found |= _place_one(resources, pod, positions, self._preferred_nodes) or {}
+            left = [pod for pod in left if pod.uid not in found]
+        return found
 
     def count_placeable(self, positions: IntArray | None) -> int:
         """Return how many pods fit there, in the order of the groups, without a change of the resources."""

@@ -78,6 +78,10 @@ class GuaranteedPlacement:
                             if self._only_bound
                             else search.place_pods(self._pods, among, bound_first=bound_first, mode=mode)
                         )
+                        if found is not None and not resources.keep_peer_rules(
+                            (found[0][pod.uid], pod.shape) for pod in self._pods
+                        ):
+                            found = None  # Cells took only some pods of a placement, or a mode that fills node by node.
                 if found is not None and (self._cell_reservation is None or self._is_allowed_now(found[1])):
                     nodes, uses = found
                     self._uses_by_placement[frozenset(nodes.items())] = uses

@@ -88,6 +88,21 @@ class PoolCells:
             cached = self._units_left_cache[tenant] = tenant_cells.version, amount
         return cached[1]
 
+    def used_amount(self, tenant: str) -> int:
+        """Return the thousandths that the tenant's guaranteed and planned pods use."""
+        tenant_cells = self.bindings.cells_by_tenant.get(tenant)
+        return sum(tenant_cells.used_by_node.values()) if tenant_cells is not None else 0
+
+    def placed_amounts(self) -> list[PlacedAmount]:
+        """Return what the cells hold now, from which equal cells can be derived."""
+        names = self.bindings.names
+        return [
+            (tenant, names[node], amount)
+            for tenant, tenant_cells in self.bindings.cells_by_tenant.items()
+            for node, amount in sorted(tenant_cells.used_by_node.items())
+            if amount
+        ]
+
     def bound_cells(self, tenant: str) -> dict[str, tuple[int, ...]]:
         """Return the sizes of the tenant's bound cells by node, the largest first."""
         tenant_cells, names = self.bindings.cells_by_tenant.get(tenant), self.bindings.names

@@ -24,7 +24,7 @@ def may_hold(
     decide, mostly CPU and memory.
     """
     pool, unit = usage.pool, usage.pool.unit_resource
-    judged, named = _judged_pods(pool, quota, gang, pods)
+    judged, named = judged_pods(pool, quota, gang, pods)
     if not judged:
         return bool(pods) and any(pod.uid in usage.pods.uids and pool.requests_devices(pod.shape) for pod in gang.pods)
     if not all(pod.shape.amount_of(unit) or any(pod.shape.amount_of(name) for name in named) for pod in judged):
@@ -37,7 +37,7 @@ def may_hold(
     return sum(pod.shape.amount_of(unit) for pod in judged) <= usage.cells.units_left(quota.tenant)
 
 
-def _judged_pods(pool: Pool, quota: Quota, gang: Gang, pods: Sequence[Pod]) -> tuple[Sequence[Pod], list[str]]:
+def judged_pods(pool: Pool, quota: Quota, gang: Gang, pods: Sequence[Pod]) -> tuple[Sequence[Pod], list[str]]:
     """Return the pods that the guarantee must hold, and the resources whose sums count besides the unit's cells."""
     judged = [pod for pod in pods if pool.requests_devices(pod.shape)]
     if judged or any(pool.requests_devices(pod.shape) for pod in gang.pods):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from vkgateway.arbiter.capacity.placement import count_placeable, place_pods
 from vkgateway.arbiter.phases.gang_placement import allowed_nodes
 from vkgateway.arbiter.pools.pool_state import PoolState
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang
+from vkgateway.arbiter.snapshot import Pod, have_peer_rules
 
 
 def is_feasible(pool_state: PoolState, pending: PendingGang) -> bool:
@@ -43,11 +45,20 @@ def _check_impossible(pool_state: PoolState, pending: PendingGang) -> bool:
     return all(pod.shape == first for pod in pending.min_members) and not is_feasible(pool_state, pending)
 
 
+def _pods_in_empty_pool(pending: PendingGang) -> list[Pod]:
+    """Return the gang's min members without constraints that pods in a fuller pool could satisfy."""
+    pods = pending.min_members
+    if not have_peer_rules(pods):
+        return list(pods)
+    peers = {pod.shape: pod.shape.peers and pod.shape.peers.without_company() for pod in pods}
+    return [replace(pod, shape=replace(pod.shape, peers=peers[pod.shape])) for pod in pods]
+
+
 def _fits_empty(pool_state: PoolState, pending: PendingGang) -> bool:
     resources, level = pool_state.facts.empty_resources, pending.gang.required_level
     with resources.trial():
         found = place_pods(
-            resources, pending.min_members, required_level=level, among=allowed_nodes(pool_state, pending)
+            resources, _pods_in_empty_pool(pending), required_level=level, among=allowed_nodes(pool_state, pending)
         )
     return found is not None
 
@@ -56,7 +67,7 @@ def _count_in_empty(pool_state: PoolState, pending: PendingGang) -> int:
     level = pending.gang.required_level
     return count_placeable(
         pool_state.facts.empty_resources,
-        pending.min_members,
+        _pods_in_empty_pool(pending),
         required_level=level,
         among=allowed_nodes(pool_state, pending),
     )

@@ -10,7 +10,7 @@ from vkgateway.arbiter.phases.plan_search import adopt_plan, find_candidate_plan
 from vkgateway.arbiter.phases.planned_starts import release_plan
 from vkgateway.arbiter.pools.pool_state import PoolState
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang
-from vkgateway.arbiter.snapshot import PreemptionPlan
+from vkgateway.arbiter.snapshot import PreemptionPlan, have_peer_rules
 
 
 def replan_slow_plans(state: CycleState) -> None:
@@ -24,7 +24,9 @@ def replan_slow_plans(state: CycleState) -> None:
 
 
 def _fits_without(pool_state: PoolState, pending: PendingGang, plan: PreemptionPlan, late: Set[str]) -> bool:
-    there = set(plan.nodes.values())
+    there = set(
+        plan.nodes.values() if not have_peer_rules(pending.min_members) else pool_state.node_resources.nodes.names
+    )
     with pool_state.node_resources.trial():
         pool_state.remove_pods(
             pod for uid, pod in pool_state.terminating_pods.items() if pod.node in there and uid not in late

@@ -16,7 +16,7 @@ from vkgateway.arbiter.pools.pool_state import PoolState
 from vkgateway.arbiter.preemption.eviction_units import has_min_members
 from vkgateway.arbiter.preemption.notice import notice_start
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang
-from vkgateway.arbiter.snapshot import Gang, Pod, PodState, PreemptionPlan
+from vkgateway.arbiter.snapshot import Gang, Pod, PodState, PreemptionPlan, have_peer_rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +301,8 @@ def plan_holds(pool_state: PoolState, pending: PendingGang, plan: PreemptionPlan
 def _holds_without(pool_state: PoolState, unit: _ReprieveUnit, pending: PendingGang, plan: PreemptionPlan) -> bool:
     """Return whether a plan that holds also holds if this unit is reprieved."""
     places = plan.nodes.values()
-    if any(pod.node in places for pod in unit.pods) and not pool_state.fits_on_nodes(pending.min_members, plan.nodes):
+    concerns = any(pod.node in places for pod in unit.pods) or have_peer_rules(pending.min_members)
+    if concerns and not pool_state.fits_on_nodes(pending.min_members, plan.nodes):
         return False
     if _is_victim_for_reserve(pool_state, unit, pending, plan) and not plan_leaves_reserve(
         pool_state, pending.min_members, plan

@@ -12,9 +12,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 from vkgateway.arbiter.capacity.expected_ends import ExpectedEnds
-from vkgateway.arbiter.capacity.free_vectors import SavedCapacity
 from vkgateway.arbiter.capacity.node_resources import Mark as ResourcesMark
-from vkgateway.arbiter.capacity.node_resources import NodeResources
+from vkgateway.arbiter.capacity.node_resources import NodeResources, SavedResources
 from vkgateway.arbiter.capacity.slow_terminations import is_overdue
 from vkgateway.arbiter.capacity.terminating_pods import TerminatingPods
 from vkgateway.arbiter.decisions import Evict
@@ -48,14 +47,14 @@ class PoolFacts:
     @cached_property
     def empty_resources(self) -> NodeResources:
         """The pool's nodes as if all were empty and usable: a gang that does not fit there never fits."""
-        nodes = (replace(node, used={}, usable=True) for node in self._pool.nodes)
+        nodes = (replace(node, used={}, peers={}, usable=True) for node in self._pool.nodes)
         return NodeResources(replace(self._pool, nodes=tuple(nodes)))
 
 
 class _RoundStart(NamedTuple):
     """State of a pool when a round began."""
 
-    node_resources: tuple[ResourcesMark, SavedCapacity]
+    node_resources: SavedResources
     expected_ends: int
     guarantee_usage: GuaranteeMark
     tenant_usage: SavedUsage
@@ -195,14 +194,17 @@ class PoolState:
                 self.node_resources.remove_pods(pod.node, pod.shape)
 
     def fits_on_nodes(self, pods: Iterable[Pod], nodes: Mapping[str, str]) -> bool:
-        """Return whether pods that count as placed fit: no resource that they request is negative on their nodes."""
+        """Return whether pods that count as placed fit: no resource that they request is negative on their nodes, and
+        they keep their hard constraints about other pods.
+        """
         pods = list(pods)
         for pod in pods:
             free = self.node_resources.free.amounts_on(nodes[pod.uid])
             if any(amount and free.get(name, -1) < 0 for name, amount in pod.shape.requests):
                 return False
+        placed = [(nodes[pod.uid], pod.shape) for pod in pods]
         zones = self.node_resources.free.zones
-        return zones is None or zones.fits_placed([(nodes[pod.uid], pod.shape) for pod in pods])
+        return (zones is None or zones.fits_placed(placed)) and self.node_resources.keep_peer_rules(placed)
 
     def evict_pods(self, evict: Evict) -> None:
         """Count the victims of an eviction as terminating."""

@@ -32,7 +32,7 @@ from vkgateway.arbiter.preemption.search_stage import (
     preemption_costs,
     price_candidates,
 )
-from vkgateway.arbiter.snapshot import Gang, Pod, Shape
+from vkgateway.arbiter.snapshot import Gang, Pod, Shape, have_peer_rules
 
 Placer = Callable[[NodeResources], NodesByPod | None]
 """Function that returns a node for every pod of the gang, or None. Its changes to the node resources are undone."""
@@ -168,6 +168,7 @@ class _SearchRequest:
             and len(self.counts) == 1
             and self.node_resources.free.zones is None
             and not self.idle_reserve
+            and not have_peer_rules(self.pods)
         )
 
     def find_placement(self) -> NodesByPod | None:
@@ -282,7 +283,7 @@ def _try_victims(
             victims,
             place=request.find_placement,
             nodes=nodes,
-            anywhere=bool(request.idle_reserve),
+            anywhere=bool(request.idle_reserve) or have_peer_rules(request.pods),
         )
         victims = {number: victims[number] for number in remaining}
     return _VictimSet(victims, nodes, initial_loss)

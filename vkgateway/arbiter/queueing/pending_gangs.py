@@ -94,7 +94,7 @@ def make_equivalence_key(gang: Gang, members: Sequence[Pod], pools: Sequence[Poo
     """Return everything that decides whether these pods can start, for a gang without placed pods."""
     return (
         # Images decide among equal nodes at most: never whether there is one.
-        tuple((pod.shape.requests, pod.shape.terms, pod.shape.tolerations) for pod in members),
+        tuple((pod.shape.requests, pod.shape.terms, pod.shape.tolerations, pod.shape.peers) for pod in members),
         pools,
         gang.required_level,
         gang.preferred_level,
@@ -135,7 +135,8 @@ def report_maximum(gang: Gang, waiting: int) -> PendingReport:
     return PendingReport(
         gang=gang.id,
         code=PendingReason.MAXIMUM,
-        message=f"has {there} pods and a maximum of {gang.maximum}; {pods} until one of these terminates",
+        message=f"has {there} pods and a maximum of {gang.maximum}; {pods} until one of these terminates, or the "
+        f"maximum is {len(gang.pods)}",
         numbers={"running": float(there), "waiting": float(waiting), "maximum": float(gang.maximum or 0)},
     )
 

@@ -2,20 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
-from vkgateway.arbiter.snapshot import Pod
+from vkgateway.arbiter.snapshot import LOW, Band, Pod, Quota
+from vkgateway.model.requests import MilliResources, render_milli
 
 
-def budget_text(stopped: Iterable[str], pods: Sequence[Pod], now: float) -> str:
-    """Return `the budget of November for nvidia.com/gpu is used up: ...`, with the start of the next month in UTC.
+def budget_text(quota: Quota, pods: Sequence[Pod], now: float, *, band: Band) -> str:
+    """Return `the budget of November for 100 hours of nvidia.com/gpu is used up: ...`, with the start of the next month
+    in UTC.
 
-    `stopped`: the resources whose budget is used up, of which those that the pods request are named.
+    Of the used-up budgets, those of resources that the pods request are named. Pods of the low band cannot use the
+    guarantee: only a budget lets them start.
     """
     month = datetime.fromtimestamp(now, UTC).replace(day=1)
     following = month + timedelta(days=31)
-    names = ", ".join(name for name in stopped if any(pod.shape.amount_of(name) for pod in pods))
-    return (
-        f"the budget of {month:%B} for {names} is used up: only the guarantee is available until 1 {following:%B} (UTC)"
+    needed = _needed(quota, pods)
+    hours = [quota.budget_hours.get(name) for name in needed]
+    parts = (
+        name if amount is None else f"{amount:.10g} hours of {name}" for name, amount in zip(needed, hours, strict=True)
     )
+    until = "" if 0 in hours else f" until 1 {following:%B} (UTC)"
+    what = (
+        f"needs {render_milli(needed)}, and low-priority pods do not use the guarantee: none starts{until} without a "
+        "higher budget"
+        if band is LOW
+        else f"only the guarantee is available{until}; needs {render_milli(needed)}"
+    )
+    return f"the budget of {month:%B} for {', '.join(parts)} is used up: {what}"
+
+
+def budget_numbers(quota: Quota, pods: Sequence[Pod]) -> Mapping[str, float]:
+    """Return the hours of the used-up budgets, and what the pods need of their resources, in units."""
+    needed = _needed(quota, pods)
+    return {
+        **{f"needed {name}": amount / 1000 for name, amount in needed.items()},
+        **{f"budget {name}": hours for name, hours in quota.budget_hours.items() if name in needed},
+    }
+
+
+def _needed(quota: Quota, pods: Sequence[Pod]) -> MilliResources:
+    amounts = ((name, sum(pod.shape.amount_of(name) for pod in pods)) for name in quota.stopped)
+    return {name: amount for name, amount in amounts if amount}

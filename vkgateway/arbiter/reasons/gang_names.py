@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
+from vkgateway.arbiter.decisions import PendingReport
+
 LONE_POD = "pod"
 """Kind in the ids of pods without a gang; the name is the uid."""
 
-Names = Mapping[str, tuple[str, str]]
-"""Namespaces and names of pods by uid."""
+Names = Mapping[str, tuple[str, ...]]
+"""By uid of a pod: its namespace and name and, if it has one, kind and name of its controller, such as `Job/train`."""
 
 
 def split_gang_id(gang: str, names: Names) -> tuple[str, str, str]:
@@ -23,6 +25,17 @@ def split_gang_id(gang: str, names: Names) -> tuple[str, str, str]:
     if kind != LONE_POD:
         return namespace, kind, name
     return namespace, "", names.get(name, ("", name))[1]
+
+
+def controller_of(gang: str, names: Names) -> str:
+    """Return kind and name of a single pod's controller; empty for other gangs and for pods without one."""
+    return "".join(names.get(gang.split("/", 3)[-1], ())[2:]) if is_lone(gang) else ""
+
+
+def is_lone(gang: str) -> bool:
+    """Return whether a gang is a single pod."""
+    parts = gang.split("/", 3)
+    return len(parts) == 4 and parts[2] == LONE_POD
 
 
 def is_gang_of(gang: str, tenant: str, namespaces: Collection[str]) -> bool:
@@ -46,20 +59,22 @@ def gang_text(group: str, name_of: Callable[[str], str]) -> str:
     return f"pod {namespace}/{pod_name}" if pod_name else f"a pod of namespace {namespace}"
 
 
-def name_gang_ahead(message: str, behind: str, names: Names) -> str:
-    """Return the message of a report with the id of the tenant's own gang ahead replaced by its text."""
-    group = behind.partition("/")[2]
-    if not group or group not in message:
-        return message
-    return message.replace(group, gang_text(group, lambda uid: names.get(uid, ("", ""))[1]))
+def name_gangs(report: PendingReport, names: Names) -> str:
+    """Return the message of a report with the ids of the tenant's own gangs that it names replaced by their texts."""
+    message = report.message
+    for gang in (report.behind, report.ends):
+        group = gang.partition("/")[2]
+        if group and group in message:
+            message = message.replace(group, gang_text(group, lambda uid: names.get(uid, ("", ""))[1]))
+    return message
 
 
-def hide_gang_ahead(message: str, behind: str, pod_name: str) -> str:
-    """Return a message, as `name_gang_ahead` returns it, without the name of the gang ahead.
+def hide_gang(message: str, gang: str, pod_name: str) -> str:
+    """Return a message, as `name_gangs` returns it, without the name of a gang.
 
     `pod_name` is the name of a pod without a gang.
     """
-    group = behind.partition("/")[2]
+    group = gang.partition("/")[2]
     for text in (gang_text(group, lambda _: pod_name), gang_text(group, lambda _: ""), group):
         if text:
             message = message.replace(text, "a gang of another namespace")

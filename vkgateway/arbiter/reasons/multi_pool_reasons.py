@@ -115,6 +115,7 @@ def _waiting_report(whole: str, found: Sequence[PendingReport], parts: Mapping[s
         chosen,
         gang=whole,
         message=message,
+        ends=chosen.ends if chosen.code is not PendingReason.ROOM else "",
         numbers={
             "needed": float(sum(part.needed_pods for part in parts.values())),
             "fit": float(sum(part.fitting_pods for part in parts.values())),

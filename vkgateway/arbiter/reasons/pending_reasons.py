@@ -20,6 +20,7 @@ from vkgateway.arbiter.reasons.expected_starts import StartForecast
 from vkgateway.arbiter.reasons.fit_cache import FitCache
 from vkgateway.arbiter.reasons.message_texts import count_text, reserve_text, terminated_text
 from vkgateway.arbiter.reasons.queue_reasons import find_reason, report_budget, report_quota
+from vkgateway.arbiter.reasons.remedies import Remedies
 from vkgateway.arbiter.snapshot import WAITING, PoolKey, PreemptionPlan
 
 _MAX_FORECASTS = 16
@@ -29,21 +30,22 @@ _MAX_FORECASTS = 16
 def explain_pending(state: CycleState, order: IntArray, *, forecast: bool) -> list[PendingReport]:
     """Return a report for each gang with waiting pods; `order`: the borrowing gangs, as returned by `start_borrowed`.
 
-    `forecast`: also forecast the starts of the first gangs.
+    `forecast`: also forecast the starts of the first gangs, and search for what would let them start.
     """
     reports = list(state.invalid_reports)
+    remedies = Remedies(search=forecast)
     places: Counter[PoolKey] = Counter()
     for name in sorted(state.plans):
         key = state.plans[name].pool
         places[key] += 1
         reports.append(replace(_report_eviction(state, state.pending_gangs[name]), place=places[key]))
-    reports += _report_queue(state, order, places, max_forecasts=_MAX_FORECASTS if forecast else 0)
-    reports += _report_surplus(state)
+    reports += _report_queue(state, order, places, remedies, max_forecasts=_MAX_FORECASTS if forecast else 0)
+    reports += _report_surplus(state, remedies)
     return reports
 
 
 def _report_queue(
-    state: CycleState, order: IntArray, before: Mapping[PoolKey, int], *, max_forecasts: int
+    state: CycleState, order: IntArray, before: Mapping[PoolKey, int], remedies: Remedies, *, max_forecasts: int
 ) -> list[PendingReport]:
     """Return the reports of queued gangs.
 
@@ -53,7 +55,9 @@ def _report_queue(
     waiting = order[state.undecided_mask()[order]]
     firsts, classes = _group_equals(pending_table.alike_numbers[waiting], pending_table.alike_count)
     fits = FitCache()
-    reasons = [find_reason(state, pending_table.pending_gangs[index], fits) for index in waiting[firsts].tolist()]
+    reasons = [
+        find_reason(state, pending_table.pending_gangs[index], fits, remedies) for index in waiting[firsts].tolist()
+    ]
     places = np.zeros(len(waiting), dtype=np.int64)
     times: dict[int, tuple[float | None, float | None]] = {}
     for key, pool_state in state.pool_states.items():
@@ -65,10 +69,12 @@ def _report_queue(
         for row in queued[has_forecast[classes[queued]]][:max_forecasts].tolist():
             times[row] = forecast.forecast_next(pending_table.pending_gangs[waiting.item(row)])
     names = pending_table.names
-    answers = [(report.code, report.message, report.behind, report.numbers) for report, _ in reasons]
+    answers = [(report.code, report.message, report.behind, report.ends, report.numbers) for report, _ in reasons]
     reports = [
-        PendingReport(gang=names[index], code=code, message=message, behind=behind, numbers=numbers, place=place)
-        for index, (code, message, behind, numbers), place in zip(
+        PendingReport(
+            gang=names[index], code=code, message=message, behind=behind, ends=ends, numbers=numbers, place=place
+        )
+        for index, (code, message, behind, ends, numbers), place in zip(
             waiting.tolist(), map(answers.__getitem__, classes.tolist()), places.tolist(), strict=True
         )
     ]
@@ -138,7 +144,7 @@ def _unneeded_late_pods(
     return {pod.uid for pod in slow}
 
 
-def _report_surplus(state: CycleState) -> Iterator[PendingReport]:
+def _report_surplus(state: CycleState, remedies: Remedies) -> Iterator[PendingReport]:
     """Yield reports of the waiting surplus pods of running gangs."""
     for name in sorted(state.surplus_gangs):
         pending_gang = state.pending_gangs[name]
@@ -153,10 +159,10 @@ def _report_surplus(state: CycleState) -> Iterator[PendingReport]:
             continue
         pool_state = started.pool_state if started is not None else next(state.usable_pools(pending_gang), None)
         if pool_state is not None and pool_state.tenant_usage.exceeded_limits(pending_gang.tenant, waiting[:1]):
-            yield report_quota(pending_gang, waiting[:1], pool_state)
+            yield report_quota(pending_gang, waiting[:1], pool_state, remedies)
             continue
         if pool_state is not None and not pool_state.tenant_usage.may_borrow(pending_gang.tenant, waiting[:1]):
-            yield report_budget(state, pending_gang, waiting[:1], pool_state)
+            yield report_budget(state, pending_gang, waiting[:1], pool_state, remedies)
             continue
         total = len(pending_gang.gang.pods) - beyond_maximum
         reserved = pool_state is not None and would_use_reserve(pool_state, waiting[:1])

@@ -14,16 +14,20 @@ from vkgateway.arbiter.phases.idle_reserve import can_never_borrow, would_use_re
 from vkgateway.arbiter.pools.pool_state import PoolState
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang
 from vkgateway.arbiter.queueing.tenant_usage import sum_requests
-from vkgateway.arbiter.reasons.budget_texts import budget_text
+from vkgateway.arbiter.reasons.budget_texts import budget_numbers, budget_text
 from vkgateway.arbiter.reasons.fit_cache import FitCache
 from vkgateway.arbiter.reasons.guarantee_losses import change_text
 from vkgateway.arbiter.reasons.message_texts import duration_text, pods_text, pools_text, reserve_text
+from vkgateway.arbiter.reasons.peer_texts import explain_peer_rules, explain_peer_rules_in_empty
+from vkgateway.arbiter.reasons.remedies import Remedies, Remedy
 from vkgateway.arbiter.reasons.too_large import explain_too_large
 from vkgateway.arbiter.snapshot import GUARANTEED, Pod
 from vkgateway.model.requests import MilliResources, render_milli
 
 
-def find_reason(state: CycleState, pending_gang: PendingGang, fits: FitCache) -> tuple[PendingReport, PoolState | None]:
+def find_reason(
+    state: CycleState, pending_gang: PendingGang, fits: FitCache, remedies: Remedies
+) -> tuple[PendingReport, PoolState | None]:
     """Return the report, and the pool in whose queue the gang waits."""
     pools = list(state.usable_pools(pending_gang))
     if not pools:
@@ -32,7 +36,9 @@ def find_reason(state: CycleState, pending_gang: PendingGang, fits: FitCache) ->
     possible = [pool_state for pool_state in large_enough if not can_never_borrow(pool_state, pending_gang)]
     if not possible:
         report = (
-            _report_reserve(pending_gang, large_enough[0]) if large_enough else _report_infeasible(pending_gang, pools)
+            _report_reserve(pending_gang, large_enough[0], remedies)
+            if large_enough
+            else _report_infeasible(pending_gang, pools)
         )
         return _mention_reduction(report, pending_gang, pools), None
     free = [
@@ -47,28 +53,30 @@ def find_reason(state: CycleState, pending_gang: PendingGang, fits: FitCache) ->
             for pool_state in possible
             if not _exceeds_whole_limit(pool_state, pending_gang.tenant, sum_requests(pending_gang.min_members))
         ]
-        return report_quota(pending_gang, pending_gang.min_members, (within_limit or possible)[0]), next(
-            iter(within_limit), None
-        )
+        pool_state = (within_limit or possible)[0]
+        report = report_quota(pending_gang, pending_gang.min_members, pool_state, remedies)
+        return report, next(iter(within_limit), None)
     borrowing = [
         pool_state
         for pool_state in free
         if pool_state.tenant_usage.may_borrow(pending_gang.tenant, pending_gang.min_members)
     ]
     if not borrowing:
-        return _find_reason_inside(state, pending_gang, free, fits), None
-    return _find_reason_now(state, pending_gang, borrowing, fits)
+        return _find_reason_inside(state, pending_gang, free, fits, remedies), None
+    return _find_reason_now(state, pending_gang, borrowing, fits, remedies)
 
 
 def _find_reason_now(
-    state: CycleState, pending_gang: PendingGang, free: Sequence[PoolState], fits: FitCache
+    state: CycleState, pending_gang: PendingGang, free: Sequence[PoolState], fits: FitCache, remedies: Remedies
 ) -> tuple[PendingReport, PoolState]:
     """Return the report of a gang that its limit and the nodes of these pools allow."""
     for pool_state in free:
         ahead = pool_state.reservations.limits.get(pending_gang.tenant, pending_gang.gang.id)
         if ahead not in pending_gang.gang.part_ids and fits.fits_now(pool_state, pending_gang):
             what = f"capacity is free, but the limit in {pools_text([pool_state.pool.key])}"
-            return _report_reserved(pending_gang, what, state.gangs[ahead].whole_id), pool_state
+            report = _report_reserved(pending_gang, what, state.gangs[ahead].whole_id)
+            pods = [*state.pending_gangs[ahead].min_members, *pending_gang.min_members]
+            return _with_remedy(report, remedies.of_limit(pool_state, pending_gang, pods)), pool_state
     for pool_state in free:
         if (reserved := _report_cells_reserved(pending_gang, pool_state)) is not None:
             return _mention_reduction(reserved, pending_gang, free), pool_state
@@ -80,17 +88,20 @@ def _find_reason_now(
             and fits.fits_now(pool_state, pending_gang)
         ):
             report = _report_reservation(state, pending_gang, reservation)
+            report = _with_remedy(report, _guarantee_remedy(pending_gang, pool_state, remedies))
             return _mention_reduction(report, pending_gang, free), pool_state
     reserving = (
         each
         for each in free
         if each.reservations.nodes is not None and each.reservations.nodes.gang == pending_gang.gang.id
     )
-    return _mention_reduction(_report_no_room(pending_gang, free, fits), pending_gang, free), next(reserving, free[0])
+    report = _report_no_room(pending_gang, free, fits)
+    report = _with_remedy(report, _guarantee_remedy(pending_gang, free[0], remedies))
+    return _mention_reduction(report, pending_gang, free), next(reserving, free[0])
 
 
 def _find_reason_inside(
-    state: CycleState, pending_gang: PendingGang, pools: Sequence[PoolState], fits: FitCache
+    state: CycleState, pending_gang: PendingGang, pools: Sequence[PoolState], fits: FitCache, remedies: Remedies
 ) -> PendingReport:
     """Return the report of a gang that may start only inside its tenant's guarantee."""
     for pool_state in pools:
@@ -104,7 +115,7 @@ def _find_reason_inside(
     ]
     if inside:
         return _mention_reduction(_report_no_room(pending_gang, inside, fits), pending_gang, inside)
-    return report_budget(state, pending_gang, pending_gang.min_members, pools[0])
+    return report_budget(state, pending_gang, pending_gang.min_members, pools[0], remedies)
 
 
 def _report_cells_reserved(pending_gang: PendingGang, pool_state: PoolState) -> PendingReport | None:
@@ -136,7 +147,7 @@ def _mention_reduction(report: PendingReport, pending_gang: PendingGang, pools: 
 def _report_no_pool(state: CycleState, pending_gang: PendingGang) -> PendingReport:
     known = [key for key in pending_gang.allowed_pools if key in state.pool_states]
     if known:
-        message = f"{pending_gang.tenant} has no quota in {pools_text(known)}"
+        message = f"{pending_gang.tenant} has no quota in {pools_text(known)}; an admin can add it to the Tenant"
         return _build_report(pending_gang, PendingReason.QUOTA, message)
     message = f"there is no pool {pools_text(pending_gang.allowed_pools)}"
     return _build_report(pending_gang, PendingReason.INFEASIBLE, message)
@@ -154,22 +165,25 @@ def _report_infeasible(pending_gang: PendingGang, pools: Sequence[PoolState]) ->
         pending_gang,
         PendingReason.INFEASIBLE,
         f"needs {_request_text(pending_gang)}; even on empty nodes, {fit} would fit"
-        f"{explain_too_large(pending_gang, pools)}",
+        f"{explain_too_large(pending_gang, pools) or explain_peer_rules_in_empty(pending_gang)}",
         numbers={"needed": float(len(pending_gang.min_members)), "largest": float(largest)},
     )
 
 
-def _report_reserve(pending_gang: PendingGang, pool_state: PoolState) -> PendingReport:
+def _report_reserve(pending_gang: PendingGang, pool_state: PoolState, remedies: Remedies) -> PendingReport:
     needed, reserve = float(len(pending_gang.min_members)), pool_state.facts.idle_reserve / 1000
-    return _build_report(
+    report = _build_report(
         pending_gang,
         PendingReason.INFEASIBLE,
         f"needs {_request_text(pending_gang)}; {reserve_text(pool_state)}, too much for a gang of this size to borrow",
         numbers={"needed": needed, "largest": 0.0, "reserve": reserve},
     )
+    return _with_remedy(report, remedies.of_guarantee(pool_state, pending_gang, pending_gang.min_members))
 
 
-def report_quota(pending_gang: PendingGang, pods: Sequence[Pod], pool_state: PoolState) -> PendingReport:
+def report_quota(
+    pending_gang: PendingGang, pods: Sequence[Pod], pool_state: PoolState, remedies: Remedies
+) -> PendingReport:
     """Return the report of a gang whose pods exceed its tenant's limit in a pool."""
     names = pool_state.tenant_usage.exceeded_limits(pending_gang.tenant, pods)
     used = pool_state.tenant_usage.usage.get(pending_gang.tenant, {})
@@ -185,15 +199,18 @@ def report_quota(pending_gang: PendingGang, pods: Sequence[Pod], pool_state: Poo
         for name in names
         for what, amounts in (("needed", wanted), ("used", used), ("limit", limit))
     }
-    return _build_report(pending_gang, PendingReason.QUOTA, message, numbers=numbers)
+    report = _build_report(pending_gang, PendingReason.QUOTA, message, numbers=numbers)
+    return _with_remedy(report, remedies.of_limit(pool_state, pending_gang, pods))
 
 
 def report_budget(
-    state: CycleState, pending_gang: PendingGang, pods: Sequence[Pod], pool_state: PoolState
+    state: CycleState, pending_gang: PendingGang, pods: Sequence[Pod], pool_state: PoolState, remedies: Remedies
 ) -> PendingReport:
     """Return the report of a gang whose pods may not borrow in a pool, because a budget is used up."""
-    stopped = pool_state.tenant_usage.quotas[pending_gang.tenant].stopped
-    return _build_report(pending_gang, PendingReason.BUDGET, budget_text(stopped, pods, state.now))
+    quota = pool_state.tenant_usage.quotas[pending_gang.tenant]
+    message = budget_text(quota, pods, state.now, band=pending_gang.gang.band)
+    report = _build_report(pending_gang, PendingReason.BUDGET, message, numbers=budget_numbers(quota, pods))
+    return _with_remedy(report, remedies.of_guarantee(pool_state, pending_gang, pods))
 
 
 def _exceeds_whole_limit(pool_state: PoolState, tenant: str, wanted: MilliResources) -> bool:
@@ -234,11 +251,27 @@ def _report_no_room(pending_gang: PendingGang, pools: Iterable[PoolState], fits:
         ),
         None,
     )
+    if fit < needed:
+        message += explain_peer_rules(pools, pending_gang, fit)
     if reserving is not None and fit == needed:
         message += f", but {reserve_text(reserving)}"
         numbers["reserve"] = reserving.facts.idle_reserve / 1000
         numbers["idle"] = reserving.node_resources.free.idle_units / 1000
     return _build_report(pending_gang, PendingReason.ROOM, message, numbers=numbers)
+
+
+def _guarantee_remedy(pending_gang: PendingGang, pool_state: PoolState, remedies: Remedies) -> Remedy:
+    """Return what would let a gang start inside its tenant's guarantee, if there is one."""
+    return remedies.of_guarantee(pool_state, pending_gang, pending_gang.min_members, only_there=True)
+
+
+def _with_remedy(report: PendingReport, remedy: Remedy) -> PendingReport:
+    """Add the numbers of the limit or the guarantee that decide, and what would change them."""
+    if not remedy.text:
+        return report
+    return replace(
+        report, message=report.message + remedy.text, ends=remedy.ends, numbers={**report.numbers, **remedy.numbers}
+    )
 
 
 def _build_report(

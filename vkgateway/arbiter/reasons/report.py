@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from vkgateway.arbiter.decisions import Decisions, GuaranteeLoss, PendingReport
-from vkgateway.arbiter.reasons.advice import ADVICE
-from vkgateway.arbiter.reasons.gang_names import Names, name_gang_ahead, split_gang_id
+from vkgateway.arbiter.reasons.advice import advice_for
+from vkgateway.arbiter.reasons.gang_names import Names, controller_of, name_gangs, split_gang_id
 from vkgateway.arbiter.reasons.pod_outcomes import PodOutcomes
 from vkgateway.arbiter.reasons.pool_sums import PoolSums, in_units, pool_reports, tenant_reports
 from vkgateway.arbiter.reasons.report_types import LEAVING, RUNNING, STARTING, WAITING, ArbiterReport, GangReport
@@ -141,6 +141,7 @@ def _gang_report(gang: Gang, figures: _GangFigures, outcomes: PodOutcomes, names
         namespace=namespace,
         name=name,
         way=kind,
+        controller=controller_of(gang.id, names),
         band=gang.band.value,
         priority=gang.priority,
         pools=tuple(node_name(key) for key in gang.pools),
@@ -156,12 +157,13 @@ def _gang_report(gang: Gang, figures: _GangFigures, outcomes: PodOutcomes, names
         since=figures.since,
         deadline=figures.deadline,
         code=report.code.value if report is not None else "",
-        message=name_gang_ahead(report.message, report.behind, names) if report is not None else "",
+        message=name_gangs(report, names) if report is not None else "",
         place=report.place if report is not None else 0,
         earliest=report.earliest if report is not None else None,
         likely=report.likely if report is not None else None,
         behind=report.behind if report is not None else "",
-        help=ADVICE[report.code] if report is not None else "",
+        ends=report.ends if report is not None else "",
+        help=advice_for(report.code, gang.band) if report is not None else "",
     )
 
 
@@ -205,6 +207,7 @@ def _undecided_report(report: PendingReport, names: Names) -> GangReport:
         namespace=namespace,
         name=name,
         way=kind,
+        controller=controller_of(report.gang, names),
         band="",
         priority=0,
         pools=(),
@@ -219,5 +222,5 @@ def _undecided_report(report: PendingReport, names: Names) -> GangReport:
         since=None,
         code=report.code.value,
         message=report.message,
-        help=ADVICE[report.code],
+        help=advice_for(report.code),
     )

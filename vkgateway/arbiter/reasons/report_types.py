@@ -111,10 +111,14 @@ class GangReport(_ReportStruct, frozen=True, gc=False):
     likely: float | None = None
     behind: str = ""
     """Gang ahead that has a reservation."""
+    ends: str = ""
+    """Gang of the same tenant whose end would let it start."""
     help: str = ""
     """What its owner can do; empty: it does not wait."""
     spread: tuple[str, ...] = ()
     """Virtual nodes of a gang in several pools: where it runs, will start, or may run."""
+    controller: str = ""
+    """Kind and name of a single pod's controller, such as `Job/train`; empty for other gangs."""
 
     @property
     def is_waiting(self) -> bool:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from vkgateway.arbiter.decisions import PERMANENT_REASONS, Admit, Decisions, PendingReason, PendingReport
-from vkgateway.arbiter.reasons.gang_names import Names, name_gang_ahead, split_gang_id
+from vkgateway.arbiter.reasons.gang_names import Names, name_gangs, split_gang_id
 from vkgateway.arbiter.snapshot import PLACED, Gang, Pod, node_name
 from vkgateway.arbiter.whatif.answers import GangName, Outcome, Placement, Verdict
 from vkgateway.translate.pending_message import render_expected_start
@@ -46,7 +46,7 @@ class OutcomeLookup:
             ),
             borrowed=any(borrowed for _, _, borrowed in starts),
             code=report.code.value if report is not None else "",
-            message=name_gang_ahead(report.message, report.behind, self._names) if report is not None else "",
+            message=name_gangs(report, self._names) if report is not None else "",
             pool=node_name(report.pool)
             if report is not None and report.pool is not None
             else first or _first_pool(gang),

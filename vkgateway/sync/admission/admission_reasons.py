@@ -9,7 +9,7 @@ from msgspec import structs
 
 from vkgateway.arbiter.decisions import PendingReport
 from vkgateway.arbiter.queueing.admission import Admission, AdmissionState
-from vkgateway.arbiter.reasons.gang_names import gang_text, name_gang_ahead
+from vkgateway.arbiter.reasons.gang_names import gang_text, name_gangs
 from vkgateway.arbiter.snapshot import PoolKey, node_name
 from vkgateway.sync.admission.gang_builder import TermsSource
 from vkgateway.sync.admission.gangs import TenantGangs
@@ -93,11 +93,11 @@ class AdmissionReasons:
 
     def _with_pod_names(self, report: PendingReport) -> PendingReport:
         """Replace UIDs by the names of the tenant's pods."""
-        if not report.behind.startswith(f"{self._tenant}/"):
+        own = [gang for gang in (report.behind, report.ends) if gang.startswith(f"{self._tenant}/")]
+        if not own:
             return report
-        gang_ahead = report.behind.rpartition("/")[2]
-        message = name_gang_ahead(report.message, report.behind, {gang_ahead: ("", self._pod_name(gang_ahead))})
-        return structs.replace(report, message=message)
+        names = {uid: ("", self._pod_name(uid)) for uid in (gang.rpartition("/")[2] for gang in own)}
+        return structs.replace(report, message=name_gangs(report, names))
 
     def _pod_name(self, uid: str) -> str:
         member = self._gangs.find_member(uid)

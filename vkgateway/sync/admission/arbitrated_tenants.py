@@ -13,7 +13,7 @@ from vkgateway.modes.names import gang_namespace
 from vkgateway.sync.admission.member import gang_id, tenant_of_gang
 from vkgateway.sync.admission.tenant_admission import TenantAdmission
 from vkgateway.sync.namespaces import NEW_NAMESPACE
-from vkgateway.sync.views.ownership import Key
+from vkgateway.sync.views.pods import ComputePodView
 
 log = structlog.get_logger(__name__)
 
@@ -53,9 +53,9 @@ class ArbitratedTenants:
         if (tenant := self._tenant_of(gang)) is not None:
             tenant.work_queue.enqueue(NEW_NAMESPACE, (cluster, gang_namespace(gang)))
 
-    def pod_names(self) -> dict[str, Key]:
-        """Return namespaces and names of all members by UID. May be called from another thread."""
-        return {member.uid: member.key for tenant in list(self.by_name.values()) for member in tenant.gangs}
+    def pod_names(self) -> dict[str, tuple[str, ...]]:
+        """Return namespaces, names and controllers of all members by UID. May be called from another thread."""
+        return {member.uid: member.name_parts for tenant in list(self.by_name.values()) for member in tenant.gangs}
 
     def pod_name(self, tenant: str, uid: str) -> str:
         """Return the name of a tenant's member; an empty string if it is unknown."""
@@ -73,6 +73,11 @@ class ArbitratedTenants:
         known = self.by_name.get(tenant)
         member = known.gangs.find_member(uid) if known is not None else None
         return member.shape if member is not None and member.governed else None
+
+    def peer_selectors_of(self, pod: ComputePodView) -> frozenset[str]:
+        """Return the names of the selectors of `PeerRules` that select a compute pod of a tenant."""
+        known = self.by_name.get(pod.tenant_name)
+        return known.peer_selectors_of(pod) if known is not None else frozenset()
 
     def postpone_evictions(self, cluster: str) -> None:
         """Postpone evictions in a cluster that is reachable again, so that they are decided once more."""

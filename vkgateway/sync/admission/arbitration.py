@@ -163,7 +163,7 @@ class Arbitration:
         self._has_pending = True
         """Whether gangs are pending, or may be: then released capacity starts a cycle soon."""
         self._started = False
-        self.stopped_borrowing: StoppedBorrowing = lambda _tenant, _pool: frozenset()
+        self.stopped_borrowing: StoppedBorrowing = lambda _tenant, _pool: {}
         """Returns the resources that new pods of a tenant may not borrow in a pool: their budget is used up."""
         self.waiting_since: float | None = None
         """Since when the first cycle waits for clusters and tenants; None: no cycle was requested."""
@@ -176,6 +176,7 @@ class Arbitration:
     def remove_tenant(self, name: str) -> None:
         """Exclude a tenant; the capacity of its compute pods counts as used until they are deleted."""
         forget_tenant(name)
+        self.start_meter.forget_tenant(name)
         if self.tenants.by_name.pop(name, None) is not None:
             self._clusters.recount_tenant(name)
         self.trigger()

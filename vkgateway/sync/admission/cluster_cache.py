@@ -34,6 +34,9 @@ class ClusterTenants(Protocol):
     def shape_of(self, tenant: str, uid: str) -> Shape | None:
         """Return the shape of a tenant pod that the arbiter places; None for other pods."""
 
+    def peer_selectors_of(self, pod: ComputePodView) -> frozenset[str]:
+        """Return the names of the selectors of `PeerRules` that select a compute pod of a tenant."""
+
     def postpone_evictions(self, cluster: str) -> None:
         """Postpone evictions in a cluster that is reachable again."""
 
@@ -181,7 +184,13 @@ class ClusterCache:
             self._occupancy.drop_pod(uid)
             return
         owner = None if placed else (pod.tenant_name, pool)
-        self._occupancy.count_pod(uid, node=pod.spec.node_name, amounts=pod.admitted_requests or {}, owner=owner)
+        self._occupancy.count_pod(
+            uid,
+            node=pod.spec.node_name,
+            amounts=pod.admitted_requests or {},
+            owner=owner,
+            selectors=self._tenants.peer_selectors_of(pod),
+        )
 
     def _unmanaged_pod_changed(self, old: UnmanagedPodView | None, new: UnmanagedPodView | None) -> None:
         if new is not None:

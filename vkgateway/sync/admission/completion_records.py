@@ -11,7 +11,7 @@ import msgspec
 import structlog
 
 from vkgateway.kube import errors, resources
-from vkgateway.model.names import GANGS_DONE_ANNOTATION, compute_namespace
+from vkgateway.model.names import GANGS_DONE_ANNOTATION, UID_ANNOTATION, compute_namespace
 from vkgateway.model.objects import NamespaceView
 from vkgateway.sync.admission.completions import Completion
 from vkgateway.sync.compute.link import ComputeLink
@@ -141,9 +141,12 @@ class CompletionRecords:
         return _encode(entries).decode() if entries else None
 
     def _compute_namespaces(self, namespace: str) -> Iterator[tuple[ComputeLink, NamespaceView]]:
-        """Yield the compute namespaces of a tenant namespace."""
-        name = compute_namespace(self._tenant, namespace)
+        """Yield the compute namespaces of a tenant namespace; not those of an earlier one of the same name."""
+        name, current = compute_namespace(self._tenant, namespace), self._scope.cache.find_namespace(namespace)
         for link in self._scope.links.values():
             view = link.namespaces.store.get(("", name))
-            if view is not None and namespace_owner(view) == self._tenant:
+            if view is None or namespace_owner(view) != self._tenant:
+                continue
+            recorded = view.metadata.annotations.get(UID_ANNOTATION)
+            if current is None or recorded in (None, current.metadata.uid):
                 yield link, view

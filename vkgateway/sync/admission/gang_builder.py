@@ -9,11 +9,12 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 from vkgateway.arbiter.decisions import PendingReason, PendingReport
-from vkgateway.arbiter.snapshot import Band, Gang, Pod, PodState, PoolKey, PreemptionPlan
+from vkgateway.arbiter.snapshot import Band, Gang, Pod, PodState, PoolKey, PreemptionPlan, Shape
 from vkgateway.model.objects import Object
 from vkgateway.model.requests import is_extended
 from vkgateway.sync.admission.completions import Completion, MinimumReduction, reduce_minimum
 from vkgateway.sync.admission.member import GangMember, MemberState, gang_id
+from vkgateway.sync.admission.peer_constraints import PeerSelectors
 from vkgateway.translate.gangs import GangMarks, MarkError, Reference, merge_marks
 from vkgateway.translate.gangs.job_pods import JOB_KIND
 from vkgateway.translate.gangs.jobset_lws import read_sibling_job
@@ -54,6 +55,9 @@ class TermsSource(Protocol):
     def eviction_terms(self, pool: PoolKey | None) -> EvictionTerms:
         """Return the terms of evictions from a pool."""
 
+    def is_foreign(self, pool: PoolKey) -> bool:
+        """Return whether another scheduler than the arbiter admits the gangs of a pool."""
+
 
 class RunForecast(Protocol):
     """Forecast of run times."""
@@ -91,8 +95,10 @@ class GangBuilder:
         forecast: RunForecast,
         backoffs: Mapping[str, MemberBackoff],
         look: Callable[[Reference], Object | None],
+        peer_selectors: PeerSelectors,
     ) -> None:
         self._tenant = tenant
+        self._peer_selectors = peer_selectors
         self._states = states
         self._terms = terms
         self._forecast = forecast
@@ -110,9 +116,9 @@ class GangBuilder:
         in_several_pools = not _common_pools(_with_pools(governed))
         gang = gang_id(self._tenant, name)
         marks, report = _agree_marks(gang, name, present)
-        report = report or _unreachable_reason(gang, governed, states)
+        report = report or self._unreachable_reason(gang, governed, states)
         pods = [
-            _build_pod(member, states[member.uid], in_several_pools=in_several_pools)
+            self._build_pod(member, states[member.uid], in_several_pools=in_several_pools)
             for member in governed
             if states[member.uid].state is not PodState.WAITING or (report is None and self._is_ready(member))
         ]
@@ -142,6 +148,57 @@ class GangBuilder:
                 with contextlib.suppress(MarkError):
                     if (said := read_sibling_job(found, reference, jobs)) is not None:
                         yield said
+
+    def _unreachable_reason(
+        self, gang: str, members: list[GangMember], states: Mapping[str, MemberState]
+    ) -> PendingReport | None:
+        """Return why a waiting member can run on no virtual node."""
+        for member in members:
+            reason = member.unreachable_reason
+            if not reason and member.peer_constraints is not None and not self._is_foreign(member):
+                reason = member.peer_constraints.fault
+            if reason and states[member.uid].state is PodState.WAITING:
+                message = f"pod {'/'.join(member.key)} can run on no virtual node: {reason}"
+                return PendingReport(gang=gang, code=PendingReason.INFEASIBLE, message=message)
+        return None
+
+    def _is_foreign(self, member: GangMember) -> bool:
+        """Return whether a member can only run where another scheduler keeps its constraints about other pods."""
+        return bool(member.pools) and all(map(self._terms.is_foreign, member.pools))
+
+    def _build_pod(self, member: GangMember, state: MemberState, *, in_several_pools: bool) -> Pod:
+        """Return a pod of the snapshot; `in_several_pools` says that no pool suits all pods of the gang."""
+        marks, verdict = member.marks, state.verdict
+        assert state.state is not None
+        pod = Pod(
+            uid=member.uid,
+            shape=self._build_shape(member, terminating=state.state is PodState.ENDING),
+            rank=marks.rank if marks is not None else 0,
+            role=marks.role if marks is not None else "",
+            state=state.state,
+            pools=member.pools if in_several_pools else (),
+        )
+        if verdict is None:
+            return pod
+        return replace(
+            pod,
+            pool=verdict.pool,
+            node=verdict.node,
+            borrowed=bool(verdict.borrowed),
+            since=verdict.since,
+            deadline=verdict.deadline,
+            evicted_for=verdict.evicted_for,
+            behind=verdict.behind,
+        )
+
+    def _build_shape(self, member: GangMember, *, terminating: bool) -> Shape:
+        """Return a member's shape with the hard constraints about other pods that concern it."""
+        if not self._peer_selectors or self._is_foreign(member):
+            return member.shape
+        peers = self._peer_selectors.rules_for(
+            member.peer_constraints, member.key[0], member.labels, terminating=terminating
+        )
+        return member.shape if peers is None else replace(member.shape, peers=peers)
 
     def _is_ready(self, member: GangMember) -> bool:
         return not member.waiting_gates and member.uid not in self._backoffs
@@ -241,17 +298,6 @@ def _agree_marks(gang: str, group: str, members: list[GangMember]) -> tuple[Gang
     return marks, PendingReport(gang=gang, code=PendingReason.INVALID, message=fault)
 
 
-def _unreachable_reason(
-    gang: str, members: list[GangMember], states: Mapping[str, MemberState]
-) -> PendingReport | None:
-    """Return why a waiting member can reach no virtual node."""
-    for member in members:
-        if member.unreachable_reason and states[member.uid].state is PodState.WAITING:
-            message = f"pod {'/'.join(member.key)} can run on no virtual node: {member.unreachable_reason}"
-            return PendingReport(gang=gang, code=PendingReason.INFEASIBLE, message=message)
-    return None
-
-
 def _missing_reference(gang: str, marks: GangMarks) -> PendingReport | None:
     if marks.missing_reference is None:
         return None
@@ -260,32 +306,6 @@ def _missing_reference(gang: str, marks: GangMarks) -> PendingReport | None:
         kind = marks.missing_reference.object_kind
         message += f": this cluster does not serve the kind {kind}; install it, or remove the mark from the pods"
     return PendingReport(gang=gang, code=PendingReason.MEMBERS, message=message)
-
-
-def _build_pod(member: GangMember, state: MemberState, *, in_several_pools: bool) -> Pod:
-    """Return a pod of the snapshot; `in_several_pools` says that no pool suits all pods of the gang."""
-    marks, verdict = member.marks, state.verdict
-    assert state.state is not None
-    pod = Pod(
-        uid=member.uid,
-        shape=member.shape,
-        rank=marks.rank if marks is not None else 0,
-        role=marks.role if marks is not None else "",
-        state=state.state,
-        pools=member.pools if in_several_pools else (),
-    )
-    if verdict is None:
-        return pod
-    return replace(
-        pod,
-        pool=verdict.pool,
-        node=verdict.node,
-        borrowed=bool(verdict.borrowed),
-        since=verdict.since,
-        deadline=verdict.deadline,
-        evicted_for=verdict.evicted_for,
-        behind=verdict.behind,
-    )
 
 
 def _with_pools(members: list[GangMember]) -> list[GangMember]:

@@ -19,8 +19,10 @@ from vkgateway.sync.admission.gang_builder import (
     TermsSource,
 )
 from vkgateway.sync.admission.member import NO_STATE, GangMember, MemberState, gang_id
+from vkgateway.sync.admission.peer_constraints import PeerSelectors
 from vkgateway.sync.views.ownership import Key
 from vkgateway.translate.gangs import Reference
+from vkgateway.translate.peer_terms import NamespaceLabels
 
 _MOST_DONE: Final = 10_000
 """Maximum recorded completions of a gang; of more, the first are dropped, as the minimum is down to one by then."""
@@ -48,6 +50,7 @@ class TenantGangs:
         forecast: RunForecast,
         completion_store: CompletionStore,
         look: Callable[[Reference], Object | None],
+        namespaces: NamespaceLabels,
     ) -> None:
         self._tenant = tenant
         self._completion_store = completion_store
@@ -59,8 +62,16 @@ class TenantGangs:
         """Number of pods by requested image."""
         self.backoffs: dict[str, MemberBackoff] = {}
         """Members that were admitted and that the tenant's scheduler did not bind."""
+        self.peer_selectors = PeerSelectors(namespaces)
+        """Selectors of the hard constraints that its pods have about others."""
         self._builder = GangBuilder(
-            tenant, states=states, terms=terms, forecast=forecast, backoffs=self.backoffs, look=look
+            tenant,
+            states=states,
+            terms=terms,
+            forecast=forecast,
+            backoffs=self.backoffs,
+            look=look,
+            peer_selectors=self.peer_selectors,
         )
 
     def __iter__(self) -> Iterator[GangMember]:
@@ -79,8 +90,9 @@ class TenantGangs:
         group = self._groups.get(gang.removeprefix(f"{self._tenant}/"))
         return list(group.members.values()) if group is not None else []
 
-    def put_member(self, member: GangMember) -> None:
-        """Add or replace a pod that was read."""
+    def put_member(self, member: GangMember) -> bool:
+        """Add or replace a pod that was read. Return whether its hard constraints select pods that none selected."""
+        new = self.peer_selectors.add(member.peer_constraints) if member.peer_constraints is not None else {}
         self.drop_member(member.uid)
         self._members[member.uid] = member
         self.images.update(member.shape.images)
@@ -93,6 +105,10 @@ class TenantGangs:
         if group.completions:
             self._completion_store.mark_changed(member.key[0])
         group.is_fresh = False
+        for other in self._members.values() if new else ():
+            if self.peer_selectors.selects(new, other.key[0], other.labels):
+                self._groups[other.gang_group].is_fresh = False
+        return bool(new)
 
     def drop_member(self, uid: str, *, state: MemberState = NO_STATE) -> None:
         """Remove a deleted pod; if it succeeded, the other members do not wait for it."""
@@ -100,6 +116,8 @@ class TenantGangs:
         member = self._members.pop(uid, None)
         if member is None:
             return
+        if member.peer_constraints is not None:
+            self.peer_selectors.drop(member.peer_constraints)
         for image in member.shape.images:
             self.images[image] -= 1
             if not self.images[image]:

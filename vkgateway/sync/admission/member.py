@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
@@ -13,6 +13,7 @@ from vkgateway.model import times
 from vkgateway.model.names import RESERVED_PREFIX
 from vkgateway.model.objects import Object
 from vkgateway.model.requests import device_requests
+from vkgateway.sync.admission.peer_constraints import PeerConstraints, read_constraints
 from vkgateway.sync.admission.shapes import shape_of
 from vkgateway.sync.admission.virtual_nodes import pools_of, shown_nodes, virtual_node_terms
 from vkgateway.sync.tenant_scope import VirtualNodeBinding
@@ -20,6 +21,7 @@ from vkgateway.sync.views.ownership import Key
 from vkgateway.sync.views.pods import TenantPodView
 from vkgateway.translate.gangs import FoundObjects, GangMarks, Kind, MarkError, Reference, gang_references, read_marks
 from vkgateway.translate.gangs.mark_detection import needs_served_kind
+from vkgateway.translate.gangs.pod_view import controller_key
 from vkgateway.translate.governed import (
     VirtualNode,
     has_pod_constraints,
@@ -95,6 +97,16 @@ class GangMember:
     """Why the gang of an admitted pod does not follow its present marks."""
     follows_others: bool = False
     """Whether only the tenant's scheduler can choose its virtual node, as that depends on other pods."""
+    controller: str = ""
+    """Kind and name of its controller, such as `Job/train`; empty without one."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    peer_constraints: PeerConstraints | None = None
+    """Its hard constraints about other pods; None: it has none."""
+
+    @property
+    def name_parts(self) -> tuple[str, ...]:
+        """Namespace, name and, if it has one, kind and name of its controller."""
+        return (*self.key, self.controller) if self.controller else self.key
 
     @property
     def is_pinned(self) -> bool:
@@ -151,6 +163,7 @@ def may_be_member(view: TenantPodView) -> bool:
 def read_member(
     pod: Object,
     *,
+    tenant: str,
     mark: str,
     bindings: Mapping[str, VirtualNodeBinding],
     look: Callable[[Reference], Object | None],
@@ -176,6 +189,8 @@ def read_member(
     reach = reachable_nodes(pod, shown)
     pools = pools_of(reach, bindings)
     grace, created = spec.get("terminationGracePeriodSeconds"), metadata.get("creationTimestamp")
+    follows_others = governed and has_pod_constraints(pod)
+    _, *controller = controller_key(pod)
     return GangMember(
         uid=metadata["uid"],
         key=(metadata["namespace"], metadata["name"]),
@@ -196,7 +211,22 @@ def read_member(
         waiting_gates=other_gates(pod),
         companions=companions,
         has_only_marks=needs_served_kind(pod) and not device_requests(pod),
-        follows_others=governed and has_pod_constraints(pod),
+        follows_others=follows_others,
+        controller="/".join(filter(None, controller)),
+        labels=metadata.get("labels") or {},
+        peer_constraints=_read_peer_constraints(pod, tenant, bindings, reach) if follows_others else None,
+    )
+
+
+def _read_peer_constraints(
+    pod: Object, tenant: str, bindings: Mapping[str, VirtualNodeBinding], reach: Sequence[str]
+) -> PeerConstraints:
+    pools = [bindings[name].pool for name in reach]
+    return read_constraints(
+        pod,
+        tenant,
+        fronts=[pool.virtual_labels() for pool in pools],
+        carried=frozenset().union(*(pool.carried_labels for pool in pools)),
     )
 
 

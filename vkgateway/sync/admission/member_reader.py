@@ -223,6 +223,7 @@ class MemberReader:
         if not self.ordinary.classify_pod(pod, unserved):
             member = read_member(
                 pod,
+                tenant=self._scope.name,
                 mark=mark,
                 bindings=self._scope.bindings,
                 look=self._companions.get_object,

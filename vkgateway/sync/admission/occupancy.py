@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -17,6 +17,7 @@ class _Allocation:
     node: str
     amounts: MilliResources
     owner: Owner | None
+    selectors: frozenset[str]
 
 
 class Occupancy:
@@ -26,12 +27,22 @@ class Occupancy:
         self._allocations: dict[str, _Allocation] = {}
         self._nodes: dict[str, MilliResources] = defaultdict(dict)
         self._owners: dict[Owner, MilliResources] = defaultdict(dict)
+        self._peers: dict[str, Counter[str]] = defaultdict(Counter)
+        """Number of pods by node and selector."""
         self.changed_nodes: set[str] = set()
         """Nodes whose sum changed; the reader clears it."""
 
-    def count_pod(self, uid: str, *, node: str, amounts: MilliResources, owner: Owner | None = None) -> None:
-        """Count a pod; `node` is empty for unbound pods."""
-        new = _Allocation(node, amounts, owner)
+    def count_pod(
+        self,
+        uid: str,
+        *,
+        node: str,
+        amounts: MilliResources,
+        owner: Owner | None = None,
+        selectors: frozenset[str] = frozenset(),
+    ) -> None:
+        """Count a pod; `node` is empty for unbound pods. `selectors` of `PeerRules` select it."""
+        new = _Allocation(node, amounts, owner, selectors)
         if self._allocations.get(uid) == new:
             return
         self.drop_pod(uid)
@@ -48,6 +59,10 @@ class Occupancy:
         """Return the usage on a node, in thousandths."""
         return _without_zeros(self._nodes.get(node, {}))
 
+    def peers_on(self, node: str) -> dict[str, int]:
+        """Return the number of pods on a node by the selectors of `PeerRules` that select them."""
+        return dict(self._peers.get(node, ()))
+
     def used_by(self, owner: Owner) -> MilliResources:
         """Return the usage of a tenant's pods in a pool, in thousandths."""
         return _without_zeros(self._owners.get(owner, {}))
@@ -58,10 +73,21 @@ class Occupancy:
             _add_amounts(self._nodes[holding.node], holding.amounts, sign)
             if not self.used_on(holding.node):
                 del self._nodes[holding.node]
+            if holding.selectors:
+                self._count_peers(holding, sign)
         if holding.owner is not None:
             _add_amounts(self._owners[holding.owner], holding.amounts, sign)
             if not self.used_by(holding.owner):
                 del self._owners[holding.owner]
+
+    def _count_peers(self, holding: _Allocation, sign: int) -> None:
+        counts = self._peers[holding.node]
+        for selector in holding.selectors:
+            counts[selector] += sign
+            if not counts[selector]:
+                del counts[selector]
+        if not counts:
+            del self._peers[holding.node]
 
 
 def _add_amounts(total: MilliResources, amounts: Mapping[str, int], sign: int) -> None:

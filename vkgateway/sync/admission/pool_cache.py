@@ -100,6 +100,7 @@ class PoolCache:
             levels=tuple(spec.levels),
             reserve=reserve.units * 1000,
             reserve_percent=reserve.percent,
+            virtual_nodes_by=spec.virtual_nodes_by,
         )
         return self._pool
 
@@ -109,6 +110,7 @@ class PoolCache:
         return replace(
             bare,
             used=occupancy.used_on(name),
+            peers=occupancy.peers_on(name),
             images=self._images.images_on(name),
             usable=usable,
             topology=self._zones.zones_of(name),

@@ -13,8 +13,8 @@ from vkgateway.sync.admission.cluster_cache import ClusterCache
 from vkgateway.sync.admission.node_images import requested_images
 from vkgateway.sync.admission.tenant_admission import TenantAdmission
 
-StoppedBorrowing = Callable[[str, PoolKey], frozenset[str]]
-"""Returns the resources that new pods of a tenant may not borrow in a pool."""
+StoppedBorrowing = Callable[[str, PoolKey], Mapping[str, float]]
+"""Returns the resources that new pods of a tenant may not borrow in a pool, with the hours of the used-up budget."""
 
 
 def build_snapshot(
@@ -72,8 +72,8 @@ def _remaining_quota(quota: Quota, clusters: Mapping[str, ClusterCache]) -> Quot
 
 def _with_stopped(quota: Quota, stopped: StoppedBorrowing) -> Quota:
     """Return a quota with the resources that its tenant may not borrow, because a budget is used up."""
-    names = stopped(quota.tenant, quota.pool)
-    return replace(quota, stopped=tuple(sorted(names))) if names else quota
+    hours = stopped(quota.tenant, quota.pool)
+    return replace(quota, stopped=tuple(sorted(hours)), budget_hours=hours) if hours else quota
 
 
 def _unreachable_reason(gang: Gang) -> PendingReport:

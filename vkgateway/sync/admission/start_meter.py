@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from vkgateway.arbiter.decisions import Admit, Decisions, PendingReason
 from vkgateway.arbiter.snapshot import Band, Gang
+from vkgateway.sync.admission.member import tenant_of_gang
 from vkgateway.sync.arbiter_metrics import observe_start
 
 
@@ -81,6 +82,12 @@ class StartMeter:
             start.pods.discard(uid)
             if not start.pods:
                 del self._pending_starts[gang]
+
+    def forget_tenant(self, tenant: str) -> None:
+        """Forget the pending gangs of a tenant that takes no part any more."""
+        self._pending_starts = {
+            gang: start for gang, start in self._pending_starts.items() if tenant_of_gang(gang) != tenant
+        }
 
     def overdue_seconds(self, now: float) -> float:
         """Return the longest time in seconds since the notice expired for which a gang waits; 0 if none waits."""

@@ -22,6 +22,7 @@ from vkgateway.sync.admission.verdict_store import VerdictStore
 from vkgateway.sync.admission.virtual_nodes import virtual_nodes_for
 from vkgateway.sync.tenant_scope import TenantScope
 from vkgateway.sync.views.ownership import Key
+from vkgateway.sync.views.pods import ComputePodView
 
 
 class ArbitrationService(AdmissionObserver, CycleRequests, TermsSource, UsageCounter, Protocol):
@@ -73,6 +74,7 @@ class TenantAdmission:
             forecast=self._accounting,
             completion_store=completion_store,
             look=companions.get_object,
+            namespaces=scope.cache.namespace_labels,
         )
         self.verdicts = TenantVerdicts(scope, gangs, observer, store=store, cycles=service)
         self.bindings = GangBindings(scope, gangs, observer, self.verdicts)
@@ -117,11 +119,14 @@ class TenantAdmission:
         if new and member.governed and not member.bound:
             self._accounting.pod_arrived(member)
         self._unread_at_start.discard(member.key)
-        self.gangs.put_member(member)
+        selects_more = self.gangs.put_member(member)
         self.observer.record_state(member)
         if member.bound:
             self.bindings.member_bound(member)
         self._recount_pod(member)
+        for link in self._scope.links.values() if selects_more else ():
+            for pod in link.pods.of_tenant(self.name):
+                self._service.recount_pod(pod, link.name)
         self._service.trigger()
 
     def remove_member(self, member: GangMember) -> None:
@@ -169,6 +174,14 @@ class TenantAdmission:
         for pod, link in self.observer.compute_pods_named(member.key):
             if pod.tenant_uid == member.uid:
                 self._service.recount_pod(pod, link.name)
+
+    def peer_selectors_of(self, pod: ComputePodView) -> frozenset[str]:
+        """Return the names of the selectors in hard constraints of the tenant's members that select a compute pod."""
+        selectors, view = self.gangs.peer_selectors, self._scope.cache.pods.store.get(pod.tenant_key)
+        if not selectors or view is None or view.metadata.uid != pod.tenant_uid:
+            return frozenset()
+        terminating = (pod.metadata.deletion_timestamp or view.metadata.deletion_timestamp) is not None
+        return selectors.names_for(view.metadata.namespace, view.metadata.labels, terminating=terminating)
 
     def quotas_changed(self, quotas: Iterable[Quota]) -> None:
         """Replace the quotas, after the tenant's pools or their limits changed."""

@@ -63,7 +63,7 @@ class PodAddresses:
     def _update_pod(self, key: Key, was_used: dict[str, bool]) -> None:
         """Update the addresses of one pod; record in `were` whether each changed address was in use before."""
         view = self.link.pods.find_pod(self._tenant, key)
-        old, new = self._by_pod.pop(key, _NONE), _addresses_of(view) if view is not None else _NONE
+        old, new = self._by_pod.pop(key, _NONE), addresses_of(view) if view is not None else _NONE
         if new:
             self._by_pod[key] = new
         for address in old ^ new:
@@ -73,7 +73,8 @@ class PodAddresses:
                 del self._use_counts[address]
 
 
-def _addresses_of(view: ComputePodView) -> frozenset[str]:
+def addresses_of(view: ComputePodView) -> frozenset[str]:
+    """Return the addresses of a compute pod, without those of its node; none after its end."""
     if view.has_ended:
         return _NONE
     status = _status.decode(view.status)

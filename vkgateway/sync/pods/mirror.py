@@ -21,10 +21,12 @@ from vkgateway.sync.tenant_scope import TenantScope
 from vkgateway.sync.views.annotations import EVICTED
 from vkgateway.sync.views.pods import ComputePodView, TenantPodView
 from vkgateway.translate.conditions import DELETED_IN_COMPUTE, DISRUPTION_CONDITION, unscheduled_reason
+from vkgateway.translate.gangs.pod_view import controller_key
 from vkgateway.translate.log_tails import with_tails
 from vkgateway.translate.policy import find_refusals
 from vkgateway.translate.to_tenant import (
     Disruption,
+    disrupted_status,
     failed_status,
     final_status,
     has_ended_before,
@@ -40,6 +42,8 @@ NEVER_STARTED: Final = Disruption(reason="Deleted", message="the pod was deleted
 _REASON_SECONDS: Final = 60.0
 """Minimum seconds between two events of a pod about the compute scheduler's reason, which changes with the cluster."""
 _UNSCHEDULABLE: Final = b"Unschedulable"
+_SILENT_SECONDS: Final = 60.0
+"""Seconds after the end of a pod's grace period from which its kubelet counts as silent."""
 SHOWN_SECONDS: Final = 30.0
 """Seconds for which an ended pod stays visible for users and log collectors."""
 _REPLACING: Final = frozenset({("apps", "ReplicaSet"), ("", "ReplicationController")})
@@ -63,10 +67,14 @@ class PodMirror:
         self._clock = scope.clock
         self.written_versions: dict[str, tuple[str, str]] = {}
         """Base and result version of the last status write, by pod UID."""
+        self._written_ends: dict[str, str] = {}
+        """Version of the compute pod whose end was written last, by UID of the tenant pod."""
         self._quiet_until: dict[str, float] = {}
         """Time until which no other reason of the compute scheduler is reported, by pod UID."""
         self._deleted_uids: set[str] = set()
         """UIDs of removed pods that the watch still shows."""
+        self._evicted_uids: set[str] = set()
+        """UIDs of pods that `evict_pod` deleted, whose deletion the watch may not show yet."""
 
     def was_removed(self, uid: str) -> bool:
         """Return whether a pod was removed; it may still be visible because of watch lag or the tenant's finalizers."""
@@ -75,8 +83,10 @@ class PodMirror:
     def forget_pod(self, uid: str) -> None:
         """Drop the state of a deleted pod."""
         self.written_versions.pop(uid, None)
+        self._written_ends.pop(uid, None)
         self._quiet_until.pop(uid, None)
         self._deleted_uids.discard(uid)
+        self._evicted_uids.discard(uid)
 
     def is_own_write(self, old: Meta, new: Meta) -> bool:
         """Return whether the only change between two versions of a pod is the last status write of the gateway.
@@ -151,17 +161,28 @@ class PodMirror:
         await self._events.emit_event(metadata, reason="FailedScheduling", message=reason)
 
     async def write_end(self, context: PodContext) -> None:
-        """Write the final status of the pod; an existing final status is never changed.
+        """Write the final status of the pod, and again whenever its kubelet changes it; the phase stays.
+
+        A kubelet may report the phase before it reports how the containers ended.
 
         Raises:
             FailureDelayedError: the pod failed before any container ran, as did many pods of its controller.
         """
         tenant_pod, compute_pod = tenant_pod_of(context), compute_pod_of(context)
-        if tenant_pod.is_terminal:
+        metadata = tenant_pod.metadata
+        version = compute_pod.metadata.resource_version
+        if tenant_pod.is_terminal and (
+            # A deletion after the end would look like its cause.
+            compute_pod.metadata.deletion_timestamp is not None or self._written_ends.get(metadata.uid) == version
+        ):
             return
         ended_pod = as_object(compute_pod)
         ended_pod["status"] = with_tails(ended_pod["status"], kept_tails(compute_pod))
-        if never_started(ended_pod["status"]) and EVICTED not in compute_pod.metadata.annotations:
+        if (
+            not tenant_pod.is_terminal
+            and never_started(ended_pod["status"])
+            and EVICTED not in compute_pod.metadata.annotations
+        ):
             message = clean_message(
                 context, ended_pod["status"].get("message") or _DELETED, namespace=compute_pod.metadata.namespace
             )
@@ -169,7 +190,7 @@ class PodMirror:
                 tenant_pod, ended_pod["status"].get("reason") or DELETED_IN_COMPUTE, message
             )
         disruption = None
-        if tenant_pod.metadata.deletion_timestamp is None and compute_pod.metadata.deletion_timestamp is not None:
+        if metadata.deletion_timestamp is None and compute_pod.metadata.deletion_timestamp is not None:
             # A deletion after the pod's end did not cause the end, and so is not reported as a disruption.
             disruption = (
                 None
@@ -184,15 +205,56 @@ class PodMirror:
             now=self._scope.clock.now(),
             node_ip=_node_ip(context),
             node_name=tenant_pod.spec.node_name,
-            observed=tenant_pod.metadata.generation,
+            observed=metadata.generation,
             containers=tenant_pod.containers,
         )
-        if patch is None:
-            return
-        await self._write_mirrored(tenant_pod.metadata, patch, current_status)
-        if disruption is not None:
+        if patch is not None:
+            await self._write_mirrored(metadata, patch, current_status)
+        self._written_ends[metadata.uid] = version
+        if patch is not None and disruption is not None:
             self._meter.count_failed(disruption.reason)
-            await self._events.emit_event(tenant_pod.metadata, reason=disruption.reason, message=disruption.message)
+            await self._events.emit_event(metadata, reason=disruption.reason, message=disruption.message)
+
+    async def evict_pod(self, context: PodContext) -> None:
+        """Delete the tenant pod of a compute pod that is being deleted, with the same grace period.
+
+        Controllers replace a pod when its deletion begins, as after a drain or the loss of a node in their own cluster.
+        Its end comes up to a grace period later, and never while its kubelet is silent. Until then, the pod of no
+        controller remains, since it is the only record of its end, and so does a pod that the arbiter evicts, since
+        its controller was notified before.
+
+        Raises:
+            FailureDelayedError: no container ran, and the controller's last pods ended in the same way.
+        """
+        tenant_pod, compute_pod = tenant_pod_of(context), compute_pod_of(context)
+        if tenant_pod.metadata.uid in self._evicted_uids:
+            return
+        if not tenant_pod.has_controller or EVICTED in compute_pod.metadata.annotations:
+            deadline = times.parse_time(compute_pod.metadata.deletion_timestamp or "").timestamp()
+            if (remaining := deadline + _SILENT_SECONDS - self._clock.time()) > 0:
+                self._scope.work_queue.enqueue(POD, context.key, remaining)
+                return
+        disruption, compute_status = _disruption_of(compute_pod), decode(compute_pod.status)
+        if never_started(compute_status):
+            await self.failures.check_backoff(tenant_pod, disruption.reason, disruption.message)
+        current_status = decode(tenant_pod.status)
+        # The condition comes first: failure policies of Jobs read it when the pod has ended.
+        patch = disrupted_status(current_status, compute_status, disruption=disruption, now=self._scope.clock.now())
+        if patch is not None:
+            await self.reporter.patch_status(tenant_pod.metadata, patch, current_status)
+        metadata = tenant_pod.metadata
+        with contextlib.suppress(errors.NotFound, errors.Conflict):
+            await self._client.delete(
+                resources.PODS,
+                metadata.name,
+                namespace=metadata.namespace,
+                uid=metadata.uid,
+                # The API server removes a pod without a grace period at once; this one has not ended.
+                grace_period_seconds=max(1, compute_pod.metadata.deletion_grace_period_seconds or 0),
+            )
+        self._evicted_uids.add(metadata.uid)
+        self._meter.count_failed(disruption.reason)
+        await self._events.emit_event(metadata, reason=disruption.reason, message=disruption.message)
 
     async def end_deleted(self, context: PodContext) -> None:
         """Write the end of a pod that is deleted before it has ended, as kubelets do, if a finalizer retains it.
@@ -266,13 +328,7 @@ class ReplacedPods:
 
 def is_replaced(pod: Object) -> bool:
     """Return whether a pod's controller replaces failed pods without deleting them."""
-    owners = pod["metadata"].get("ownerReferences") or ()
-    controllers = (owner for owner in owners if owner.get("controller"))
-    return any((_api_group(owner["apiVersion"]), owner["kind"]) in _REPLACING for owner in controllers)
-
-
-def _api_group(api_version: str) -> str:
-    return api_version.rpartition("/")[0]
+    return controller_key(pod)[:2] in _REPLACING
 
 
 def _ended_at(status: Object, *, default: float) -> float:

@@ -117,6 +117,7 @@ class Executor:
             Instruction.FAIL_LOST: mirror.failures.fail_lost,
             Instruction.UPDATE_STATUS: mirror.update_status,
             Instruction.WRITE_END: mirror.write_end,
+            Instruction.EVICT_TENANT: mirror.evict_pod,
             Instruction.END_DELETED: mirror.end_deleted,
             Instruction.REMOVE_REPLACED: replaced.remove_replaced,
             Instruction.DELETE_TENANT: mirror.delete_pod,

@@ -95,6 +95,7 @@ class Instruction(StrEnum):
     FORWARD_READINESS = "forward the conditions of readiness gates if they differ"
     REFRESH_TOKENS = "refresh the tokens of a terminating pod"
     WRITE_END = "write the final status of the tenant pod"
+    EVICT_TENANT = "delete the tenant pod with the compute pod's grace period, as an eviction in its own cluster does"
     END_DELETED = "fail the tenant pod that is being deleted without a compute pod"
     REMOVE_REPLACED = "remove the tenant pod a while after its end, if its controller has replaced it"
     DELETE_TENANT = "remove the tenant pod (grace period 0, its UID)"

@@ -112,7 +112,7 @@ ROWS: tuple[Row, ...] = (
     Row(
         _tenant_states(T.BOUND),
         _compute_states(C.DELETING),
-        (I.UPDATE_STATUS, I.FORWARD_READINESS, I.KEEP_LOGS, I.REFRESH_TOKENS),
+        (I.UPDATE_STATUS, I.FORWARD_READINESS, I.KEEP_LOGS, I.REFRESH_TOKENS, I.EVICT_TENANT),
     ),
     Row(_tenant_states(T.BOUND), _compute_states(C.TERMINAL_DELETING), (I.WRITE_END, I.REMOVE_FINALIZER)),
     Row(_tenant_states(T.BOUND), _compute_states(C.TERMINAL), (I.WRITE_END,)),
@@ -123,7 +123,8 @@ ROWS: tuple[Row, ...] = (
     # The end is written, and no controller will remove the tenant pod.
     Row(_tenant_states(T.TERMINAL), _compute_states(C.ABSENT), (I.DELETE_TENANT,), blocks_replacement=True),
     Row(_tenant_states(T.TERMINAL), _compute_states(C.ABSENT), (I.REMOVE_REPLACED,), ended_by_platform=True),
-    Row(_tenant_states(T.TERMINAL), _compute_states(C.ABSENT, C.TERMINAL), (I.WAIT,)),
+    Row(_tenant_states(T.TERMINAL), _compute_states(C.ABSENT), (I.WAIT,)),
+    Row(_tenant_states(T.TERMINAL), _compute_states(C.TERMINAL), (I.WRITE_END,)),
     # Deleted in the tenant cluster: the tenant pod is removed only after its compute pod.
     Row(_tenant_states(T.DELETING), _compute_states(C.ABSENT), (I.END_DELETED, I.DELETE_TENANT)),
     Row(_tenant_states(T.TERMINAL_DELETING), _compute_states(C.ABSENT), (I.DELETE_TENANT,)),

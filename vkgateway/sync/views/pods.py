@@ -88,11 +88,10 @@ class _TenantMeta(Meta, kw_only=True, rename="camel", omit_defaults=True, gc=Fal
     generate_name: str = ""
     owner_references: tuple[_OwnerReference, ...] = ()
 
-    def take_owner(self) -> Owner:
-        """Return the pod's owner, and drop the owner references, which have no other use."""
+    def take_controller(self) -> tuple[str, str] | None:
+        """Return kind and name of the pod's controller, and drop the owner references, which have no other use."""
         references, self.owner_references = self.owner_references, ()
-        controller = next(((one.kind, one.name) for one in references if one.controller), None)
-        return owner_of(self.namespace, self.name, self.generate_name, controller)
+        return next(((one.kind, one.name) for one in references if one.controller), None)
 
 
 class _TenantParts(_Parts, gc=False):
@@ -123,6 +122,7 @@ class TenantPodView(msgspec.Struct, gc=False):
     owner: Owner
     containers: tuple[str, ...] = ()
     """Names of the containers, with those that only initialize the pod."""
+    has_controller: bool = False
 
     @property
     def is_terminal(self) -> bool:
@@ -202,16 +202,19 @@ def decode_tenant_pod(data: bytes) -> TenantPodView:
     status = bytes(parts.status)
     fields = _status.decode(status)
     spec = bytes(parts.spec)
+    metadata = parts.metadata
+    controller = metadata.take_controller()
     return TenantPodView(
-        parts.metadata,
+        metadata,
         _spec.decode(spec),
         fields.phase,
         bool(bytes(fields.container_statuses).strip(b"[] \n")),
         status,
-        compute_fingerprint(parts.metadata, spec),
+        compute_fingerprint(metadata, spec),
         bytes(data) if len(data) <= _KEPT_MAX else None,
-        parts.metadata.take_owner(),
+        owner_of(metadata.namespace, metadata.name, metadata.generate_name, controller),
         _container_names(spec),
+        controller is not None,
     )
 
 

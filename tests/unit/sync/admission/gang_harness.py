@@ -51,6 +51,8 @@ class Harness:
         self.bounds: Callable[[PoolKey | None], EvictionTerms] = lambda _pool: EvictionTerms(20.0, 60.0)
         self.memory = FakeRecords()
         self.found: dict[str, Object] = {}
+        self.foreign: set[PoolKey] = set()
+        self.namespaces: dict[str, dict[str, str]] = {}
         self.gangs = TenantGangs(
             TENANT,
             states=self,
@@ -58,12 +60,16 @@ class Harness:
             forecast=self,
             completion_store=self.memory,
             look=lambda reference: self.found.get(reference.name),
+            namespaces=lambda: self.namespaces,
         )
         for one in members:
             self.gangs.put_member(one)
 
     def eviction_terms(self, pool: PoolKey | None) -> EvictionTerms:
         return self.bounds(pool)
+
+    def is_foreign(self, pool: PoolKey) -> bool:
+        return pool in self.foreign
 
     def member_state(self, member: GangMember) -> MemberState:
         self.looked.append(member.uid)

@@ -64,6 +64,9 @@ class RecordingArbitration:
     def eviction_terms(self, pool: PoolKey | None) -> EvictionTerms:
         return EvictionTerms(20.0, 60.0)
 
+    def is_foreign(self, _pool: PoolKey) -> bool:
+        return False
+
     def pod_ended(self, tenant: str, run: PodRun) -> None:
         assert tenant == TENANT
         self.ran.append(run)

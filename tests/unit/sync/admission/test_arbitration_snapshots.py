@@ -22,6 +22,7 @@ from vkgateway.arbiter.snapshot import PodState, PreemptionPlan, Quota, Shape, S
 from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.model.names import COMPUTE_NODE_ANNOTATION, TENANT_LABEL
 from vkgateway.model.objects import Meta
+from vkgateway.sync.admission.peer_constraints import read_constraints
 from vkgateway.sync.compute.cluster_watches import PODS, TOPOLOGIES, UNMANAGED_PODS
 from vkgateway.sync.compute.topology_views import TopologyView
 
@@ -60,10 +61,10 @@ async def test_quota_names_what_its_tenant_may_not_borrow(harness: Harness) -> N
     quota = Quota(tenant=TENANT, pool=POOL)
     harness.alpha.admission.quotas_changed([quota])
     harness.add_tenant()
-    stopped = {(TENANT, POOL): frozenset({GPU})}
-    harness.arbitration.stopped_borrowing = lambda tenant, pool: stopped.get((tenant, pool), frozenset())
+    stopped = {(TENANT, POOL): {GPU: 8.0}}
+    harness.arbitration.stopped_borrowing = lambda tenant, pool: stopped.get((tenant, pool), {})
     async with harness.running():
-        assert (await harness.run_cycle()).quotas == (replace(quota, stopped=(GPU,)),)
+        assert (await harness.run_cycle()).quotas == (replace(quota, stopped=(GPU,), budget_hours={GPU: 8.0}),)
         stopped.clear()
         assert (await harness.run_cycle()).quotas == (quota,)
 
@@ -93,6 +94,28 @@ async def test_unmanaged_and_unread_pods_use_capacity_but_members_do_not(harness
         harness.pods.link.watches.notify(UNMANAGED_PODS, harness.add_unmanaged(), None)
         harness.pods.drop_compute("u1")
         assert (await harness.run_cycle()).pools[0].nodes[0].used == {GPU: 1000}
+
+
+async def test_pods_that_a_constraint_selects_count_on_their_nodes(harness: Harness) -> None:
+    harness.pods.put_tenant(tenant_view("plain", meta={"labels": {"app": "web"}}))
+    harness.pods.put_compute(compute_view("plain", annotations={COMPUTE_NODE_ANNOTATION: ""}))
+    harness.add_tenant()
+    term = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule"}
+    spec = {"topologySpreadConstraints": [{**term, "labelSelector": {"matchLabels": {"app": "web"}}}]}
+    pod = {"metadata": {"namespace": "default", "labels": {"app": "web"}}, "spec": spec}
+    constraints = read_constraints(pod, TENANT, fronts=[{"kubernetes.io/hostname": "a100.local"}], carried=frozenset())
+    async with harness.running():
+        assert (await harness.run_cycle()).pools[0].nodes[0].peers == {}
+
+        harness.pods.put_tenant(tenant_view("u1"))
+        harness.alpha.put_member(make_member("u1", labels={"app": "web"}, peer_constraints=constraints))
+        snapshot = await harness.run_cycle()
+        [selector] = constraints.selectors
+        assert snapshot.pools[0].nodes[0].peers == {selector: 1}
+        assert snapshot.gangs[0].pods[0].shape.peers == replace(constraints.rules, selected_by=frozenset((selector,)))
+
+        harness.pods.drop_compute("plain")
+        assert (await harness.run_cycle()).pools[0].nodes[0].peers == {}
 
 
 async def test_pods_on_a_node_moved_to_another_pool_use_its_capacity(harness: Harness) -> None:

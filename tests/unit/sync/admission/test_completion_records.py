@@ -12,7 +12,8 @@ from tests.support.waiting import let_pass, wait_until
 from tests.unit.sync.scopes import tenant_scope
 from tests.unit.sync.world import COMPUTE_NAMESPACE, TENANT, World, start_world
 from vkgateway.kube.resources import NAMESPACES
-from vkgateway.model.names import GANGS_DONE_ANNOTATION, NAME_ANNOTATION, TENANT_LABEL
+from vkgateway.model.names import GANGS_DONE_ANNOTATION, NAME_ANNOTATION, TENANT_LABEL, UID_ANNOTATION
+from vkgateway.model.objects import Meta, NamespaceView
 from vkgateway.sync.admission import completion_records as module
 from vkgateway.sync.admission.completion_records import CompletionRecords
 from vkgateway.sync.admission.completions import Completion
@@ -28,7 +29,8 @@ class Harness:
         self.world = world
         self.wanted: dict[str, dict[str, Completion]] = {}
         self.is_known = True
-        self.records = CompletionRecords(tenant_scope(link.client, links={"local": link}))
+        self.scope = tenant_scope(link.client, links={"local": link})
+        self.records = CompletionRecords(self.scope)
 
     @property
     def gangs(self) -> Harness:
@@ -107,6 +109,23 @@ async def test_records_beyond_the_size_limit_are_left_out(harness: Harness, monk
 
     assert len(harness.written_records()) <= 100
     assert list(json.loads(harness.written_records())) == ["gang/g0", "gang/g1"]
+
+
+async def test_records_of_an_earlier_namespace_of_the_same_name_are_not_read(harness: Harness) -> None:
+    found = harness.world.compute_server.store.get(NAMESPACES, COMPUTE_NAMESPACE)
+    annotations = {
+        NAME_ANNOTATION: "default",
+        UID_ANNOTATION: "earlier",
+        GANGS_DONE_ANNOTATION: json.dumps({"gang/train": {"": {"worker": {"a": 6}}}}),
+    }
+    found = found | {"metadata": found["metadata"] | {"annotations": annotations}}
+    harness.world.compute_server.store.update(NAMESPACES, found, name=COMPUTE_NAMESPACE)
+    await wait_until(lambda: harness.records.load_completions(GROUP))
+
+    for uid, known in (("earlier", True), ("next", False)):
+        view = NamespaceView(metadata=Meta(name="default", uid=uid))
+        harness.scope.cache.namespaces.store["", "default"] = view
+        assert bool(harness.records.load_completions(GROUP)) is known
 
 
 async def test_unreadable_records_are_ignored(harness: Harness) -> None:

@@ -371,6 +371,7 @@ def test_typical_duration_is_used_without_a_declared_limit() -> None:
         forecast=FakeForecast(),
         completion_store=harness.memory,
         look=lambda _: None,
+        namespaces=dict,
     )
     gangs.put_member(make_member("u1"))
     gangs.put_member(make_member("u2", marks=gang_marks(minimum=1, run_limit=9.0)))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.sync.admission.samples import BORN, BORN_AT, GPU, OTHER_POOL, POOL, PodStores, make_reference
+from tests.unit.sync.admission.samples import BORN, BORN_AT, GPU, OTHER_POOL, POOL, TENANT, PodStores, make_reference
 from vkgateway.arbiter.snapshot import Band
 from vkgateway.model.objects import Object
 from vkgateway.sync.admission.member import GangMember, may_be_member, read_member
@@ -39,7 +39,14 @@ def view_of(metadata: Object, **spec: Any) -> TenantPodView:
 def read(
     document: Object, found: dict[Reference, Object] | None = None, nodes: dict[str, VirtualNode] | None = None
 ) -> GangMember | None:
-    return read_member(document, mark="m", bindings=PodStores().bindings(), look=(found or {}).get, nodes=nodes or {})
+    return read_member(
+        document,
+        tenant=TENANT,
+        mark="m",
+        bindings=PodStores().bindings(),
+        look=(found or {}).get,
+        nodes=nodes or {},
+    )
 
 
 def known_member(
@@ -48,6 +55,15 @@ def known_member(
     member = read(document, found, nodes)
     assert member is not None
     return member
+
+
+def test_controller_belongs_to_the_names_of_a_pod() -> None:
+    owners = [
+        {"apiVersion": "v1", "kind": "ConfigMap", "name": "settings"},
+        {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "controller": True},
+    ]
+    assert known_member(make_pod(metadata={"ownerReferences": owners})).name_parts == ("default", "web", "Job/train")
+    assert known_member(make_pod(metadata={"ownerReferences": owners[:1]})).name_parts == ("default", "web")
 
 
 def test_governed_pod_is_read_completely() -> None:

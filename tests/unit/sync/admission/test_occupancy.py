@@ -41,6 +41,21 @@ def test_pod_without_scheduler_counts_only_for_its_owner() -> None:
     assert held.changed_nodes == {"n1"}
 
 
+def test_pods_are_counted_by_the_selectors_that_select_them() -> None:
+    held = Occupancy()
+    held.count_pod("a", node="n1", amounts={CPU: 1000}, selectors=frozenset("xy"))
+    held.count_pod("b", node="n1", amounts={}, selectors=frozenset("x"))
+    assert held.peers_on("n1") == {"x": 2, "y": 1}
+    held.changed_nodes.clear()
+
+    held.count_pod("a", node="n1", amounts={CPU: 1000})
+    assert held.peers_on("n1") == {"x": 1}
+    assert held.changed_nodes == {"n1"}
+
+    held.drop_pod("b")
+    assert held.peers_on("n1") == held.peers_on("n2") == {}
+
+
 def test_only_nodes_with_a_changed_sum_are_reported() -> None:
     held = Occupancy()
     held.count_pod("a", node="n1", amounts={GPU: 1000})

@@ -211,3 +211,18 @@ def metric_values() -> dict[str, list[float]]:
         term: [REGISTRY.get_sample_value(f"{name}_{what}", {"term": term}) or 0.0 for what in ("count", "sum")]
         for term in TERMS
     }
+
+
+def test_pending_gangs_of_a_removed_tenant_are_not_overdue() -> None:
+    """A later tenant of the same name has gangs of the same names."""
+    meter = StartMeter()
+    for tenant in ("alpha", "beta"):
+        name = f"{tenant}/ns/gang/x"
+        meter.pod_arrived(name, f"{tenant}-0", created=0.0, now=1.0)
+        plan = PreemptionPlan(pool=KEY, nodes={f"{tenant}-0": "n0"}, borrowed=False, made=1.0)
+        gang = make_gang(name, tenant, [8])
+        meter.cycle_decided({name: gang}, Decisions(plans={name: plan}), at=2.0, now=2.0)
+    meter.forget_tenant("alpha")
+    assert meter.overdue_seconds(12.0) == 10.0
+    meter.forget_tenant("beta")
+    assert meter.overdue_seconds(12.0) == 0.0

@@ -327,9 +327,9 @@ async def test_pod_changes_enqueue_only_services_with_changed_addresses(
             lookups += 1
             return look(*more)
 
-        look = pod_addresses._addresses_of
+        look = pod_addresses.addresses_of
         monkeypatch.setattr(sync.reconcilers.services, "reconcile", noted)
-        monkeypatch.setattr(pod_addresses, "_addresses_of", counted)
+        monkeypatch.setattr(pod_addresses, "addresses_of", counted)
         pod = copy.deepcopy(world.compute_pod("other") or {})
         del pod["metadata"]["resourceVersion"]
         pod["status"]["conditions"] = [{"type": "PodScheduled", "status": "True"}]
@@ -359,7 +359,7 @@ async def test_address_added_and_removed_between_checks_enqueues_services(
         assert link is not None
         sync.scope.watches.add(TENANT_SERVICES, woken.append)
         for now in ({"10.1.2.3"}, set()):
-            monkeypatch.setattr(pod_addresses, "_addresses_of", lambda *_, now=now: frozenset(now))
+            monkeypatch.setattr(pod_addresses, "addresses_of", lambda *_, now=now: frozenset(now))
             slices.pods_listed()
             assert set(slices.addresses_in(link)) == now
         await slices.reconcile_addresses(None)
@@ -374,7 +374,7 @@ async def test_pods_of_a_tenant_without_slices_are_not_read(world: World, monkey
         looked.append(view)
         return frozenset()
 
-    monkeypatch.setattr(pod_addresses, "_addresses_of", noted)
+    monkeypatch.setattr(pod_addresses, "addresses_of", noted)
     create_service(world)
     create_service(world, "kubernetes", selector=None)
     write_slice(world, "10.9.9.9", name="kubernetes", service="kubernetes")  # every tenant has this Service
