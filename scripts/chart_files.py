@@ -23,7 +23,11 @@ from vkgateway.gateway.config import Config
 
 CHECKOUT: Final = Path(__file__).resolve().parent.parent
 CHART: Final = CHECKOUT / "deploy/chart/vkgateway"
-_COPIES: Final = {"crds": "vkgateway/model/crds", "rbac": "vkgateway/gateway/rbac"}
+_COPIES: Final = {
+    "crds": "vkgateway/model/crds",
+    "policies": "vkgateway/gateway/management_policies",
+    "rbac": "vkgateway/gateway/rbac",
+}
 """Folder of the chart's files by the folder of their source. Helm packs only what is in the chart's folder."""
 _MONITORING: Final = CHECKOUT / "deploy/monitoring"
 

@@ -15,7 +15,7 @@ from vkgateway.cli.check import IMAGE as CHECK_IMAGE
 from vkgateway.controlplane.drivers.kubernetes.names import CONTROL_PLANE, component_labels
 from vkgateway.controlplane.drivers.kubernetes.parameters import Parameters, parse_parameters
 from vkgateway.controlplane.templates import SHIPPED_FOLDER
-from vkgateway.gateway import rbac
+from vkgateway.gateway import management_policies, rbac
 from vkgateway.gateway.config import Config
 from vkgateway.gateway.definitions import VERSION_ANNOTATION, load_definitions
 from vkgateway.gateway.settingsfile import load_settings
@@ -350,4 +350,14 @@ def test_writes_of_the_service_account_are_confined_by_labels(helm: Helm) -> Non
         assert f'"/{query.path}"' in paths
     binding = objects.get("ValidatingAdmissionPolicyBinding", "vkgateway-writes")["spec"]
     assert binding == {"policyName": "vkgateway-writes", "validationActions": ["Deny"]}
-    assert not helm.render("--set=rbac.confineWrites=false").kinds("ValidatingAdmissionPolicy")
+    policies = helm.render("--set=rbac.confineWrites=false").kinds("ValidatingAdmissionPolicy")
+    assert [policy["metadata"]["name"] for policy in policies] == ["vkgateway-deletion-protection"]
+
+
+def test_protected_tenants_cannot_be_deleted(helm: Helm) -> None:
+    objects = helm.render()
+    policy, binding = management_policies.deletion_protection()
+    for wanted in (policy, binding):
+        found = objects.get(wanted["kind"], wanted["metadata"]["name"])
+        assert found["spec"] == wanted["spec"]
+        assert found["metadata"]["labels"]

@@ -158,6 +158,7 @@ def _api_server_flags(plane: ControlPlaneSpec, files: PlaneFiles) -> _Flags:
         **_feature_flags(plane, files),
         **_identity_flags(plane, files),
         **_authentication_flags(plane, files),
+        **({"egress-selector-config-file": str(files.egress_path)} if plane.egress_socket else {}),
     }
 
 

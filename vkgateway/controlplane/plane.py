@@ -58,7 +58,9 @@ class ControlPlaneSpec:
     kubelets. `controllers_off` are disabled in addition to controllers without a purpose. `pod_security` is the Pod
     Security level of namespaces without such labels. With `has_anonymous_health`, which needs Kubernetes 1.32, probes
     of the API server need no credentials. With `has_client_health`, controller-manager and scheduler answer probes at
-    `CLIENT_PORTS` of all addresses. Clients at addresses in `client_ranges`, which are no pods, may connect.
+    `CLIENT_PORTS` of all addresses. Clients at addresses in `client_ranges`, which are no pods, may connect. The API
+    server connects to webhooks, aggregated APIs, nodes and pods through a proxy at `egress_socket`, if it is set; a
+    relative path begins at its working directory.
     """
 
     cluster: str
@@ -85,6 +87,7 @@ class ControlPlaneSpec:
     pod: PodSettings = field(default_factory=PodSettings)
     publication: Publication = field(default_factory=Publication)
     client_ranges: tuple[str, ...] = ()
+    egress_socket: str = ""
 
     @property
     def minor_version(self) -> int:

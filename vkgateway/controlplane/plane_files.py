@@ -34,6 +34,7 @@ FRONT_PROXY_USER = "front-proxy-client"
 COREDNS = "coredns"
 _ADMISSION = "admission.yaml"
 _AUTHENTICATION = "authentication.yaml"
+_EGRESS = "egress.yaml"
 _PUBLIC_KEY = "sa.pub"
 _KUBELET_CLIENT = "kubelet-client"
 _PREVIOUS_KUBELET_CLIENT = "kubelet-client-before"
@@ -87,6 +88,11 @@ class PlaneFiles:
     def authentication_path(self) -> Path:
         """Settings of the API server's authentication."""
         return self.directory / _AUTHENTICATION
+
+    @property
+    def egress_path(self) -> Path:
+        """Settings of the API server's connections to other servers."""
+        return self.directory / _EGRESS
 
     def has_kubeconfig(self, name: str) -> bool:
         """Return whether the kubeconfig of a user was written."""
@@ -149,6 +155,8 @@ def render_plane_files(
         files |= _render_admission(current, plane)
     if plane.has_anonymous_health:
         files[_AUTHENTICATION] = _render_authentication()
+    if plane.egress_socket:
+        files[_EGRESS] = _render_egress(plane.egress_socket)
     files[_kubeconfig_name("admin")] = kubeconfig.dump(admin_kubeconfig(plane, credentials=credentials)).encode()
     return PlaneFiles(current.directory, files)
 
@@ -304,6 +312,20 @@ def _render_authentication() -> bytes:
         "apiVersion": "apiserver.config.k8s.io/v1beta1",
         "kind": "AuthenticationConfiguration",
         "anonymous": {"enabled": True, "conditions": paths},
+    }
+    return yaml.safe_dump(document).encode()
+
+
+def _render_egress(socket: str) -> bytes:
+    """Return settings that lead connections to Services, nodes and pods through a proxy.
+
+    https://kubernetes.io/docs/tasks/extend-kubernetes/setup-konnectivity/
+    """
+    connection = {"proxyProtocol": "HTTPConnect", "transport": {"uds": {"udsName": socket}}}
+    document = {
+        "apiVersion": "apiserver.k8s.io/v1beta1",
+        "kind": "EgressSelectorConfiguration",
+        "egressSelections": [{"name": "cluster", "connection": connection}],
     }
     return yaml.safe_dump(document).encode()
 

@@ -1,6 +1,8 @@
 """Templates are parsed strictly: misspelt and undefined names are errors."""
 
 import base64
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,10 @@ from vkgateway.controlplane.kept_objects import is_initial, kept_objects
 from vkgateway.controlplane.templates import Templates, TenantFacts
 from vkgateway.model.errors import InputError
 from vkgateway.model.names import ADMISSION_GATE
+from vkgateway.translate.admission_review import review_job
 from vkgateway.translate.services import METRICS_SERVICE
 
+SHIPPED = Path(__file__).parents[3] / "tenant_templates" / "default"
 FACTS = TenantFacts(
     name="alpha",
     template="default",
@@ -29,6 +33,17 @@ def write(folder: Path, *, template: str = "description: some\n", **objects: str
     for name, text in objects.items():
         (folder / "mine" / "objects" / f"{name}.yaml.j2").write_text(text)
     return Templates(folder)
+
+
+def test_example_of_the_documentation_is_complete(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "how-to" / "write-a-template.md").read_text()
+    _, _, rest = page.partition("```yaml\ndescription:")
+    shutil.copytree(SHIPPED, tmp_path / "mine")
+    (tmp_path / "mine" / "template.yaml").write_text("description:" + rest.partition("```")[0])
+    template = Templates(tmp_path).load_template("mine")
+    shipped = Templates().load_template("default")
+    assert {**template.values, "team": ""} == {**shipped.values, "team": ""}
+    assert template.render_objects(FACTS) == shipped.render_objects(FACTS)
 
 
 def test_initial_objects_include_priority_classes_and_api_server_endpoints() -> None:
@@ -127,6 +142,92 @@ def test_no_gate_if_the_template_disables_it() -> None:
     objects = replace(template, values={**template.values, "admissionGate": False}).render_objects(FACTS)
 
     assert "vkgateway-admission" not in {found["metadata"]["name"] for found in objects}
+
+
+def job_evictions(
+    version: str = "1.36.3", *, kind: str = "job", webhooks_url: str = "", **values: bool
+) -> dict[str, dict[str, Any]]:
+    """Return the default template's objects about evictions of Jobs or JobSets in a tenant of that version, by kind."""
+    template = Templates().load_template("default")
+    facts = replace(FACTS, kubernetes_version=version, webhooks_url=webhooks_url, webhooks_ca="Q0E=")
+    objects = replace(template, values={**template.values, **values}).render_objects(facts)
+    found = [one for one in objects if one["metadata"]["name"] == f"vkgateway-{kind}-evictions"]
+    assert kept_objects(found) == found
+    return {one["kind"]: one for one in found}
+
+
+@pytest.mark.parametrize(("version", "api"), [("1.34.0", "v1beta1"), ("1.36.3", "v1")])
+def test_jobs_ignore_evictions_by_an_admission_policy(version: str, api: str) -> None:
+    found = job_evictions(version)
+
+    policy, binding = found["MutatingAdmissionPolicy"], found["MutatingAdmissionPolicyBinding"]
+    assert {policy["apiVersion"], binding["apiVersion"]} == {f"admissionregistration.k8s.io/{api}"}
+    assert binding["spec"] == {"policyName": policy["metadata"]["name"]}
+    assert policy["spec"]["failurePolicy"] == "Ignore"
+    (rule,) = policy["spec"]["matchConstraints"]["resourceRules"]
+    assert (rule["apiGroups"], rule["resources"], rule["operations"]) == (["batch"], ["jobs"], ["CREATE"])
+    expression = policy["spec"]["mutations"][0]["jsonPatch"]["expression"]
+    patch = review_job(JOB_REVIEW)["response"]["patch"]
+    for operation in json.loads(base64.b64decode(patch)):
+        assert f"path: '{operation['path']}'" in expression
+    for value in ("Failed", "Ignore", "DisruptionTarget", "True"):
+        assert f"'{value}'" in expression
+
+
+JOB_REVIEW = {
+    "apiVersion": "admission.k8s.io/v1",
+    "request": {
+        "uid": "1",
+        "kind": {"kind": "Job"},
+        "operation": "CREATE",
+        "object": {"spec": {"template": {"spec": {"restartPolicy": "Never"}}}},
+    },
+}
+
+
+def test_older_api_server_calls_the_webhook_for_jobs_under_the_same_conditions() -> None:
+    found = job_evictions("1.33.13", webhooks_url="https://10.0.0.1:10352")
+
+    (webhook,) = found["MutatingWebhookConfiguration"]["webhooks"]
+    assert webhook["clientConfig"] == {"url": "https://10.0.0.1:10352/admission/job", "caBundle": "Q0E="}
+    assert webhook["failurePolicy"] == "Ignore"
+    policy = job_evictions()["MutatingAdmissionPolicy"]["spec"]
+    assert webhook["matchConditions"] == policy["matchConditions"]
+    assert webhook["rules"] == policy["matchConstraints"]["resourceRules"]
+
+
+@pytest.mark.parametrize("version", ["1.30.0", "1.36.3"])
+def test_jobs_that_cannot_ignore_evictions_get_a_warning(version: str) -> None:
+    found = job_evictions(version)
+
+    policy, binding = found["ValidatingAdmissionPolicy"]["spec"], found["ValidatingAdmissionPolicyBinding"]["spec"]
+    assert binding == {"policyName": "vkgateway-job-evictions", "validationActions": ["Warn"]}
+    restarts, waits = (condition["expression"] for condition in policy["matchConditions"])
+    assert restarts == "object.spec.template.spec.restartPolicy == 'OnFailure'"
+    gated = gate("1.36.3")[0]["spec"]["matchConditions"][-1]["expression"]
+    assert waits == gated.replace("object.", "object.spec.template."), "pods that the arbiter can evict"
+    assert "backoffLimit" in policy["validations"][0]["messageExpression"]
+
+
+@pytest.mark.parametrize("version", ["1.30.0", "1.36.3"])
+def test_user_of_a_jobset_gets_the_warning_about_its_jobs(version: str) -> None:
+    """JobSet's webhook sets OnFailure by default, and its controller creates the Jobs."""
+    found = job_evictions(version, kind="jobset")
+
+    assert set(found) == {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
+    assert found["ValidatingAdmissionPolicyBinding"]["spec"]["validationActions"] == ["Warn"]
+    policy = found["ValidatingAdmissionPolicy"]["spec"]
+    (rule,) = policy["matchConstraints"]["resourceRules"]
+    assert (rule["apiGroups"], rule["resources"]) == (["jobset.x-k8s.io"], ["jobsets"])
+    assert "restartPolicy.orValue('OnFailure') == 'OnFailure'" in policy["matchConditions"][0]["expression"]
+
+
+def test_jobs_count_evictions_if_the_template_disables_it() -> None:
+    for version in ("1.36.3", "1.33.13"):
+        assert job_evictions(version, kind="jobset", ignoreEvictions=False) == {}
+        assert job_evictions(version, webhooks_url="https://10.0.0.1:10352", ignoreEvictions=False) == {}
+        gated = job_evictions(version, webhooks_url="https://10.0.0.1:10352", admissionGate=False)
+        assert gated, "independent of the gate"
 
 
 def test_files_render_in_order_with_any_number_of_objects(tmp_path: Path) -> None:

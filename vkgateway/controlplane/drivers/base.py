@@ -57,13 +57,16 @@ class NameServers(Protocol):
 
 
 class DriverListener(Protocol):
-    """What a driver reports while it runs. Each call returns at once."""
+    """What a driver reports while it runs, and asks. Each call returns at once."""
 
     def addresses_changed(self, tenant: str) -> None:
         """Report that servers of a tenant may have other addresses, or that a name server must be ensured again."""
 
     def control_plane_changed(self, tenant: str) -> None:
         """Report that another client changed or deleted a part of a control plane, which must be started again."""
+
+    def owns_address(self, tenant: str, address: str) -> bool:
+        """Return whether a running pod of a tenant has an IP address."""
 
 
 class StepMessages(NamedTuple):
@@ -183,6 +186,8 @@ class DriverContext:
     """IP address at which API servers and pods reach the gateway, such as that of a Service."""
     kubelet_port: int
     """Port on which the kubelet endpoint listens; 0 if it changes at each start."""
+    advertised_port: int = 0
+    """Port at `address` on which API servers reach the kubelet endpoint; 0 if it changes at each start."""
     authorities: Authorities
     management: Client
     """Client of the management cluster; the gateway closes it."""

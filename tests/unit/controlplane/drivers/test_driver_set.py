@@ -44,6 +44,9 @@ class Listener:
     def control_plane_changed(self, tenant: str) -> None:
         pass
 
+    def owns_address(self, tenant: str, address: str) -> bool:
+        return False
+
 
 async def test_name_server_is_that_of_the_tenants_driver() -> None:
     shared = NameServerRange("10.0.0.1", 10000, 19999)

@@ -274,6 +274,9 @@ class Listener:
     def control_plane_changed(self, tenant: str) -> None:
         self.changed.append(tenant)
 
+    def owns_address(self, tenant: str, address: str) -> bool:
+        return False
+
 
 @contextlib.asynccontextmanager
 async def running(driver: Driver) -> AsyncIterator[Listener]:

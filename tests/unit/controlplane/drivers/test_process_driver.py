@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import threading
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +22,15 @@ from vkgateway.controlplane.pod_settings import PodSettings
 from vkgateway.model.api import ApiServerExposure
 from vkgateway.model.errors import ConflictError, InputError, UnavailableError
 
+OPENED: list[ProcessDriver] = []
+
+
+@pytest.fixture(autouse=True)
+async def _close_drivers() -> AsyncIterator[None]:
+    yield
+    while OPENED:
+        await OPENED.pop().close()
+
 
 class DriverFixture:
     """A process driver with a fake supervisor; `free` is whether its port is free."""
@@ -36,9 +46,11 @@ class DriverFixture:
             supervisor=self.supervisor,
             programs=self.programs,
             authorities=AUTHORITIES,
+            gateway=ServerEndpoint("10.0.0.1", 10250),
             clock=clock or FakeClock(origin=NOW),
             can_bind=lambda address, port: self.free,
         )
+        OPENED.append(self.driver)
 
     async def start(self, plane: ControlPlaneSpec) -> None:
         await self.driver.start(plane, credentials=ALPHA, version="1.36.3")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -14,9 +15,11 @@ from vkgateway.controlplane.drivers.base import (
     DriverContext,
     DriverListener,
     NameServers,
+    ServerEndpoint,
     ServerEndpoints,
     StepMessages,
 )
+from vkgateway.controlplane.drivers.process.egress import ApiServerEgress, socket_name
 from vkgateway.controlplane.drivers.process.endpoints import MachineEndpoints
 from vkgateway.controlplane.drivers.process.interfaces import ProgramResolver, Supervisor
 from vkgateway.controlplane.drivers.process.name_servers import ProcessNameServers
@@ -28,7 +31,7 @@ from vkgateway.controlplane.plane import COMPONENTS, ControlPlaneSpec
 from vkgateway.controlplane.plane_files import Authorities
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
-from vkgateway.model.errors import InputError
+from vkgateway.model.errors import InputError, UnavailableError
 from vkgateway.programs.supervisor.client import SupervisorClient
 from vkgateway.programs.supervisor.spec import SupervisorPaths
 
@@ -76,6 +79,7 @@ def create_driver(context: DriverContext) -> ProcessDriver:
         supervisor=supervisor,
         programs=versions.programs_for,
         authorities=context.authorities,
+        gateway=ServerEndpoint(context.address, context.advertised_port),
         name_servers=name_servers,
     )
 
@@ -83,7 +87,8 @@ def create_driver(context: DriverContext) -> ProcessDriver:
 class ProcessDriver:
     """Runs each tenant's processes as `tenant/NAME/...`, with files in `data_dir/tenants/NAME`.
 
-    All API servers listen at `address`. `programs` returns the resolver for a Kubernetes version.
+    All API servers listen at `address`, and reach the gateway at `gateway`. `programs` returns the resolver for a
+    Kubernetes version.
     """
 
     def __init__(
@@ -94,6 +99,7 @@ class ProcessDriver:
         supervisor: Supervisor,
         programs: Callable[[str], ProgramResolver],
         authorities: Authorities,
+        gateway: ServerEndpoint,
         name_servers: NameServers | None = None,
         clock: Clock = SYSTEM_CLOCK,
         can_bind: PortCheck = is_port_free,
@@ -103,6 +109,7 @@ class ProcessDriver:
         self._supervisor = supervisor
         self._programs = programs
         self._directories = PlaneDirectories(data_dir / "tenants", authorities=authorities, clock=clock)
+        self._egress = ApiServerEgress(data_dir, gateway=gateway)
         self.name_servers = name_servers
         self._can_bind = can_bind
 
@@ -125,10 +132,13 @@ class ProcessDriver:
             )
         programs = await self._resolve_programs(version)
         await self._check_port(plane)
+        plane = replace(plane, egress_socket=socket_name(plane.cluster))
+        await self._listen(plane.cluster)
         files = await self._directories.write_files(plane, credentials)
         group = _process_group(plane.cluster)
         for name in COMPONENTS:
-            spec = component_process(name, group=group, plane=plane, files=files, programs=programs)
+            cwd = self._data_dir if name == "apiserver" else None
+            spec = component_process(name, group=group, plane=plane, files=files, programs=programs, cwd=cwd)
             await self._supervisor.ensure_process(spec)
         return files.kubelet_clients()
 
@@ -151,14 +161,25 @@ class ProcessDriver:
     async def remove(self, tenant: str) -> None:
         """Stop the processes, then remove files and logs."""
         await self._supervisor.remove_group(_process_group(tenant))
+        await self._egress.stop(tenant)
         await self._directories.remove(tenant)
         await asyncio.to_thread(self._remove_logs, tenant)
 
     async def run(self, listener: DriverListener) -> None:
-        """Do nothing: the supervisor restarts processes."""
+        """Connect the API servers of all tenants to others; the supervisor restarts processes."""
+        self._egress.owns_address = listener.owns_address
+        for tenant in await self._directories.list_tenants():
+            await self._listen(tenant)
 
     async def close(self) -> None:
-        """Do nothing: each request to the supervisor has its own connection."""
+        """Stop connecting API servers; each request to the supervisor has its own connection."""
+        self._egress.close()
+
+    async def _listen(self, tenant: str) -> None:
+        try:
+            await self._egress.listen(tenant)
+        except OSError as error:
+            raise UnavailableError(f"the API server of {tenant!r} gets no proxy: {error}") from error
 
     async def _resolve_programs(self, version: str) -> Mapping[str, Path]:
         return await self._programs(version).resolve(*PROGRAMS.values())

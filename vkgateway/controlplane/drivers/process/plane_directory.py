@@ -52,6 +52,10 @@ class PlaneDirectories:
         self._pending_writes: dict[str, asyncio.Task[PlaneFiles]] = {}
         """Writes by tenant; the thread of a write continues after its caller is cancelled."""
 
+    async def list_tenants(self) -> list[str]:
+        """Return the tenants that have a directory."""
+        return await asyncio.to_thread(lambda: sorted(path.parent.name for path in self._root.glob("*/ca.crt")))
+
     async def read_files(self, tenant: str) -> PlaneFiles:
         """Return the files of a tenant's control plane; none before the first `write_files`."""
         return await asyncio.to_thread(read_plane_files, self._root / tenant)

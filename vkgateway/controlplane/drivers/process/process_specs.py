@@ -21,17 +21,24 @@ cores one by one, so their timers stay exact."""
 
 
 def component_process(
-    name: ComponentName, *, group: str, plane: ControlPlaneSpec, files: PlaneFiles, programs: Mapping[str, Path]
+    name: ComponentName,
+    *,
+    group: str,
+    plane: ControlPlaneSpec,
+    files: PlaneFiles,
+    programs: Mapping[str, Path],
+    cwd: Path | None = None,
 ) -> ProcessSpec:
     """Return the spec of a component's process, named `group/name`; its files must exist.
 
-    `programs` maps names such as `kube-apiserver` to paths.
+    `programs` maps names such as `kube-apiserver` to paths. `cwd` is where relative paths begin.
     """
     slack = plane.tuning.get(name, Tuning()).timer_slack
     return ProcessSpec(
         name=f"{group}/{name}",
         argv=(str(programs[PROGRAMS[name]]), *component_arguments(name, plane=plane, files=files)),
         env=component_environment(name, plane=plane, files=files),
+        cwd=None if cwd is None else str(cwd),
         stop_rank=_STOP_RANKS[name],
         stop_timeout=_STOP_TIMEOUTS[name],
         timer_slack=_TIMER_SLACK[name] if slack is None else slack,
