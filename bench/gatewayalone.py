@@ -97,6 +97,9 @@ class SimulatedPlanes:
     async def restore_kept_objects(self, tenant: Tenant, access: ApiServerAccess) -> None:
         """See `ControlPlanes`."""
 
+    async def stop(self, name: str) -> None:
+        """Nothing to stop."""
+
     async def remove(self, name: str, *, on_step: OnStep) -> None:
         """See `ControlPlanes`."""
 

@@ -16,6 +16,7 @@ from bench.outcome import Cell, Outcome, Target
 from bench.pagebrowser import Browser, start_browser
 from bench.pageserver import TENANT
 from bench.session import Session
+from vkgateway.page.cookies import COOKIE, KEY_HEADER
 
 TITLE: Final = "The page of 10,000 gangs and 1,000 nodes in Chromium"
 COLUMNS: Final = ["what", "value", "unit", "relative to the baseline"]
@@ -44,7 +45,7 @@ class ServerProcess:
 
     process: asyncio.subprocess.Process
     port: int
-    cookies: dict[str, str]
+    sessions: dict[str, tuple[str, str]]
 
     async def ask(self, **command: object) -> dict[str, float]:
         """Send a command, and return the answer."""
@@ -77,7 +78,7 @@ async def start_server(gangs: int, nodes: int) -> AsyncIterator[ServerProcess]:
     )
     try:
         ready: dict[str, Any] = await _read_answer(process)
-        yield ServerProcess(process, ready["port"], ready["cookies"])
+        yield ServerProcess(process, ready["port"], ready["sessions"])
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
@@ -95,7 +96,7 @@ async def _open_all(browser: Browser, full: ServerProcess, empty: ServerProcess)
     found: dict[str, float] = {}
     for name, (tenant, view, shows) in {"": _BASELINE, **_VIEWS}.items():
         server = full if name else empty
-        async with browser.reader(server.port, server.cookies[tenant]) as reader:
+        async with browser.reader(server.port, server.sessions[tenant]) as reader:
             # The browser knows the files, and asks whether they are current.
             await reader.open(view, shows=shows)
             found[name] = await reader.open(view, shows=shows)
@@ -107,7 +108,7 @@ async def _draw_change(browser: Browser, server: ServerProcess) -> tuple[dict[st
     found: dict[str, float] = {}
     rows = 0
     for name, (tenant, view, shows) in _VIEWS.items():
-        async with browser.reader(server.port, server.cookies[tenant]) as reader:
+        async with browser.reader(server.port, server.sessions[tenant]) as reader:
             await reader.open(view, shows=shows)
             await asyncio.sleep(1)
             await reader.forget()
@@ -138,9 +139,10 @@ async def _changing_cpu(server: ServerProcess, readers: int) -> float:
 async def _follow(server: ServerProcess) -> AsyncIterator[None]:
     """Follow the platform's changes within the block."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    cookie, key = server.sessions[""]
     writer.write(
-        "GET /ui/api/stream HTTP/1.1\r\nHost: page\r\nAccept-Encoding: gzip\r\n"
-        f"Cookie: {server.cookies['']}\r\n\r\n".encode()
+        "GET /ui/api/stream HTTP/1.1\r\nHost: vkgateway.localhost\r\nAccept-Encoding: gzip\r\n"
+        f"Cookie: {COOKIE}={cookie}\r\n{KEY_HEADER}: {key}\r\n\r\n".encode()
     )
     await reader.read(1)
 

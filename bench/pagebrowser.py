@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from vkgateway.model.errors import UnavailableError
+from vkgateway.page.cookies import COOKIE
+from vkgateway.page.local_host import LOCAL_HOST
 
 CHROMIUM: Final = "/usr/bin/chromium"
 _ARGUMENTS: Final = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")
@@ -87,15 +89,19 @@ class Browser:
         return str(self._browser.version)
 
     @contextlib.asynccontextmanager
-    async def reader(self, port: int, cookie: str) -> AsyncIterator[Reader]:
-        """Yield the page of a reader with this cookie, in a session of its own."""
-        context = await self._browser.new_context(viewport={"width": 1280, "height": 800})
-        name, _, value = cookie.partition("=")
-        await context.add_cookies([{"name": name, "value": value, "domain": "127.0.0.1", "path": "/"}])
+    async def reader(self, port: int, session: tuple[str, str]) -> AsyncIterator[Reader]:
+        """Yield the page of a reader with this cookie and key, in a context of its own."""
+        value, key = session
+        stored = [{"name": COOKIE, "value": key}]
+        origins = [{"origin": f"http://{LOCAL_HOST}:{port}", "localStorage": stored}]
+        context = await self._browser.new_context(
+            viewport={"width": 1280, "height": 800}, storage_state={"cookies": [], "origins": origins}
+        )
+        await context.add_cookies([{"name": COOKIE, "value": value, "domain": LOCAL_HOST, "path": "/"}])
         page = await context.new_page()
         await page.add_init_script(_PROBE)
         try:
-            yield Reader(page, f"http://127.0.0.1:{port}/ui/")
+            yield Reader(page, f"http://{LOCAL_HOST}:{port}/ui/")
         finally:
             await context.close()
 

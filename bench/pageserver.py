@@ -22,7 +22,7 @@ from vkgateway.gateway.config import Logging
 from vkgateway.kubelet.listener import HttpListener
 from vkgateway.kubelet.token_reviewer import TokenReviewer
 from vkgateway.page.access import PageAccess
-from vkgateway.page.cookies import COOKIE, CookieSealer
+from vkgateway.page.cookies import CookieSealer
 from vkgateway.page.deltas import encode_delta
 from vkgateway.page.documents import Document
 from vkgateway.page.events import LEVEL
@@ -76,7 +76,7 @@ class Server:
         self._started = len(gateway.gangs)
         self.hub = PageHub(gateway)
         self.handler = PageHandler(
-            access=PageAccess(TokenReviewer(lambda _: _ApiServer()), self._sealer),  # type: ignore[arg-type, return-value]
+            access=PageAccess(TokenReviewer(lambda _: _ApiServer()), self._sealer, secure=False),  # type: ignore[arg-type, return-value]
             sealer=self._sealer,
             hub=self.hub,
             source=gateway,
@@ -86,9 +86,10 @@ class Server:
             secure=False,
         )
 
-    def cookies(self) -> dict[str, str]:
-        """Return the cookie of an operator, and that of a user of the tenant."""
-        return {tenant: f"{COOKIE}={self._sealer.seal(TOKEN, tenant)[0]}" for tenant in ("", TENANT)}
+    def sessions(self) -> dict[str, tuple[str, str]]:
+        """Return cookie and key of an operator, and those of a user of the tenant."""
+        sealed = {tenant: self._sealer.seal(TOKEN, tenant) for tenant in ("", TENANT)}
+        return {tenant: (value, credentials.key) for tenant, (value, credentials) in sealed.items()}
 
     def change(self, gangs: int) -> dict[str, int]:
         """End running gangs, start as many new ones, and return the number of rows of the platform that change."""
@@ -139,7 +140,7 @@ async def serve(gangs: int, nodes: int) -> None:
     refresh = asyncio.create_task(server.hub.run())
     async with HttpListener(server.handler, name="page", connections=256) as listener:
         port = await listener.listen_tcp("127.0.0.1", 0)
-        _say({"port": port, "cookies": server.cookies()})
+        _say({"port": port, "sessions": server.sessions()})
         while line := await asyncio.to_thread(sys.stdin.readline):
             command = msgspec.json.decode(line, type=dict[str, Any])
             if "change" in command:

@@ -67,7 +67,7 @@ def make_gang(
     )
 
 
-def make_tenant(name: str, *, gpus_each: int = 16) -> Tenant:
+def make_tenant(name: str, *, gpus_each: int = 16, uid: str = "") -> Tenant:
     """Return a tenant whose control plane is ready; a message that it must not read names others."""
     ready = Condition(type="Ready", status="True", reason="Ready", last_transition_time=SINCE)
     accepted = Condition(type="Accepted", status="True", reason="Accepted", message="beside alpha, beta, a100-0001")
@@ -80,7 +80,7 @@ def make_tenant(name: str, *, gpus_each: int = 16) -> Tenant:
         pools=(pool,),
         api_server=ApiServerStatus(url=f"https://{name}.example:6443", port=6443, version="v1.36.3"),
     )
-    return Tenant(metadata=Meta(name=name), status=status)
+    return Tenant(metadata=Meta(name=name, uid=uid or f"uid-of-{name}"), status=status)
 
 
 def make_cluster(name: str = "local") -> ComputeCluster:
@@ -120,7 +120,13 @@ class FakeGateway:
         snapshot = Snapshot(pools=self.pools, quotas=self.quotas, gangs=tuple(self.gangs.values()))
         decisions = decide(snapshot, self.now)
         self.last = snapshot, decisions, self.now
-        self.timeline.add_cycle(snapshot, decisions, self.now, pod_name=lambda _, uid: self.names.get(uid, ("", ""))[1])
+        self.timeline.add_cycle(
+            snapshot,
+            decisions,
+            self.now,
+            pod_name=lambda _, uid: self.names.get(uid, ("", ""))[1],
+            uid_of=lambda tenant: self.tenants[tenant].metadata.uid if tenant in self.tenants else "",
+        )
         _carry_out(self.gangs, decisions, self.now)
         self.now += 1.0
         return decisions

@@ -154,11 +154,13 @@ def visit(browser: Browser, gateways: Callable[..., Gateway], now: float) -> Ite
                 gateway.starts = documents.starts()
         # Untyped, because mypy runs with and without playwright.
         settings: dict[str, Any] = {"viewport": {"width": width, "height": height}, "color_scheme": scheme, **options}
+        cookies: list[Any] = []
+        if signed_in:
+            cookie, settings["storage_state"] = gateway.session()
+            cookies.append(cookie)
         context = browser.new_context(timezone_id="Europe/Berlin", locale="en-GB", **settings)
         contexts.append(context)
-        if signed_in:
-            cookies: list[Any] = [gateway.cookie()]
-            context.add_cookies(cookies)
+        context.add_cookies(cookies)
         page = context.new_page()
         page.set_default_timeout(TIMEOUT_MS)
         made_visit = Visit(page, gateway)

@@ -66,6 +66,7 @@ def gang(tenant: str, namespace: str, name: str, **fields: Any) -> Item:
         "likely": None,
         "behind": "",
         "spread": [],
+        "controller": "",
         "help": "",
         **fields,
     }
@@ -292,6 +293,7 @@ def _timeline(gangs: dict[str, Item], chance: random.Random, now: float) -> dict
             "reason": reason,
             "reclaim": kind == "evict" and "guarantee" in reason,
             "for": chance.choice(known)["id"] if kind == "evict" else "",
+            "since": now - 90_000 if kind in ("evict", "end") else None,
         }
     return entries
 

@@ -30,6 +30,7 @@ from vkgateway.page.cookies import COOKIE, CookieSealer
 from vkgateway.page.facts import Observation
 from vkgateway.page.handler import PageHandler
 from vkgateway.page.hub import PageHub
+from vkgateway.page.local_host import LOCAL_HOST
 from vkgateway.page.static_files import load_files
 from vkgateway.page.timeline import Timeline
 
@@ -96,7 +97,7 @@ class _History:
     def pool_series(self) -> Item:
         return self.content
 
-    def tenant_series(self, tenant: str) -> Item:
+    def tenant_series(self, tenant: str, uid: str) -> Item:
         return self.content
 
 
@@ -140,10 +141,13 @@ class Gateway:
         self._port = free_port()
         self._do(self._start())
 
-    def cookie(self) -> Item:
-        """Return the cookie of a session, as a browser's context takes it."""
-        value, _ = self._sealer.seal(TOKEN, self.tenant)
-        return {"name": COOKIE, "value": value, "domain": "127.0.0.1", "path": "/"}
+    def session(self) -> tuple[Item, Item]:
+        """Return the cookie of a session and the storage with its key, as a browser's context takes them."""
+        value, credentials = self._sealer.seal(TOKEN, self.tenant)
+        stored = [{"name": COOKIE, "value": credentials.key}]
+        origin = {"origin": self.url.removesuffix("/ui/"), "localStorage": stored}
+        cookie = {"name": COOKIE, "value": value, "domain": LOCAL_HOST, "path": "/"}
+        return cookie, {"cookies": [], "origins": [origin]}
 
     def start(self) -> None:
         self._do(self._start())
@@ -192,7 +196,7 @@ class Gateway:
         self._hub.history = self.history  # type: ignore[assignment] # it has the same methods
         await self._give()
         self._handler = PageHandler(
-            access=PageAccess(self._reviewer, self._sealer),
+            access=PageAccess(self._reviewer, self._sealer, secure=False),
             sealer=self._sealer,
             hub=self._hub,
             source=self.source,
@@ -200,11 +204,12 @@ class Gateway:
             usage=lambda tenant, days: msgspec.json.encode(self.usage),
             starts=lambda: msgspec.json.encode(self.starts),
             secure=False,
+            documentation="https://docs.example.com/vkgateway/",
         )
         self._refresh = asyncio.create_task(self._hub.run())
         self._listener = HttpListener(self._answer, name="page", connections=256)
         await self._listener.listen_tcp("127.0.0.1", self._port)
-        self.url = f"http://127.0.0.1:{self._port}/ui/"
+        self.url = f"http://{LOCAL_HOST}:{self._port}/ui/"
 
     async def _stop(self) -> None:
         self._refresh.cancel()

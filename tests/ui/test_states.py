@@ -6,10 +6,11 @@ import re
 from typing import Any
 
 import pytest
+from playwright.sync_api import expect
 
 from tests.ui import documents
 from tests.ui.conftest import Visit, Visits
-from tests.ui.gateway import TOKEN, serve_version
+from tests.ui.gateway import TOKEN, USER, serve_version
 from tests.ui.test_views import VIEWS
 
 REFUSED = "Failed to load resource"
@@ -62,6 +63,17 @@ def test_signing_in_by_the_address_removes_the_token_from_it(visit: Visits, addr
     assert signed_in.value.ok
     assert "token" not in page.evaluate("location.hash")
     page.wait_for_selector(".connection.live")
+
+
+def test_reader_has_the_name_that_the_address_gives(visit: Visits) -> None:
+    seen = visit("tenant", signed_in=False)
+    page = seen.page
+    page.goto(f"{seen.gateway.url}#tenant=alpha&reader=admin&token={TOKEN}")
+    expect(page.locator(".user")).to_have_text("admin")
+    page.reload()
+    expect(page.locator(".user")).to_have_text("admin")
+    page.evaluate(f"location.hash = '#tenant=alpha&token={TOKEN}'")
+    expect(page.locator(".user")).to_have_text(USER)
 
 
 def test_signing_out(visit: Visits) -> None:

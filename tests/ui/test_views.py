@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
+from tests.ui import documents
 from tests.ui.conftest import TIMEOUT_MS, Visits
 
 VIEWS = {
@@ -88,6 +89,91 @@ def test_overview_counts_down_to_evictions(visit: Visits, now: float) -> None:
     expect(countdown).not_to_have_text(countdown.text_content() or "", timeout=TIMEOUT_MS)
     seen.wait_until("document.getElementById('announcements').textContent.includes('Eviction:')")
     seen.take_picture("tenant-overview-eviction", whole=False)
+
+
+def test_tenant_has_an_address_of_its_own(visit: Visits) -> None:
+    seen = visit()
+    page = seen.open("tenants")
+    page.get_by_role("link", name="beta").first.click()
+    page.get_by_role("heading", name="beta", level=1).wait_for()
+    assert page.url.endswith("#/tenants?tenant=beta")
+    gangs = [gang for gang in seen.gateway.document["gangs"].values() if gang["tenant"] == "beta"]
+    assert page.locator("tbody tr").count() == min(len(gangs), 50)
+    assert page.locator("tbody tr").count() == page.locator("tbody tr", has_text="beta").count()
+    seen.take_picture("platform-tenant")
+    seen.check_access()
+    page.get_by_role("link", name="Usage").last.click()
+    page.get_by_role("heading", name="Usage", level=1).wait_for()
+
+
+def test_documentation_is_linked(visit: Visits) -> None:
+    page = visit().open()
+    link = page.get_by_role("contentinfo").get_by_role("link", name="documentation")
+    assert link.get_attribute("href") == "https://docs.example.com/vkgateway/"
+
+
+def test_single_pods_of_a_controller_are_one_row(visit: Visits, now: float) -> None:
+    document = documents.platform(now)
+    pods = [gang for gang in document["gangs"].values() if gang["tenant"] == "alpha"][:3]
+    for number, gang in enumerate(pods):
+        gang |= {"controller": "Job/sweep", "namespace": "ml", "name": f"sweep-{number}", "way": ""}
+    seen = visit(document=document)
+    page = seen.open("gangs")
+    page.fill("input[type=search]", "sweep-")
+    row = page.locator("tbody tr", has_text="3 single pods")
+    expect(row).to_have_count(1)
+    assert str(sum(gang["units"] for gang in pods)) in (row.locator("td[data-title=GPUs]").text_content() or "")
+    seen.take_picture("platform-gangs-together", whole=False)
+    row.get_by_role("link").click()
+    expect(page.locator("tbody tr")).to_have_count(3)
+    seen.check_access()
+    page.get_by_role("link", name="Show all gangs").click()
+    assert page.locator("tbody tr").count() > 3
+
+
+def test_timeline_shows_runs_as_bars(visit: Visits, now: float) -> None:
+    document = documents.platform(now)
+    running = next(gang for gang in document["gangs"].values() if gang["state"] == "running")
+    of = {name: running[name] for name in ("tenant", "namespace", "pool", "units", "pods")}
+    common = {**of, "borrowed": False, "reason": "", "reclaim": False, "for": "", "since": None}
+    document["timeline"] = {
+        "1": {**common, "kind": "start", "gang": running["id"], "name": running["name"], "time": now - 4000}
+        | {"borrowed": True},
+        "2": {**common, "kind": "promote", "gang": running["id"], "name": running["name"], "time": now - 1000},
+        "3": {**common, "kind": "end", "gang": "x/y/Job/gone", "name": "gone", "time": now - 2000, "since": now - 3000},
+    }
+    seen = visit(document=document)
+    page = seen.open("timeline")
+    rows = page.locator("table tbody tr")
+    assert rows.count() == 2
+    going, ended = (rows.filter(has_text=name).locator("svg.bar") for name in (running["name"], "gone"))
+    assert [going.locator(f".bar-{look}").count() for look in ("borrowed", "used", "gap")] == [1, 1, 0]
+    assert [ended.locator(f".bar-{look}").count() for look in ("borrowed", "used", "gap")] == [0, 1, 1]
+    widths = [
+        float((going.locator(f".bar-{look}").get_attribute("width") or "").strip("%")) for look in ("borrowed", "used")
+    ]
+    assert widths == pytest.approx([75, 25], abs=1)
+    assert "until now" in (going.get_attribute("aria-label") or "")
+    page.fill("input[type=search]", "gone")
+    expect(rows).to_have_count(1)
+    seen.take_picture("platform-timeline-runs", whole=False)
+    seen.check_access()
+
+
+def test_tenants_of_one_name_have_usage_of_their_own(visit: Visits) -> None:
+    seen = visit()
+    first, second = seen.gateway.usage["days"][0], seen.gateway.usage["days"][3]
+    seen.gateway.usage = {
+        "days": [
+            {**first, "tenantUid": "0a1b-1", "hours": 8.0},
+            {**second, "tenant": first["tenant"], "tenantUid": "0c2d-1"},
+        ],
+        "budgets": [],
+    }
+    page = seen.open("usage")
+    table = page.get_by_role("table", name="Usage by tenant")
+    names = [(name.text_content() or "").strip() for name in table.locator("tbody th").all()]
+    assert sorted(name[-6:] for name in names) == ["(0a1b)", "(0c2d)"]
 
 
 def test_node_of_the_map_shows_what_runs_on_it(visit: Visits) -> None:

@@ -17,7 +17,7 @@ from vkgateway.kubelet.http import Request
 from vkgateway.kubelet.stream_limiter import TooManyStreamsError
 from vkgateway.kubelet.token_reviewer import TokenReviewer, User
 from vkgateway.model.errors import NotFoundError
-from vkgateway.page.cookies import CookieSealer, Credentials, read_cookie
+from vkgateway.page.cookies import KEY_HEADER, CookieSealer, Credentials, read_cookie
 from vkgateway.page.documents import Audience, Problem, Scope
 from vkgateway.page.namespaces import NamespaceFinder
 
@@ -62,24 +62,28 @@ class Reader(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PageAccess:
-    """Access of readers. `reviewer` reviews tokens of tenants, and of the management cluster for an empty name."""
+    """Access of readers. `reviewer` reviews tokens of tenants, and of the management cluster for an empty name.
 
-    def __init__(self, reviewer: TokenReviewer, sealer: CookieSealer) -> None:
+    `secure`: the page is served over TLS.
+    """
+
+    def __init__(self, reviewer: TokenReviewer, sealer: CookieSealer, *, secure: bool) -> None:
         self._reviewer = reviewer
         self._sealer = sealer
+        self._secure = secure
         self._namespaces = NamespaceFinder(reviewer, self._may_read)
 
-    async def identify(self, request: Request) -> Reader:
-        """Return the reader of a request, by its Authorization header or its cookie. Raises RefusedError."""
+    async def identify(self, request: Request, *, address: str) -> Reader:
+        """Return the reader of a request from an address, by its token or its cookie. Raises RefusedError."""
         credentials = self._credentials(request)
         if credentials is None:
             raise RefusedError(401, _SIGN_IN)
-        return await (self.check(credentials) if credentials.until else self.sign_in(credentials))
+        return await (self.check(credentials) if credentials.until else self.sign_in(credentials, address=address))
 
-    async def sign_in(self, credentials: Credentials) -> Reader:
-        """Return the reader with new credentials. Raises RefusedError."""
+    async def sign_in(self, credentials: Credentials, *, address: str) -> Reader:
+        """Return the reader with new credentials, from an address. Raises RefusedError."""
         try:
-            return await self.check(credentials)
+            return await self._review(credentials, address=address)
         except _NotServedError:
             # The same answer as for an invalid token: it must not reveal which tenants exist.
             raise RefusedError(401, _invalid_token(credentials.tenant)) from None
@@ -89,9 +93,13 @@ class PageAccess:
 
         The session of a tenant that is not served now, for example while the gateway starts, is not over.
         """
+        return await self._review(credentials, address=None)
+
+    async def _review(self, credentials: Credentials, *, address: str | None) -> Reader:
+        """Return the reader with credentials from an address; None: from a session."""
         tenant = credentials.tenant
         try:
-            user = await self._reviewer.review_token(tenant, credentials.token)
+            user = await self._reviewer.review_token(tenant, credentials.token, address=address)
             if user is None:
                 raise RefusedError(401, _invalid_token(tenant))
             namespaces = None
@@ -115,7 +123,8 @@ class PageAccess:
         if scheme.lower() == "bearer":
             tenant = next((value for key, value in request.query if key == "tenant"), "")
             return Credentials(token=token.strip(), tenant=tenant)
-        return self._sealer.open(read_cookie(request.header("cookie")))
+        cookie = read_cookie(request.header("cookie"), secure=self._secure)
+        return self._sealer.open(cookie, key=request.header(KEY_HEADER))
 
     async def _may_read(self, tenant: str, user: User, namespace: str = "") -> bool:
         name: Scope = "tenant" if tenant else "platform"

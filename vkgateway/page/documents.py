@@ -43,6 +43,14 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Namespaces of the tenant that the reader sees; None: all."""
     expires: float | None
     version: str
+    documentation: str = ""
+    """Address of the documentation; empty: it is not published."""
+
+
+class SignedIn(SessionInfo, frozen=True, kw_only=True):
+    """A new session, with the key that its requests send (`cookies.KEY_HEADER`)."""
+
+    key: str
 
 
 class ConditionRow(msgspec.Struct, frozen=True, kw_only=True):

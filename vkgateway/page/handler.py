@@ -13,9 +13,10 @@ from vkgateway.kubelet.http import Reply, Request, Session
 from vkgateway.kubelet.stream_limiter import StreamLimiter, TooManyStreamsError
 from vkgateway.page.access import PageAccess, Reader, RefusedError
 from vkgateway.page.cookies import MOST_COOKIE_BYTES, CookieSealer, cookie_header
-from vkgateway.page.documents import Problem, SessionInfo
+from vkgateway.page.documents import Problem, SessionInfo, SignedIn
 from vkgateway.page.facts import PageSource
 from vkgateway.page.hub import PageHub
+from vkgateway.page.local_host import is_local_host, wrong_host
 from vkgateway.page.static_files import SECURITY_HEADERS, StaticFile, find_file, reply_file
 from vkgateway.page.streams import CHANGED, EventStream
 from vkgateway.version import __version__
@@ -45,7 +46,7 @@ class _SignIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class PageHandler:
-    """Handler of requests below `/ui/`. `secure`: the page is served over TLS."""
+    """Handler of requests below `/ui/`. `secure`: the page is served over TLS; otherwise on a loopback address."""
 
     def __init__(
         self,
@@ -58,6 +59,7 @@ class PageHandler:
         usage: Callable[[str, int], bytes],
         starts: Callable[[], bytes],
         secure: bool,
+        documentation: str = "",
     ) -> None:
         self._access = access
         self._sealer = sealer
@@ -67,6 +69,7 @@ class PageHandler:
         self._usage = usage
         self._starts = starts
         self._secure = secure
+        self._documentation = documentation
         self._streams = StreamLimiter(STREAMS_PER_TENANT, total=STREAMS, what="open pages")
         self._questions = asyncio.Lock()
         """Held while a question is answered: concurrent questions would delay scheduling cycles."""
@@ -82,6 +85,9 @@ class PageHandler:
 
     async def __call__(self, request: Request, session: Session) -> Reply | None:
         """Return the reply, or None after a stream."""
+        if not self._secure and not is_local_host(host := request.header("host")):
+            message, hint = wrong_host(host)
+            return _refusal(421, Problem(message=message, hint=hint))
         if request.path[:1] != (PREFIX,):
             return _redirect(f"/{PREFIX}/") if not request.path else _not_found()
         if request.path[1:2] != ("api",):
@@ -104,15 +110,15 @@ class PageHandler:
             return _not_found()
         if name == "session" and request.method in ("POST", "DELETE"):
             _refuse_foreign_site(request)
-            return await self._sign_in(request) if request.method == "POST" else self._sign_out()
+            return await self._sign_in(request, session) if request.method == "POST" else self._sign_out()
         if request.method != "GET":
             return _method_refused("GET, POST, DELETE" if name == "session" else "GET")
-        reader = await self._access.identify(request)
+        reader = await self._access.identify(request, address=session.client_address)
         if name != "session" and not self._source.observe().leading:
             raise RefusedError(503, _STANDBY)
         return await handler(request, session, reader)
 
-    async def _sign_in(self, request: Request) -> Reply:
+    async def _sign_in(self, request: Request, session: Session) -> Reply:
         if request.header("content-type").partition(";")[0].strip() != _JSON:
             raise RefusedError(415, Problem(message=f"Content-Type must be {_JSON}"))
         try:
@@ -125,14 +131,15 @@ class PageHandler:
                 message="The token is too long for a browser's cookie.", hint="Use a token of a service account."
             )
             raise RefusedError(400, problem)
-        reader = await self._access.sign_in(credentials)
-        return _json_reply(_session_info(reader), ("set-cookie", cookie_header(value, secure=self._secure)))
+        reader = await self._access.sign_in(credentials, address=session.client_address)
+        info = SignedIn(**msgspec.structs.asdict(_session_info(reader, self._documentation)), key=credentials.key)
+        return _json_reply(info, ("set-cookie", cookie_header(value, secure=self._secure)))
 
     def _sign_out(self) -> Reply:
         return Reply(204, b"", _JSON, (("set-cookie", cookie_header("", secure=self._secure)), *_NO_STORE))
 
     async def _answer_session(self, _: Request, __: Session, reader: Reader) -> Reply:
-        return _json_reply(_session_info(reader))
+        return _json_reply(_session_info(reader, self._documentation))
 
     async def _answer_state(self, _: Request, __: Session, reader: Reader) -> Reply:
         document = await self._hub.read(reader.audience)
@@ -155,8 +162,11 @@ class PageHandler:
 
     async def _answer_history(self, _: Request, __: Session, reader: Reader) -> Reply:
         _refuse_namespaces(reader)
-        history = self._hub.history
-        return _json_reply(history.tenant_series(reader.tenant) if reader.tenant else history.pool_series())
+        history, name = self._hub.history, reader.tenant
+        if not name:
+            return _json_reply(history.pool_series())
+        tenant = self._source.observe().tenants.get(name)
+        return _json_reply(history.tenant_series(name, tenant.metadata.uid if tenant is not None else ""))
 
     async def _answer_usage(self, request: Request, _: Session, reader: Reader) -> Reply:
         _refuse_namespaces(reader)
@@ -179,7 +189,7 @@ class PageHandler:
         return Reply(status, body, _JSON, _NO_STORE)
 
 
-def _session_info(reader: Reader) -> SessionInfo:
+def _session_info(reader: Reader, documentation: str) -> SessionInfo:
     return SessionInfo(
         user=reader.user,
         scope=reader.scope,
@@ -187,6 +197,7 @@ def _session_info(reader: Reader) -> SessionInfo:
         namespaces=reader.namespaces,
         expires=reader.credentials.until or None,
         version=__version__,
+        documentation=documentation,
     )
 
 

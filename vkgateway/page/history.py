@@ -34,10 +34,13 @@ class History:
         self._times: deque[float] = deque(maxlen=MOST_SAMPLES)
         self._pools: deque[_Sample] = deque(maxlen=MOST_SAMPLES)
         self._tenants: deque[_Sample] = deque(maxlen=MOST_SAMPLES)
+        self._uids: deque[Mapping[str, str]] = deque(maxlen=MOST_SAMPLES)
+        """UIDs of the tenants by name: a later tenant of the same name must not read the samples of a deleted one."""
 
-    def add_sample(self, report: ArbiterReport, now: float) -> None:
-        """Add the sums of a report."""
+    def add_sample(self, report: ArbiterReport, now: float, *, uids: Mapping[str, str]) -> None:
+        """Add the sums of a report. `uids` are those of the tenants by name."""
         self._times.append(now)
+        self._uids.append(self._uids[-1] if self._uids and self._uids[-1] == uids else uids)
         self._pools.append(
             {pool_key(row): array("f", (row.used, row.borrowed, row.waiting, row.allocatable)) for row in report.pools}
         )
@@ -52,9 +55,12 @@ class History:
         """Return the series of all pools."""
         return self._series(self._pools, None)
 
-    def tenant_series(self, tenant: str) -> dict[str, Any]:
-        """Return the series of one tenant's quotas."""
-        return self._series(self._tenants, f"{tenant}/")
+    def tenant_series(self, tenant: str, uid: str) -> dict[str, Any]:
+        """Return the series of the quotas of the tenant with this name and UID."""
+        own = [
+            sample if uids.get(tenant) == uid else {} for sample, uids in zip(self._tenants, self._uids, strict=True)
+        ]
+        return self._series(own, f"{tenant}/")
 
     def _series(self, samples: Collection[_Sample], prefix: str | None) -> dict[str, Any]:
         keys = {key for sample in samples for key in sample if prefix is None or key.startswith(prefix)}

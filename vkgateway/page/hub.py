@@ -165,7 +165,8 @@ class PageHub:
             observed = self._source.observe()
             cycle = observed.cycle
             if cycle is not None:
-                self.history.add_sample(await asyncio.to_thread(build_summary, *cycle), observed.time)
+                uids = {name: tenant.metadata.uid for name, tenant in observed.tenants.items()}
+                self.history.add_sample(await asyncio.to_thread(build_summary, *cycle), observed.time, uids=uids)
             await asyncio.sleep(STEP_SECONDS)
 
 

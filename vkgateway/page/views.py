@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
-from vkgateway.arbiter.reasons.gang_names import hide_gang_ahead, is_gang_of
+from vkgateway.arbiter.reasons.gang_names import hide_gang, is_gang_of
 from vkgateway.arbiter.reasons.node_report import NodeReport
 from vkgateway.arbiter.reasons.report_types import ArbiterReport, GangReport
 from vkgateway.model.api import GUARANTEE_KEPT, VIRTUAL_NODES_READY, ComputeCluster, Tenant
@@ -36,6 +36,11 @@ class Facts:
     compute_clusters: Mapping[str, ComputeCluster]
     timeline: Timeline
 
+    def uid_of(self, tenant: str) -> str:
+        """Return the UID of the Tenant of a name; empty: there is none."""
+        found = self.tenants.get(tenant)
+        return found.metadata.uid if found is not None else ""
+
 
 def platform_document(facts: Facts) -> Document:
     """Return all that the gateway knows."""
@@ -59,7 +64,7 @@ def tenant_document(facts: Facts, tenant: str, namespaces: Collection[str] | Non
     if namespaces is not None:
         return _namespaces_document(facts, tenant, frozenset(namespaces))
     own = facts.tenants.get(tenant)
-    entries: Mapping[str, TimelineEntry] = facts.timeline.tenant_entries(tenant)
+    entries: Mapping[str, TimelineEntry] = facts.timeline.tenant_entries(tenant, facts.uid_of(tenant))
     sections: Sections = {
         "tenants": {tenant_key(row): row for row in facts.report.tenants if row.tenant == tenant},
         "gangs": {row.id: _own_gang(row) for row in facts.report.gangs if row.tenant == tenant},
@@ -80,7 +85,7 @@ def _namespaces_document(facts: Facts, tenant: str, namespaces: Collection[str])
         "gangs": {
             key: _gang_in_namespaces(row, rows, namespaces) for key, row in rows.items() if row.namespace in namespaces
         },
-        "timeline": facts.timeline.namespace_entries(tenant, namespaces),
+        "timeline": facts.timeline.namespace_entries(tenant, facts.uid_of(tenant), namespaces),
     }
     return Document(scope="tenant", time=facts.time, leading=facts.leading, sections=sections)
 
@@ -88,11 +93,13 @@ def _namespaces_document(facts: Facts, tenant: str, namespaces: Collection[str])
 def _gang_in_namespaces(row: GangReport, rows: Mapping[str, GangReport], namespaces: Collection[str]) -> GangReport:
     """Return a gang's row that names no gang of other namespaces."""
     row = _own_gang(row)
-    if not row.behind or is_gang_of(row.behind, row.tenant, namespaces):
-        return row
-    ahead = rows.get(row.behind)
-    message = hide_gang_ahead(row.message, row.behind, ahead.name if ahead is not None else "")
-    return structs.replace(row, behind="", message=message)
+    for field in ("behind", "ends"):
+        gang = getattr(row, field)
+        if gang and not is_gang_of(gang, row.tenant, namespaces):
+            named = rows.get(gang)
+            message = hide_gang(row.message, gang, named.name if named is not None else "")
+            row = structs.replace(row, message=message, **{field: ""})
+    return row
 
 
 def _own_gang(row: GangReport) -> GangReport:

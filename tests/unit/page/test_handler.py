@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from yarl import URL
 
-from tests.fakes.page_gateway import FakeGateway, make_gang, small_gateway
+from tests.fakes.page_gateway import FakeGateway, make_gang, make_tenant, small_gateway
 from tests.support.machine import patience
 from tests.support.waiting import let_pass, wait_until
 from vkgateway.kube import errors
@@ -23,9 +23,10 @@ from vkgateway.model.errors import NotFoundError
 from vkgateway.page import hub as hubs
 from vkgateway.page import streams
 from vkgateway.page.access import PageAccess
-from vkgateway.page.cookies import CookieSealer
+from vkgateway.page.cookies import KEY_HEADER, CookieSealer
 from vkgateway.page.handler import PageHandler
 from vkgateway.page.hub import PageHub
+from vkgateway.page.local_host import LOCAL_HOST
 from vkgateway.page.static_files import StaticFile
 
 RIGHTS = {"operator": "platform", "alice": "tenant", "bob": "tenant", "nobody": "", "carol": "", "dave": ""}
@@ -45,6 +46,8 @@ class ApiServer:
     namespaces: dict[str, set[str]] = field(default_factory=dict)
     name: str = "server"
     away: bool = False
+    release: asyncio.Event | None = None
+    """Reviews of invalid tokens wait for it."""
     asked: list[dict[str, Any]] = field(default_factory=list)
 
     async def request(self, method: str, path: str, **given: Any) -> bytes:
@@ -58,6 +61,8 @@ class ApiServer:
         spec = msgspec.json.decode(given["body"])["spec"]
         if path.endswith("tokenreviews"):
             known = spec["token"] in self.tokens
+            if not known and self.release is not None:
+                await self.release.wait()
             user = {"username": spec["token"]} if known else {}
             return msgspec.json.encode({"status": {"authenticated": known, "user": user}})
         asked = spec["resourceAttributes"]
@@ -84,14 +89,22 @@ class ServedPage:
     async def browser(self) -> aiohttp.ClientSession:
         """Return a browser, which keeps cookies."""
         jar = aiohttp.CookieJar(unsafe=True)
-        return await self.sessions.enter_async_context(aiohttp.ClientSession(self.url, cookie_jar=jar))
+        return await self.sessions.enter_async_context(
+            aiohttp.ClientSession(self.url, cookie_jar=jar, headers={"Host": LOCAL_HOST})
+        )
 
     async def signed_in(self, token: str, tenant: str = "") -> aiohttp.ClientSession:
         """Return a browser that is signed in."""
         browser = await self.browser()
         async with browser.post("/ui/api/session", json={"token": token, "tenant": tenant}) as answer:
             assert answer.status == 200, await answer.text()
+            browser.headers[KEY_HEADER] = (await answer.json())["key"]
         return browser
+
+
+def facts_uid(gateway: FakeGateway, tenant: str) -> str:
+    found = gateway.tenants.get(tenant)
+    return found.metadata.uid if found is not None else ""
 
 
 @pytest.fixture
@@ -108,9 +121,9 @@ async def page() -> AsyncIterator[ServedPage]:
                 raise NotFoundError(f"tenant {tenant} is not running now")
             return servers[tenant]
 
-        reviewer = TokenReviewer(server_of)
+        reviewer = TokenReviewer(server_of, uid_of=lambda tenant: facts_uid(gateway, tenant))
         handler = PageHandler(
-            access=PageAccess(reviewer, sealer),
+            access=PageAccess(reviewer, sealer, secure=False),
             sealer=sealer,
             hub=PageHub(gateway),
             source=gateway,
@@ -123,7 +136,7 @@ async def page() -> AsyncIterator[ServedPage]:
         )
         refresh = asyncio.create_task(handler._hub.run())
         stack.callback(refresh.cancel)
-        listener = await stack.enter_async_context(HttpListener(handler, name="page"))
+        listener = await stack.enter_async_context(HttpListener(handler, name="page", connections=512))
         port = await listener.listen_tcp("127.0.0.1", 0)
         sessions = await stack.enter_async_context(contextlib.AsyncExitStack())
         yield ServedPage(f"http://127.0.0.1:{port}", gateway, servers, reviewer, handler._hub, sessions)
@@ -167,6 +180,29 @@ async def test_other_paths_do_not_exist(page: ServedPage, path: str) -> None:
         assert answer.status == 404
 
 
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1:{port}", "localhost", "[::1]:{port}", "vkgateway.localhost.", "gpus.example.com", ""]
+)
+async def test_other_hosts_get_no_page_and_no_cookie(page: ServedPage, host: str) -> None:
+    """Every port of a host receives its cookies, and forwarded ports of pods are at 127.0.0.1."""
+    port = URL(page.url).port
+    browser = await page.browser()
+    sent = {"Host": host.format(port=port)}
+    for method, path in (("GET", "/ui/"), ("GET", "/ui/api/session"), ("POST", "/ui/api/session")):
+        async with browser.request(method, path, headers=sent, json={"token": "operator"}) as answer:
+            problem = await answer.json()
+            assert (answer.status, "set-cookie" in answer.headers) == (421, False)
+            url = f"http://vkgateway.localhost:{port}/ui/" if "{port}" in host else "http://vkgateway.localhost/ui/"
+            assert url in problem["message"]
+            assert "/ui/" in problem["hint"]
+
+
+@pytest.mark.parametrize("host", ["vkgateway.localhost", "VKGateway.Localhost:1234"])
+async def test_the_page_has_its_name_at_every_port(page: ServedPage, host: str) -> None:
+    async with (await page.browser()).get("/ui/", headers={"Host": host}) as answer:
+        assert answer.status == 200
+
+
 @pytest.mark.parametrize("path", ["session", "state", "stream", "history", "usage", "starts", "what-if?question={}"])
 @pytest.mark.parametrize("token", ["", "stranger", "nobody"])
 async def test_every_request_needs_the_right(page: ServedPage, path: str, token: str) -> None:
@@ -182,11 +218,33 @@ async def test_sign_in_sets_a_cookie_that_scripts_cannot_read(page: ServedPage) 
         assert answer.status == 200
         assert "HttpOnly" in answer.headers["set-cookie"]
         assert "alice" not in answer.headers["set-cookie"]
+        key = (await answer.json())["key"]
+    assert (await read(browser, "session"))[0] == 401, "the cookie alone, which every port of the host receives"
+    browser.headers[KEY_HEADER] = key
     status, session = await read(browser, "session")
     assert (status, session["user"], session["scope"], session["tenant"]) == (200, "alice", "tenant", "alpha")
     async with browser.delete("/ui/api/session") as answer:
         assert answer.status == 204
     assert (await read(browser, "session"))[0] == 401
+
+
+async def test_flood_of_sign_ins_does_not_refuse_readers(page: ServedPage) -> None:
+    alice = await page.signed_in("alice", "alpha")
+    page.reviewer.forget_tenant("alpha")
+    release = page.servers["alpha"].release = asyncio.Event()
+
+    async def attempt(token: str) -> int:
+        body = {"token": token, "tenant": "alpha"}
+        async with (await page.browser()).post("/ui/api/session", json=body) as answer:
+            return answer.status
+
+    flood = [asyncio.create_task(attempt(f"invalid-{number}")) for number in range(30)]
+    done, _ = await asyncio.wait(flood, return_when=asyncio.FIRST_COMPLETED)
+    assert {each.result() for each in done} == {429}
+    assert (await read(alice, "session"))[0] == 200
+    await page.signed_in("operator")
+    release.set()
+    assert set(await asyncio.gather(*flood)) == {401, 429}
 
 
 @pytest.mark.parametrize(
@@ -226,6 +284,14 @@ async def test_a_session_waits_for_a_tenant_that_is_not_served_yet(page: ServedP
         assert (await read(alice, path))[0] == 503
     page.servers["alpha"] = server
     assert (await read(alice, "session"))[0] == 200
+
+
+async def test_a_session_with_a_deleted_tenant_does_not_read_a_later_one_of_its_name(page: ServedPage) -> None:
+    alice = await page.signed_in("alice", "alpha")
+    assert (await read(alice, "state"))[0] == 200
+    page.servers["alpha"] = ApiServer({"alan"}, dict(RIGHTS), {})
+    page.gateway.tenants["alpha"] = make_tenant("alpha", uid="another")
+    assert (await read(alice, "state"))[0] == 401
 
 
 async def test_sign_in_from_another_site_is_refused(page: ServedPage) -> None:

@@ -7,8 +7,8 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from tests.fakes.page_gateway import FakeGateway, make_gang, small_gateway
-from vkgateway.arbiter.reasons.gang_names import LONE_POD, gang_text, hide_gang_ahead
+from tests.fakes.page_gateway import FakeGateway, make_gang, make_tenant, small_gateway
+from vkgateway.arbiter.reasons.gang_names import LONE_POD, gang_text, hide_gang
 from vkgateway.arbiter.snapshot import Band
 from vkgateway.page.deltas import encode_delta
 from vkgateway.page.documents import Document
@@ -168,12 +168,26 @@ def test_reasons_name_no_gang_of_another_namespace() -> None:
     assert tenant_document(facts, "alpha", ("prod", "research")).sections["gangs"][row.id].message == reserved
 
 
+def test_a_gang_whose_end_helps_is_named_only_to_readers_of_its_namespace() -> None:
+    gateway = gateway_with_namespaces()
+    facts = build_facts(gateway.observe(), gateway.pod_names())
+    helps = "the end of gang research/whale is enough"
+    gangs = tuple(
+        msgspec.structs.replace(row, ends="alpha/research/job/whale", message=helps) if row.name == "sprat" else row
+        for row in facts.report.gangs
+    )
+    facts = replace(facts, report=msgspec.structs.replace(facts.report, gangs=gangs))
+    row = tenant_document(facts, "alpha", ("prod",)).sections["gangs"]["alpha/prod/job/sprat"]
+    assert (row.ends, row.message) == ("", "the end of a gang of another namespace is enough")
+    assert tenant_document(facts, "alpha", ("prod", "research")).sections["gangs"][row.id].message == helps
+
+
 @pytest.mark.parametrize("kind", ["job", LONE_POD])
 @pytest.mark.parametrize("pod_name", ["", "solo"])
 def test_a_hidden_gang_leaves_no_name_in_any_form(kind: str, pod_name: str) -> None:
     group = f"research/{kind}/whale"
     for text in (group, gang_text(group, lambda _: pod_name), gang_text(group, lambda _: "")):
-        hidden = hide_gang_ahead(f"reserved for {text}, which is ahead", f"alpha/{group}", pod_name)
+        hidden = hide_gang(f"reserved for {text}, which is ahead", f"alpha/{group}", pod_name)
         assert hidden == "reserved for a gang of another namespace, which is ahead"
 
 
@@ -186,3 +200,22 @@ def test_an_eviction_names_the_gang_that_it_is_for_only_in_own_namespaces() -> N
     assert entry.seen_by_tenant().for_gang == "alpha/research/job/whale"
     foreign = msgspec.structs.replace(entry, for_gang="beta/prod/job/whale")
     assert foreign.seen_in_namespaces({"prod"}).for_gang == "", "a namespace of this name of another tenant"
+
+
+def test_tenant_reads_no_decisions_about_a_deleted_one_with_its_name() -> None:
+    gateway = gateway_with_namespaces()
+    before = gateway.tenants["alpha"]
+    assert document_of(gateway, "alpha").sections["timeline"]
+    assert document_of(gateway, "alpha", ("team",)).sections["timeline"]
+
+    gateway.tenants["alpha"] = make_tenant("alpha", uid="another")
+    assert document_of(gateway, "alpha").sections["timeline"] == {}
+    assert document_of(gateway, "alpha", ("team",)).sections["timeline"] == {}
+
+    gateway.add_gangs([make_gang("alpha", "new", namespace="team", each=1, band=Band.LOW)])
+    for name in [name for name in gateway.gangs if name != "alpha/team/job/new"]:
+        gateway.remove_gang(name)
+    gateway.run_cycle()
+    assert {entry.name for entry in document_of(gateway, "alpha").sections["timeline"].values()} == {"new"}
+    gateway.tenants["alpha"] = before
+    assert document_of(gateway, "alpha").sections["timeline"] == {}, "what the deleted tenant read is dropped"

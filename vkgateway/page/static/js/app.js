@@ -9,7 +9,7 @@ import { history24, starts, usage } from "./core/remote.js";
 import { store } from "./core/store.js";
 import { Stream } from "./core/stream.js";
 
-/** @typedef {{user: string, scope: "platform" | "tenant", tenant: string, expires: number | null, version: string, namespaces: string[] | null}} Session */
+/** @typedef {{user: string, reader: string, scope: "platform" | "tenant", tenant: string, expires: number | null, version: string, documentation: string, namespaces: string[] | null}} Session */
 /** @typedef {import("./core/api.js").Problem} Problem */
 
 /** How long opening may take before the page says so. */
@@ -66,8 +66,8 @@ export async function openPage() {
   }
 }
 
-/** Sign in with a token. */
-export async function signInWith(token, tenant) {
+/** Sign in with a token, which another name may stand for than that of its account. */
+export async function signInWith(token, tenant, reader = "") {
   stream?.stop();
   dropAhead();
   app.phase = "signed-out";
@@ -75,7 +75,7 @@ export async function signInWith(token, tenant) {
   app.problem = null;
   redraw();
   try {
-    open(await signIn(token, tenant));
+    open(await signIn(token, tenant, reader));
   } catch (error) {
     app.problem = problemOf(error);
   } finally {

@@ -52,13 +52,13 @@ function open(app) {
       </nav>
       <div class="who">
         ${connection(app)}
-        <span class="user" title=${plain(session.user)}>${foreign(session.user.replace(/^system:serviceaccount:[^:]+:/, ""))}</span>
+        <span class="user" title=${plain(session.user)}>${foreign(session.reader || session.user.replace(/^system:serviceaccount:[^:]+:/, ""))}</span>
         <button class="quiet" @click=${leave}>Sign out</button>
       </div>
     </header>
     ${banners(app)}
     <main id="main" tabindex="-1" class=${app.connection.state === "broken" && store.filled ? "old" : ""}>${content(app, view)}</main>
-    <footer class="foot">vkgateway ${session.version} · <span>times are local; point at a time for the exact one</span></footer>
+    <footer class="foot">vkgateway ${session.version} · ${session.documentation ? html`<a href=${session.documentation} target="_blank" rel="noreferrer">documentation</a> · ` : nothing}<span>times are local; point at a time for the exact one</span></footer>
   `;
 }
 

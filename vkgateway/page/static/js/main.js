@@ -23,12 +23,12 @@ function tick() {
 
 const root = document.getElementById("page");
 
-/** Return token and tenant of an address like `#tenant=alpha&token=...`, and remove them from address and history. */
+/** Return what an address like `#tenant=alpha&reader=jane&token=...` gives, and remove it from address and history. */
 function takeToken() {
   const given = new URLSearchParams(location.hash.slice(1));
   if (location.hash.startsWith("#/") || !given.has("token")) return null;
   history.replaceState(null, "", location.pathname + location.search);
-  return { token: given.get("token") ?? "", tenant: given.get("tenant") ?? "" };
+  return { token: given.get("token") ?? "", tenant: given.get("tenant") ?? "", reader: given.get("reader") ?? "" };
 }
 
 root.replaceChildren();
@@ -43,9 +43,9 @@ followAddress((other) => {
 });
 addEventListener("hashchange", () => {
   const late = takeToken();
-  if (late) void signInWith(late.token, late.tenant);
+  if (late) void signInWith(late.token, late.tenant, late.reader);
 });
 tick();
 redraw();
-if (given) void signInWith(given.token, given.tenant);
+if (given) void signInWith(given.token, given.tenant, given.reader);
 else void openPage();

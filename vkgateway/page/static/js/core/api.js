@@ -16,6 +16,30 @@ const UNREACHABLE = {
   status: 0,
 };
 
+/** Name of the session's key in the storage of this origin. Every port of the host receives the cookie, but not the key. */
+const KEY = "vkgateway-session";
+/** Name of the reader that the address gave, in the same storage. */
+const READER = "vkgateway-reader";
+/** What the browser does not store. */
+const unstored = new Map();
+
+function read(name) {
+  try {
+    return localStorage.getItem(name) ?? unstored.get(name) ?? "";
+  } catch {
+    return unstored.get(name) ?? "";
+  }
+}
+
+function keep(name, text) {
+  unstored.set(name, text);
+  try {
+    localStorage.setItem(name, text);
+  } catch {
+    // It ends with this page.
+  }
+}
+
 /**
  * Send a request and return its response. The address is relative, because a proxy may serve the page elsewhere.
  * @throws {RequestError} for every status of 400 and above, and if no answer arrives
@@ -23,7 +47,8 @@ const UNREACHABLE = {
 export async function send(path, options = {}) {
   let response;
   try {
-    response = await fetch(path, { credentials: "same-origin", cache: "no-store", ...options });
+    const headers = { ...options.headers, "X-Vkgateway-Session": read(KEY) };
+    response = await fetch(path, { credentials: "same-origin", cache: "no-store", ...options, headers });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new RequestError(UNREACHABLE);
@@ -53,19 +78,23 @@ async function readProblem(response) {
   }
 }
 
-/** Return the session of the cookie. */
-export const readSession = () => getJson("api/session");
+/** Return the session of the cookie and the key. */
+export const readSession = async () => ({ ...(await getJson("api/session")), reader: read(READER) });
 
 /**
  * Sign in and return the session.
  * @param {string} tenant empty for the platform
+ * @param {string} reader name to show instead of the account's
  */
-export function signIn(token, tenant) {
-  return getJson("api/session", {
+export async function signIn(token, tenant, reader) {
+  const { key, ...session } = await getJson("api/session", {
     method: "POST",
     headers: { "Content-Type": "application/json" },
     body: JSON.stringify({ token, tenant }),
   });
+  keep(KEY, key);
+  keep(READER, reader);
+  return { ...session, reader };
 }
 
 /** End the session. */

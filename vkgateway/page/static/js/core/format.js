@@ -15,6 +15,7 @@ const EXACT = new Intl.DateTimeFormat("en-GB", {
 });
 const HOUR = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
 const SECOND = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const MONTH_DAY = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "long", timeZone: "UTC" });
 const DAY = new Intl.DateTimeFormat("en-GB", { weekday: "short", day: "numeric", month: "short" });
 
 /** Return an amount of units, or a dash if it is unknown. */
@@ -44,6 +45,12 @@ export function clockTime(time, now) {
 export const secondTime = (time) => SECOND.format(new Date(time * 1000));
 
 export const dayName = (time) => DAY.format(new Date(time * 1000));
+
+/** Return the day on which the next month begins in UTC, as budgets do: `1 December`. */
+export function monthStart(time) {
+  const then = new Date(time * 1000);
+  return MONTH_DAY.format(Date.UTC(then.getUTCFullYear(), then.getUTCMonth() + 1));
+}
 
 export const exactTime = (time) => EXACT.format(new Date(time * 1000));
 

@@ -3,7 +3,7 @@
 import { html, nothing, svg } from "../../vendor/lit-html/lit-html.js";
 import { now } from "../core/clock.js";
 import { signOf } from "../core/facts.js";
-import { countdown, duration, exactTime, plain, startRange } from "../core/format.js";
+import { countdown, duration, exactTime, monthStart, plain, startRange } from "../core/format.js";
 import { address } from "../core/route.js";
 import { STATES } from "../core/words.js";
 
@@ -69,6 +69,7 @@ export function expectedStart(gang) {
 /** Return the expected start of a waiting gang in words. */
 export function startText(gang) {
   if (gang.code === "Infeasible" || gang.code === "Invalid") return "never in this form";
+  if (gang.code === "BudgetUsedUp" && (gang.earliest ?? null) === null) return `with the next budget, on ${monthStart(now())}`;
   if (gang.code === "WaitingForEviction" && (gang.earliest ?? null) === null) return "after the evictions";
   return startRange(gang.earliest, gang.likely, now());
 }

@@ -96,13 +96,31 @@ class Chart extends Directive {
       ],
       series: [
         {},
-        line("--borrowed", { fill: colour("--borrowed-soft") }),
+        line("--borrowed", { fill: (plot) => stripes(plot.ctx, colour("--borrowed"), colour("--borrowed-soft")) }),
         line("--used", { fill: colour("--used-soft") }),
         line("--waiting", { dash: [6, 3] }),
         line("--text", { dash: [2, 3], width: 1 }),
       ],
     };
   }
+}
+
+/** Return a filling with the stripes that borrowed GPUs have everywhere. */
+function stripes(context, colour, soft) {
+  const tile = document.createElement("canvas");
+  tile.width = tile.height = 8;
+  const pen = tile.getContext("2d");
+  pen.fillStyle = soft;
+  pen.fillRect(0, 0, 8, 8);
+  pen.strokeStyle = colour;
+  pen.lineWidth = 2;
+  // The corners, too, so that the lines of neighbouring tiles meet.
+  for (const from of [-8, 0, 8]) {
+    pen.moveTo(from - 2, 10);
+    pen.lineTo(from + 10, -2);
+  }
+  pen.stroke();
+  return context.createPattern(tile, "repeat");
 }
 
 const plotted = directive(Chart);

@@ -52,7 +52,7 @@ function poolQueue(pool, index, scope) {
   `;
 }
 
-/** Gangs without a place: they never start, are incomplete, run and wait for more, or their scheduler has no queue. */
+/** Gangs without a place: they never start, are incomplete, run and wait for more, wait for a budget, or their scheduler has no queue. */
 function elsewhere(scope) {
   const gangs = store.derive(`elsewhere ${value("pool")}`, () => waitingGangs().filter((gang) => !gang.place && isWaiting(gang) && (!value("pool") || gang.pool === value("pool") || gang.pools?.includes(value("pool")))));
   const rows = matching(gangs, "elsewhere");
@@ -61,7 +61,7 @@ function elsewhere(scope) {
     <section class="pool-queue">
       <header>
         <h2>Not in a queue</h2>
-        <p class="dim">Incomplete gangs, gangs that never start in this form, running gangs that wait for more pods, and gangs of pools without a queue.</p>
+        <p class="dim">Incomplete gangs, gangs that never start in this form, running gangs that wait for more pods, gangs of tenants whose budget is used up, and gangs of pools without a queue.</p>
       </header>
       ${queueTable(rows, "x", "Gangs that are in no queue", scope)}
     </section>

@@ -1,16 +1,40 @@
-// All tenants by pool: guaranteed, kept, used, borrowed, waiting.
+// All tenants by pool: guaranteed, kept, used, borrowed, waiting; and one tenant with its gangs, at an address of its own.
 
 import { html } from "../../vendor/lit-html/lit-html.js";
 import { searchWords } from "../core/facts.js";
 import { amount, count, unitNoun } from "../core/format.js";
-import { value } from "../core/route.js";
+import { address, value } from "../core/route.js";
 import { store } from "../core/store.js";
 import { empty, foreign, shortName, tenantName } from "../parts/basics.js";
-import { barLegend, tenantBar } from "../parts/capacity.js";
+import { barLegend, capacityCard, tenantBar } from "../parts/capacity.js";
 import { filterBar, search } from "../parts/filters.js";
 import { dataTable, figure } from "../parts/table.js";
+import { gangTable, inOrder } from "./gangs.js";
 
-export function tenantsView() {
+export const tenantsView = () => (value("tenant") ? oneTenant(value("tenant")) : allTenants());
+
+function oneTenant(name) {
+  const pools = store.derive(`pools of ${name}`, () => store.list("tenants").filter((each) => each.tenant === name));
+  const gangs = store.derive(`gangs of ${name}`, () => inOrder(store.list("gangs").filter((gang) => gang.tenant === name)));
+  return html`
+    <p><a href=${address("tenants")}>All tenants</a></p>
+    <h1 id="title" tabindex="-1">${tenantName(name)}</h1>
+    ${pools.length
+      ? html`<h2>Capacity</h2>
+          ${barLegend(false)}
+          <ul class="cards">
+            ${pools.map(capacityCard)}
+          </ul>`
+      : empty("No pool.", "There is no tenant of this name, or it has no pool.", `vkgateway tenant describe ${name}`)}
+    <h2>Its gangs</h2>
+    ${gangs.length ? gangTable(gangs, "platform") : html`<p class="dim">None runs or waits.</p>`}
+    <p>
+      <a href=${address("usage", { tenant: name })}>Usage and budgets</a> · <a href=${address("timeline", { q: name })}>Timeline</a>
+    </p>
+  `;
+}
+
+function allTenants() {
   const all = store.list("tenants");
   const rows = store.derive(`tenants ${value("q")}`, () => {
     const words = searchWords(value("q"));
@@ -31,7 +55,7 @@ const tenantTable = (rows) =>
     rows,
     find: (key) => store.get("tenants", key),
     columns: [
-      { id: "tenant", title: "Tenant", main: true, by: (tenant) => tenant.tenant, cell: (tenant) => tenantName(tenant.tenant) },
+      { id: "tenant", title: "Tenant", main: true, by: (tenant) => tenant.tenant, cell: (tenant) => html`<a href=${address("tenants", { tenant: tenant.tenant })}>${tenantName(tenant.tenant)}</a>` },
       { id: "pool", title: "Pool", by: (tenant) => `${tenant.pool}.${tenant.computeCluster}`, look: "line", cell: (tenant) => html`${shortName(`${tenant.pool}.${tenant.computeCluster}`)} <span class="dim" title=${tenant.resource}>${unitNoun(tenant.resource)}</span>` },
       { id: "bar", title: "Usage", look: "bar-cell", by: (tenant) => tenant.used + tenant.borrowed, number: true, cell: tenantBar },
       figure("used", "Inside"),

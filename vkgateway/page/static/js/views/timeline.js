@@ -10,6 +10,7 @@ import { empty } from "../parts/basics.js";
 import { eventRow } from "../parts/events.js";
 import { choice, filterBar, search } from "../parts/filters.js";
 import { heldRows, release } from "../parts/hold.js";
+import { runBars } from "../parts/runs.js";
 
 const STEP = 100;
 
@@ -25,7 +26,9 @@ const KINDS = [
 
 export function timelineView({ scope }) {
   const all = store.list("timeline");
-  const events = store.derive(`timeline ${value("q")} ${value("kind")}`, () => chosen(all));
+  const found = store.derive(`timeline ${value("q")}`, () => matching(all));
+  const kind = value("kind");
+  const events = store.derive(`timeline ${value("q")} ${kind}`, () => found.filter((event) => !kind || (kind === "reclaim" ? event.reclaim : event.kind === kind)));
   const most = STEP * Math.max(1, Number(value("steps")) || 1);
   const { rows, changed } = heldRows("timeline", location.hash, events.slice(0, most), (key) => store.get("timeline", key));
   return html`
@@ -34,6 +37,7 @@ export function timelineView({ scope }) {
       ? html`
           ${filterBar(html`${search("Search names, tenants, pools, reasons", "q", "steps")} ${choice("Events", "kind", KINDS, "steps")}`, count(events.length, "event"))}
           ${changed ? html`<p class="held">Order held while you read: there are newer events.</p>` : nothing}
+          ${runBars(found, scope === "platform")}
           ${events.length
             ? html`<ol class="events" data-hold="timeline" @pointerleave=${release} @focusout=${release}>
                 ${repeat(
@@ -52,13 +56,10 @@ export function timelineView({ scope }) {
   `;
 }
 
-function chosen(all) {
+/** Return the events that the search leaves, the latest first. */
+function matching(all) {
   const words = searchWords(value("q"));
-  const kind = value("kind");
-  return all
-    .filter((event) => !kind || (kind === "reclaim" ? event.reclaim : event.kind === kind))
-    .filter((event) => !words.length || words.every((word) => textOf(event).includes(word)))
-    .reverse();
+  return all.filter((event) => !words.length || words.every((word) => textOf(event).includes(word))).reverse();
 }
 
 const textOf = (event) => [event.tenant, event.namespace, event.name, event.pool, event.reason, event.for].join("\n").toLowerCase();

@@ -112,7 +112,7 @@ function dayChart(days, noun) {
   const high = (amount_) => (amount_ / top) * 100;
   return html`
     <figure class="day-chart" role="group" aria-label=${`${noun} by day; the table below has the figures`}>
-      <div class="day-scale" aria-hidden="true"><span>${hours(top)}</span><span>${hours(top / 2)}</span><span>0</span></div>
+      <div class="day-scale" aria-hidden="true"><span>${hours(top)} ${noun.replace("-hours", "-h")}</span><span>${hours(top / 2)}</span><span>0</span></div>
       <svg class="day-bars" preserveAspectRatio="none" aria-hidden="true">
         ${svg`<line x1="0" x2="100%" y1="0" y2="0"></line><line x1="0" x2="100%" y1="50%" y2="50%"></line><line x1="0" x2="100%" y1="100%" y2="100%"></line>`}
         ${days.map((day, index) => {
@@ -141,14 +141,23 @@ function niceTop(most) {
   return [1, 2, 4, 5, 8, 10].find((step) => step * power >= most) * power;
 }
 
+/** Return the function from a row to its tenant: the name, with the first part of the UID if several tenants had it. */
+function labelsOf(rows) {
+  const uids = new Map();
+  for (const { tenant, tenantUid } of rows) if (tenantUid) uids.set(tenant, (uids.get(tenant) ?? new Set()).add(tenantUid));
+  return ({ tenant, tenantUid }) => (tenantUid && uids.get(tenant).size > 1 ? `${tenant} (${tenantUid.split("-")[0]})` : tenant);
+}
+
 function byTenant(rows) {
   const sums = new Map();
+  const labels = labelsOf(rows);
   for (const row of rows) {
-    const sum = sums.get(row.tenant) ?? { tenant: row.tenant, inside: 0, borrowed: 0, lost: 0 };
+    const tenant = labels(row);
+    const sum = sums.get(tenant) ?? { tenant, inside: 0, borrowed: 0, lost: 0 };
     sum.inside += row.hours - row.borrowed;
     sum.borrowed += row.borrowed;
     sum.lost += row.lost;
-    sums.set(row.tenant, sum);
+    sums.set(tenant, sum);
   }
   const all = [...sums.values()].sort((one, other) => other.inside + other.borrowed - one.inside - one.borrowed);
   const most = Math.max(...all.map((sum) => sum.inside + sum.borrowed));
@@ -180,7 +189,7 @@ const budgetSection = (budgets, scope) => html`
       ${budgets.map((budget) => {
         const [tone, text] = BUDGET_STATES[budget.state] ?? ["quiet", budget.state];
         return html`<li class="card">
-          <h3>${scope === "platform" ? tenantName(budget.tenant) : nothing} <span class="dim" title=${budget.resource}>${unitNoun(budget.resource, 1)}-hours</span></h3>
+          <h3>${scope === "platform" ? tenantName(budget.tenant) : nothing} <span class="dim" title=${budget.resource}>${unitNoun(budget.resource, 1)}-hours ${budget.pool ? html`in ${foreign(budget.pool)}` : "in all pools"}</span></h3>
           ${bar({ segments: [{ amount: budget.used, look: tone === "good" ? "used" : tone }], whole: Math.max(budget.budget, budget.used), marks: budget.used > budget.budget ? [{ at: budget.budget, look: "guarantee" }] : [], label: `${hours(budget.used)} of ${hours(budget.budget)} used` })}
           <p class="note"><strong>${hours(budget.used)}</strong> of ${hours(budget.budget)} (${amount(Math.round((100 * budget.used) / (budget.budget || 1)))} %) <span class="tone-${tone}">${foreign(text)}</span></p>
         </li>`;
