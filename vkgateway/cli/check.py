@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from vkgateway.cli import name_completion
 from vkgateway.cli.options import cluster_options, run_async
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ Examples:
 @click.option(
     "--pool",
     metavar="POOL[.CLUSTER]",
+    shell_complete=name_completion.pools,
     default="",
     help="Pool of the tenant. [default: the first pool of the first compute cluster]",
 )
@@ -50,12 +52,12 @@ async def check(*, pool: str, image: str, timeout: float, data_dir: Path, kubeco
         chosen = pool or await _first_pool(management)
         await _delete_tenant(management, timeout=timeout)
         tenant = tenant_spec.apply_options(tenant_spec.with_name(None, TENANT), pools=[chosen])
-        await validate_tenant(management, tenant)
+        await validate_tenant(management, tenant, others=await cluster.list_tenants(management))
         with Progress() as progress:
             progress.done(f"pool {chosen} is available")
         created = await create_tenant(management, tenant)
         try:
-            await wait_until_ready(management, created, timeout=timeout)
+            await wait_until_ready(management, created, timeout=timeout, withdraw=_explain_deletion)
             await run_pod(management, TENANT, image=image, timeout=timeout)
         finally:
             await _delete_tenant(management, timeout=timeout)
@@ -75,6 +77,10 @@ async def _first_pool(management: Client) -> str:
         "no ComputeCluster has a pool",
         hint="Apply a ComputeCluster object with spec.pools, and check it with `kubectl get computeclusters`.",
     )
+
+
+async def _explain_deletion(_current: Tenant) -> str:
+    return "The tenant is deleted again. Correct --pool and retry."
 
 
 async def _delete_tenant(management: Client, *, timeout: float) -> None:

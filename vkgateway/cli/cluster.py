@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -125,10 +125,18 @@ async def get_tenant(client: Client, name: str) -> Tenant:
     """Return one tenant. Raises NotFoundError that lists the existing tenants."""
     try:
         return msgspec.json.decode(await client.get(TENANTS, name), type=Tenant)
-    except errors.NotFound as error:
-        names = [tenant.metadata.name for tenant in await list_tenants(client)]
-        hint = _available_hint("tenants", names, "Create one with `vkgateway tenant create NAME`.")
-        raise NotFoundError(f"tenant {name!r} does not exist", hint=hint) from error
+    except errors.NotFound:
+        return pick_tenant(name, await list_tenants(client))
+
+
+def pick_tenant(name: str, tenants: Sequence[Tenant]) -> Tenant:
+    """Return one of the tenants. Raises NotFoundError that lists the existing tenants."""
+    for tenant in tenants:
+        if tenant.metadata.name == name:
+            return tenant
+    names = [tenant.metadata.name for tenant in tenants]
+    hint = _available_hint("tenants", names, "Create one with `vkgateway tenant create NAME`.")
+    raise NotFoundError(f"tenant {name!r} does not exist", hint=hint)
 
 
 async def get_tenant_with_retry(client: Client, name: str) -> Tenant:

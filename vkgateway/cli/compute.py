@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from vkgateway.cli import name_completion
 from vkgateway.cli.age import format_age
-from vkgateway.cli.description import describe_object, object_lines, resource_list, table_lines
+from vkgateway.cli.description import describe_object, label_list, object_lines, resource_list, table_lines
 from vkgateway.cli.options import cluster_options, run_async
 from vkgateway.cli.output import Column, output_option, print_objects
 
@@ -56,7 +57,7 @@ async def list_compute(*, output: str, data_dir: Path, kubeconfig: Path | None) 
 
 
 @compute.command(epilog="\b\nExample: vkgateway compute describe local")
-@click.argument("name")
+@click.argument("name", shell_complete=name_completion.compute_clusters)
 @output_option
 @cluster_options
 @run_async
@@ -110,7 +111,7 @@ def _pool_row(pool: Pool, compute: ComputeCluster) -> tuple[str, ...]:
         resource_list(status.allocatable) if status else "-",
         resource_list(status.guaranteed) if status else "-",
         str(pool.reserve or "-"),
-        resource_list(pool.node_selector),
+        label_list(pool.node_selector),
         ", ".join(pool.levels) or "-",
         _format_notice(pool),
         _format_seconds(pool.grace_seconds),

@@ -10,12 +10,16 @@ import click
 
 from vkgateway.cli.age import format_age
 from vkgateway.cli.output import print_objects
+from vkgateway.model.quantity import Quantity, parse_quantity
 
 if TYPE_CHECKING:
     from vkgateway.cli.cluster import Event
     from vkgateway.kube.client import Client
     from vkgateway.model.api import ComputeCluster, Tenant
     from vkgateway.model.objects import Condition
+
+_BYTES = ("memory", "ephemeral-storage", "storage", "hugepages-")
+"""Beginnings of the names of resources that are counted in bytes."""
 
 T = TypeVar("T", bound="Tenant | ComputeCluster")
 
@@ -103,6 +107,23 @@ def event_lines(events: Iterable[Event]) -> Iterator[str]:
     )
 
 
-def resource_list(resources: Mapping[str, object]) -> str:
-    """Return resources as `cpu=4, nvidia.com/gpu=8`; a dash if there are none."""
-    return ", ".join(f"{name}={amount}" for name, amount in sorted(resources.items())) or "-"
+def resource_list(resources: Mapping[str, Quantity]) -> str:
+    """Return resources as `cpu=4, memory=23.5Gi, nvidia.com/gpu=8`; a dash if there are none."""
+    return label_list({name: _readable_quantity(name, amount) for name, amount in resources.items()})
+
+
+def label_list(labels: Mapping[str, object]) -> str:
+    """Return labels as `pool=a100, zone=b`; a dash if there are none."""
+    return ", ".join(f"{key}={value}" for key, value in sorted(labels.items())) or "-"
+
+
+def _readable_quantity(name: str, amount: Quantity) -> str:
+    """Return a number of bytes with a unit, such as 23.5Gi for 24677276Ki, and others as they are."""
+    if not name.startswith(_BYTES):
+        return str(amount)
+    value, unit = float(parse_quantity(amount)), ""
+    for larger in ("Ki", "Mi", "Gi", "Ti", "Pi"):
+        if value < 1024:
+            break
+        value, unit = value / 1024, larger
+    return (f"{value:.0f}" if value >= 100 else f"{value:.3g}") + unit

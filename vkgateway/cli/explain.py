@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from vkgateway.cli import name_completion
 from vkgateway.cli.gateway_state import GatewayEndpoint, gateway_option
 from vkgateway.cli.options import data_dir_option, run_async
 from vkgateway.cli.output import output_option_of, serialize
@@ -24,9 +25,11 @@ Examples:
 
 
 @click.command(short_help="Explain why a pod waits.", epilog=EPILOG)
-@click.argument("pod")
+@click.argument("pod", shell_complete=name_completion.pods)
 @click.option("-n", "--namespace", default="default", show_default=True, help="Namespace of the pod in the tenant.")
-@click.option("--tenant", help="Tenant of the pod, by name; for admins of the platform.")
+@click.option(
+    "--tenant", shell_complete=name_completion.tenants, help="Tenant of the pod, by name; for admins of the platform."
+)
 @click.option("--kubeconfig", type=click.Path(path_type=Path, dir_okay=False), help="Kubeconfig of the tenant.")
 @output_option_of("table", "json", "yaml")
 @gateway_option

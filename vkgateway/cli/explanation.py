@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from vkgateway.arbiter.reasons.advice import ADVICE
+from vkgateway.arbiter.reasons.advice import advice_for
 from vkgateway.arbiter.reasons.report_types import ArbiterReport, PoolReport
 from vkgateway.cli.pending_gangs import SINGLE_POD, gang_of, parse_pending, pending_condition, requested_resources
 from vkgateway.model.names import EVICTION_DEADLINE_ANNOTATION
@@ -106,7 +106,7 @@ def explain_pod(
         pool=pending.pool,
         expected=pending.expected_start,
         deadline=(metadata.get("annotations") or {}).get(EVICTION_DEADLINE_ANNOTATION) or "",
-        help=ADVICE.get(code, "") if condition == "waiting" else "",
+        help=advice_for(code, pod_band(spec)) if condition == "waiting" else "",
         behind=behind,
         room=room,
         holds=holds,

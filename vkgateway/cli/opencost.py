@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from vkgateway.model import times
+from vkgateway.usage.records import tenant_labels
 
 if TYPE_CHECKING:
     from vkgateway.usage.ledger import DayUsage
@@ -26,31 +27,33 @@ _ZERO_FIELDS: Final = (
 """Fields of an allocation that readers may expect, and that usage does not have."""
 
 
-def allocations(usage: Iterable[DayUsage], *, prices: Mapping[str, float], now: datetime) -> dict[str, Any]:
+def allocations(usage: Sequence[DayUsage], *, prices: Mapping[str, float], now: datetime) -> dict[str, Any]:
     """Return the answer of `/allocation` with one set for each UTC day, the oldest first.
 
     `prices`: price of an hour of one unit by resource. The namespace of an allocation is the tenant, the cluster is the
     compute cluster. Only GPUs have GPU-hours; the cost of other devices is external cost.
     """
     days: dict[str, dict[str, Any]] = {}
+    labels = tenant_labels((each.tenant, each.tenant_uid) for each in usage)
     for each in usage:
-        name = f"{each.compute_cluster}/{each.tenant}/{each.pool}/{each.band}/{each.resource}"
-        days.setdefault(each.day, {})[name] = _allocation(name, each, prices.get(each.resource, 0.0), now)
+        tenant = labels[each.tenant, each.tenant_uid]
+        name = f"{each.compute_cluster}/{tenant}/{each.pool}/{each.band}/{each.resource}"
+        days.setdefault(each.day, {})[name] = _allocation(name, tenant, each, prices.get(each.resource, 0.0), now)
     return {"code": 200, "status": "success", "data": [days[day] for day in sorted(days)]}
 
 
-def _allocation(name: str, usage: DayUsage, price: float, now: datetime) -> dict[str, Any]:
+def _allocation(name: str, tenant: str, usage: DayUsage, price: float, now: datetime) -> dict[str, Any]:
     start = datetime.fromisoformat(usage.day).replace(tzinfo=UTC)
     end = min(start + timedelta(days=1), max(now, start + timedelta(minutes=1)))
     minutes = (end - start).total_seconds() / 60
     window = {"start": times.render_time(start), "end": times.render_time(end)}
     hours, cost, is_gpu = usage.hours, usage.hours * price, is_gpu_resource(usage.resource)
-    labels = {"tenant": usage.tenant, "pool": usage.pool, "band": usage.band, "resource": usage.resource}
+    labels = {"tenant": tenant, "pool": usage.pool, "band": usage.band, "resource": usage.resource}
     return {
         "name": name,
         "properties": {
             "cluster": usage.compute_cluster,
-            "namespace": usage.tenant,
+            "namespace": tenant,
             "labels": {f"vkgateway_io_{key}": value for key, value in labels.items()},
         },
         "window": window,

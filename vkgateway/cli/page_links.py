@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 
 from vkgateway.cli.service_account_tokens import request_token
 from vkgateway.model.errors import InputError, UnavailableError
+from vkgateway.page.local_host import local_address
 
 if TYPE_CHECKING:
     from vkgateway.gateway.config import Config
@@ -26,21 +27,25 @@ def local_page(settings: Config) -> str:
     if not page.enabled:
         raise UnavailableError("the gateway's page is off", hint="Set page.enabled in gateway.yaml.")
     address = ipaddress.ip_address(page.address)
-    scheme = "http" if address.is_loopback and not page.cert else "https"
+    if address.is_loopback and not page.cert:
+        return local_address(page.port)
     host = settings.address or "127.0.0.1" if address.is_unspecified else page.address
-    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{page.port}"
+    return f"https://{f'[{host}]' if ':' in host else host}:{page.port}"
 
 
 def checked_url(url: str) -> str:
     """Return a given URL of the page without its path. Raises InputError."""
     if not url.startswith(_SCHEMES):
-        raise InputError(f"--url {url!r} is not a valid address", hint="Use https://HOST, or http://127.0.0.1:9633.")
+        raise InputError(f"--url {url!r} is not a valid address", hint=f"Use https://HOST, or {local_address(9633)}.")
     return url.rstrip("/").removesuffix("/ui")
 
 
-def page_link(url: str, *, token: str = "", tenant: str = "") -> str:
-    """Return the link that opens the page at `url`. The token is behind `#`, which browsers send to no server."""
-    given = {key: value for key, value in (("tenant", tenant), ("token", token)) if value}
+def page_link(url: str, *, token: str = "", tenant: str = "", reader: str = "") -> str:
+    """Return the link that opens the page at `url`. The token is behind `#`, which browsers send to no server.
+
+    `reader` is the name that the page shows instead of that of the token's service account. It gives no rights.
+    """
+    given = {key: value for key, value in (("tenant", tenant), ("reader", reader), ("token", token)) if value}
     return f"{url}/ui/#{urlencode(given)}" if given else f"{url}/ui/"
 
 

@@ -18,9 +18,12 @@ from aiohttp import web
 
 from vkgateway.kube.tls import client_context
 from vkgateway.model.errors import UnavailableError
+from vkgateway.page.cookies import COOKIE
+from vkgateway.page.local_host import is_local_host, wrong_host
 
 _HOP_HEADERS: Final = frozenset({"connection", "keep-alive", "transfer-encoding", "content-length", "upgrade", "host"})
-_SECURE: Final = re.compile(r";\s*secure\b", re.IGNORECASE)
+_SECURE: Final = re.compile(rf"^__Host-(?={COOKIE}=)|;\s*secure\b", re.IGNORECASE)
+_PLAIN: Final = re.compile(rf"(?<![^;\s])(?={COOKIE}=)")
 _ATTEMPTS: Final = 2
 
 OpenUpstream = Callable[[], AbstractAsyncContextManager[str]]
@@ -57,8 +60,15 @@ class PageProxy:
 
     async def _pass_request(self, request: web.Request) -> web.StreamResponse:
         assert self._client is not None
+        if not is_local_host(request.headers.get("Host", "")):
+            message, hint = wrong_host(request.headers.get("Host", ""))
+            return web.json_response({"message": message, "hint": hint}, status=421)
         body, problem = await request.read(), ""
-        headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOP_HEADERS}
+        headers = {
+            name: _PLAIN.sub("__Host-", value) if name.lower() == "cookie" else value
+            for name, value in request.headers.items()
+            if name.lower() not in _HOP_HEADERS
+        }
         for _ in range(_ATTEMPTS):
             url = ""
             try:
@@ -94,7 +104,7 @@ async def _pass_answer(request: web.Request, answer: aiohttp.ClientResponse) -> 
     response = web.StreamResponse(status=answer.status)
     for name, value in answer.headers.items():
         if name.lower() not in _HOP_HEADERS:
-            # The browser is connected over HTTP, where it would ignore the cookie.
+            # The browser is connected over HTTP, where it would ignore the cookie of HTTPS.
             response.headers.add(name, _SECURE.sub("", value) if name.lower() == "set-cookie" else value)
     await response.prepare(request)
     with contextlib.suppress(aiohttp.ClientError, OSError):  # the browser sees the end, and reconnects

@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -137,7 +137,7 @@ async def up(
             progress.done(f"no real node: {record.real_node_why_not}")
         progress.done("platform is up")
     if not quiet:
-        click.echo(_next_steps(data_dir, record, cluster_only=cluster_only))
+        click.echo(_next_steps(data_dir, record, cluster_only=cluster_only, has_page=gateway))
 
 
 @click.command(
@@ -230,7 +230,7 @@ def _parse_pool_count(text: str) -> tuple[str, int]:
     return pool, int(count)
 
 
-def _next_steps(data_dir: Path, record: PlatformRecord, *, cluster_only: bool) -> str:
+def _next_steps(data_dir: Path, record: PlatformRecord, *, cluster_only: bool, has_page: bool) -> str:
     from vkgateway.cli.options import default_data_dir
     from vkgateway.local.paths import PlatformPaths
     from vkgateway.local.proxies import no_proxy
@@ -245,6 +245,7 @@ def _next_steps(data_dir: Path, record: PlatformRecord, *, cluster_only: bool) -
         steps = [
             f"kubectl --kubeconfig {kubeconfig} get nodes",
             f"vkgateway tenant create alpha --pool a100{data_dir_option}",
+            *([f"vkgateway ui{data_dir_option}    # signs in at {_page_url(record.ports)}"] if has_page else []),
             f"vkgateway status{data_dir_option}",
             f"vkgateway down{data_dir_option}",
         ]
@@ -255,6 +256,13 @@ def _next_steps(data_dir: Path, record: PlatformRecord, *, cluster_only: bool) -
             *(f"  {step}" for step in steps),
         )
     )
+
+
+def _page_url(ports: Mapping[str, int]) -> str:
+    from vkgateway.cli.page_links import page_link
+    from vkgateway.page.local_host import local_address
+
+    return page_link(local_address(ports["gateway-page"]))
 
 
 def _chart_steps(paths: PlatformPaths, data_dir_option: str) -> list[str]:
@@ -271,10 +279,14 @@ def _chart_steps(paths: PlatformPaths, data_dir_option: str) -> list[str]:
 
 
 def _print_status(status: PlatformStatus) -> None:
+    from vkgateway.local.gateway_process import NAME
+
     click.echo(f"platform    {status.state}   ({status.data_dir})")
     click.echo(f"compute     {status.compute_url}   Kubernetes {status.kubernetes_version}")
     click.echo(f"kubeconfig  {status.kubeconfig}")
     click.echo(f"real node   {status.real_node}")
+    if any(process.name == NAME for process in status.processes):
+        click.echo(f"page        {_page_url(status.ports)}   (vkgateway ui signs in)")
     for problem in status.problems:
         click.echo(f"problem     {problem}")
     now = datetime.datetime.now(datetime.UTC).timestamp()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from vkgateway.cli import name_completion
 from vkgateway.cli.age import format_age
 from vkgateway.cli.gateway_state import GatewayEndpoint, gateway_option
 from vkgateway.cli.options import data_dir_option, run_async
@@ -41,8 +42,12 @@ COLUMNS: tuple[Column[PendingGang], ...] = (
 
 
 @click.command(short_help="List pending gangs in queue order.", epilog=EPILOG)
-@click.option("--tenant", help="Only gangs of this tenant.")
-@click.option("--pool", help="Only gangs in the queue of this pool, such as a100 or a100.local.")
+@click.option("--tenant", shell_complete=name_completion.tenants, help="Only gangs of this tenant.")
+@click.option(
+    "--pool",
+    shell_complete=name_completion.pools,
+    help="Only gangs in the queue of this pool, such as a100 or a100.local.",
+)
 @click.option("-n", "--namespace", help="Only gangs in this namespace of their tenant.")
 @click.option(
     "--kubeconfig",

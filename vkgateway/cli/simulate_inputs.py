@@ -241,13 +241,16 @@ def _gang_ends(usage_log: Path | None) -> dict[str, float]:
 
 
 def _used_before(usage_log: Path | None, begin: float) -> tuple[MonthUsage, ...]:
-    """Return what the usage log counted before the trace begins."""
+    """Return what the usage log counted before the trace begins, of tenants that were not deleted since."""
     from vkgateway.gateway.usagelog import read_usage
 
     ledger = UsageLedger()
     if usage_log is not None:
+        uids = {usage.tenant: usage.tenant_uid for usage in read_usage(usage_log)}
         ledger.count(
-            msgspec.structs.replace(usage, end=min(usage.end, begin), lost=0.0) for usage in read_usage(usage_log)
+            msgspec.structs.replace(usage, tenant_uid="", end=min(usage.end, begin), lost=0.0)
+            for usage in read_usage(usage_log)
+            if usage.tenant_uid in ("", uids[usage.tenant])
         )
     return tuple(ledger.take_changed(begin))
 

@@ -1,4 +1,4 @@
-"""`vkgateway tenant`: create, show, access and delete tenants."""
+"""`vkgateway tenant`: create, change, show, access, delete and restore tenants."""
 
 from __future__ import annotations
 
@@ -42,16 +42,18 @@ COLUMNS: tuple[Column[Tenant], ...] = (
     cls=LazyGroup,
     lazy={
         "create": "vkgateway.cli.tenant_create:create",
+        "set": "vkgateway.cli.tenant_set:set_fields",
         "list": "vkgateway.cli.tenant:list_tenants",
         "describe": "vkgateway.cli.tenant_describe:describe",
         "kubeconfig": "vkgateway.cli.tenant_kubeconfig:kubeconfig",
         "wait": "vkgateway.cli.tenant_wait:wait",
         "delete": "vkgateway.cli.tenant_delete:delete",
+        "restore": "vkgateway.cli.tenant_restore:restore",
     },
     epilog="\b\nExample: vkgateway tenant create alpha --pool a100:guarantee=nvidia.com/gpu=8",
 )
 def tenant() -> None:
-    """Create, show, access and delete tenants."""
+    """Create, change, show, access, delete and restore tenants."""
 
 
 @click.command("list", epilog="\b\nExample: vkgateway tenant list -o json")

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from vkgateway.cli import name_completion
 from vkgateway.cli.gateway_state import GatewayEndpoint, gateway_option
 from vkgateway.cli.options import cluster_options, run_async
 from vkgateway.cli.output import FORMATS, serialize
 from vkgateway.cli.progress import Progress, explain_interruption
+from vkgateway.cli.tenant_options import POOL_METAVAR, spec_options
 
 if TYPE_CHECKING:
     from vkgateway.kube.client import Client
-    from vkgateway.model.api import Tenant
+    from vkgateway.model.api import Tenant, TenantSpec
 
 POLL_SECONDS = 0.2
 MAX_POLLS = 15
@@ -40,39 +43,12 @@ Examples:
     "--pool",
     "pools",
     multiple=True,
-    metavar="POOL[.CLUSTER][:guarantee=RES=QTY,...,limit=RES=QTY,...,weight=N,cells=8+8+1]",
+    metavar=POOL_METAVAR,
+    shell_complete=name_completion.pools,
     help="A pool of the tenant; repeatable. The default cluster is local.",
 )
-@click.option(
-    "--budget",
-    "budgets",
-    multiple=True,
-    metavar="resource=RES,hours=NUMBER[,pool=POOL]",
-    help="Monthly budget in hours of a unit of the resource (GPU-hours), of all pools or one; repeatable.",
-)
 @click.option("--template", help="Tenant template. [default: default]")
-@click.option(
-    "--kubernetes-version", metavar="X.Y.Z", help="Kubernetes version of the tenant. [default: see `vkgateway version`]"
-)
-@click.option(
-    "--pod-security",
-    type=click.Choice(["privileged", "baseline", "restricted"]),
-    help="Pod Security Standard for the tenant's pods. [default: baseline]",
-)
-@click.option(
-    "--storage-class",
-    "storage_classes",
-    multiple=True,
-    metavar="NAME",
-    help="Storage class that the tenant may use, '*' for all; repeatable.",
-)
-@click.option(
-    "--preemption",
-    type=click.Choice(["LowerPriority", "Never"]),
-    help="Whether higher priorities preempt lower ones within the tenant. [default: LowerPriority]",
-)
-@click.option("--port", type=click.IntRange(0, 65535), help="Port of the API server. [default: a free port]")
-@click.option("--subject-alt-name", "names", multiple=True, help="Additional DNS name or IP of the API server.")
+@spec_options(has_defaults=True)
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until the tenant is ready.")
 @click.option("--timeout", type=click.FloatRange(min=1), default=300.0, show_default=True, help="Seconds to wait.")
 @click.option(
@@ -89,14 +65,7 @@ async def create(
     name: str | None,
     file: Path | None,
     pools: tuple[str, ...],
-    budgets: tuple[str, ...],
     template: str | None,
-    kubernetes_version: str | None,
-    pod_security: str | None,
-    storage_classes: tuple[str, ...],
-    preemption: str | None,
-    port: int | None,
-    names: tuple[str, ...],
     wait: bool,
     timeout: float,
     dry_run: bool,
@@ -104,53 +73,71 @@ async def create(
     gateway: GatewayEndpoint,
     data_dir: Path,
     kubeconfig: Path | None,
+    **options: Any,
 ) -> None:
     """Create tenant NAME and wait until it is ready. Equivalent to `kubectl apply` of a Tenant object.
 
     The name is a DNS label of at most 32 characters that starts with a letter and contains no double dash.
     """
     from vkgateway.cli import cluster, tenant_manifest, tenant_spec, whatif_tenant
+    from vkgateway.kube.resources import TENANTS
 
     manifest = tenant_manifest.read_manifest(file) if file else None
-    tenant = tenant_spec.apply_options(
-        tenant_spec.with_name(manifest, name),
-        template=template,
-        kubernetes_version=kubernetes_version,
-        pools=pools,
-        budgets=budgets,
-        pod_security=pod_security,
-        storage_classes=storage_classes,
-        preemption=preemption,
-        port=port,
-        subject_alt_names=names,
-    )
+    tenant = tenant_spec.apply_options(tenant_spec.with_name(manifest, name), template=template, pools=pools, **options)
     async with cluster.management_cluster(data_dir, kubeconfig) as client:
-        existing = None if dry_run else await _find_equal(client, tenant)
+        tenants = await cluster.list_tenants(client)
+        existing = find_equal(tenant, tenants)
         if existing is None:
-            await validate_tenant(client, tenant)
+            await validate_tenant(client, tenant, others=tenants)
         if dry_run:
             click.echo(serialize(tenant_spec.to_manifest(tenant), output=output or "yaml"), nl=False)
             await whatif_tenant.print_what_if(tenant, data_dir, gateway.or_cluster(data_dir, kubeconfig))
             return
         created = existing or await create_tenant(client, tenant)
+
+        async def withdraw(_current: Tenant) -> str:
+            if created.spec.deletion_protection:
+                unprotected = {"metadata": {"uid": created.metadata.uid}, "spec": {"deletionProtection": False}}
+                await client.patch(TENANTS, created.metadata.name, unprotected)
+            await client.delete(TENANTS, created.metadata.name, uid=created.metadata.uid)
+            return "The tenant was deleted again. Correct the options and retry."
+
+        undo = withdraw if existing is None else None
         if wait:
             with explain_interruption(_interruption_text(created)):
-                created = await wait_until_ready(client, created, timeout=timeout, withdraw=existing is None)
+                created = await wait_until_ready(client, created, timeout=timeout, withdraw=undo)
         else:
-            created = await wait_until_accepted(client, created)
+            created = await wait_until_accepted(client, created, withdraw=undo)
         _print_result(created, output=output, waited=wait)
 
 
-async def _find_equal(client: Client, tenant: Tenant) -> Tenant | None:
-    """Return the tenant of this name if it has the same spec: an interrupted command is repeated."""
-    from vkgateway.cli import cluster
+def find_equal(tenant: Tenant, tenants: Sequence[Tenant]) -> Tenant | None:
+    """Return the tenant of this name if it has the same spec: an interrupted command is repeated.
 
-    found = next(
-        (each for each in await cluster.list_tenants(client) if each.metadata.name == tenant.metadata.name), None
-    )
-    if found is None or found.spec != tenant.spec or found.metadata.deletion_timestamp is not None:
+    Raises ConflictError if the name is taken.
+    """
+    from vkgateway.model.errors import ConflictError
+
+    name = tenant.metadata.name
+    found = next((each for each in tenants if each.metadata.name == name), None)
+    if found is None:
         return None
-    click.echo(f"tenant {tenant.metadata.name} exists already, with this spec", err=True)
+    if found.metadata.deletion_timestamp is not None:
+        raise ConflictError(
+            f"tenant {name!r} is being deleted",
+            hint=f"Wait until `vkgateway tenant describe {name}` does not find it, or choose another name.",
+        )
+    if found.spec.delete_after:
+        raise ConflictError(
+            f"tenant {name!r} is deleted after {found.spec.delete_after}, and its data is kept until then",
+            hint=f"Run `vkgateway tenant restore {name}`, or `vkgateway tenant delete {name}` to delete its data now.",
+        )
+    if found.spec != tenant.spec:
+        raise ConflictError(
+            f"tenant {name!r} already exists, with another spec",
+            hint=f"Choose another name, or change the tenant with `vkgateway tenant set {name}`.",
+        )
+    click.echo(f"tenant {name} exists already, with this spec", err=True)
     return found
 
 
@@ -181,28 +168,23 @@ def _print_result(tenant: Tenant, *, output: str | None, waited: bool) -> None:
         click.echo(f"Tenant {name} is being created. Check it with: vkgateway tenant describe {name}", err=True)
 
 
-async def validate_tenant(client: Client, tenant: Tenant) -> None:
-    """Validate a tenant like the gateway, before it is created.
+async def validate_tenant(
+    client: Client, tenant: Tenant, *, others: Sequence[Tenant], previous: TenantSpec | None = None
+) -> None:
+    """Validate a tenant like the gateway, before it is written. `previous` is the spec in force of an existing tenant.
 
-    Raises InputError with the field, its value and the way out; ConflictError if the name is taken.
+    Raises InputError with the field, its value and the way out.
     """
     from vkgateway.cli import cluster
     from vkgateway.gateway.acceptance import find_objections, pool_offers
-    from vkgateway.model.errors import ConflictError, InputError
+    from vkgateway.model.errors import InputError
 
-    tenants = await cluster.list_tenants(client)
-    name = tenant.metadata.name
-    if any(other.metadata.name == name for other in tenants):
-        raise ConflictError(
-            f"tenant {name!r} already exists, with another spec",
-            hint=f"Choose another name, or see `vkgateway tenant describe {name}`.",
-        )
     computes = await cluster.list_compute_clusters(client)
     # Without templates: only the gateway knows which exist.
-    objections = find_objections(tenant, offers=pool_offers(computes, others=tenants))
+    objections = find_objections(tenant, offers=pool_offers(computes, others=others), previous=previous)
     if objections:
         raise InputError(
-            f"tenant {name!r} is not accepted: {objections[0]}",
+            f"tenant {tenant.metadata.name!r} is not accepted: {objections[0]}",
             hint="\n       ".join(str(rest) for rest in objections[1:]),
         )
 
@@ -224,11 +206,17 @@ async def create_tenant(client: Client, tenant: Tenant) -> Tenant:
     return msgspec.json.decode(answer, type=Tenant)
 
 
-async def wait_until_ready(client: Client, tenant: Tenant, *, timeout: float, withdraw: bool = True) -> Tenant:
+Withdraw = Callable[["Tenant"], Awaitable[str]]
+"""Undoes what a command has written, if the gateway does not accept it; returns a hint for the user."""
+
+
+async def wait_until_ready(
+    client: Client, tenant: Tenant, *, timeout: float, withdraw: Withdraw | None = None
+) -> Tenant:
     """Print each condition when it becomes True, until the tenant is ready.
 
-    If the gateway does not accept the tenant, raise InputError, and with `withdraw` delete it before. Raises
-    UnavailableError after `timeout` seconds.
+    If the gateway does not accept the tenant, withdraw it and raise InputError. Raises UnavailableError after `timeout`
+    seconds.
     """
     from vkgateway.cli.tenant_progress import Milestones
     from vkgateway.model.errors import UnavailableError
@@ -264,33 +252,31 @@ async def wait_until_ready(client: Client, tenant: Tenant, *, timeout: float, wi
             await asyncio.sleep(POLL_SECONDS)
 
 
-async def wait_until_accepted(client: Client, tenant: Tenant) -> Tenant:
+async def wait_until_accepted(client: Client, tenant: Tenant, *, withdraw: Withdraw | None) -> Tenant:
     """Return when the gateway has accepted the tenant, or after a few seconds if the gateway seems not to run.
 
-    If the gateway does not accept the tenant, delete it and raise InputError.
+    If the gateway does not accept the tenant, withdraw it and raise InputError.
     """
-    from vkgateway.model.api import ACCEPTED
-    from vkgateway.model.objects import is_condition_true
+    from vkgateway.cli.tenant_progress import is_accepted
 
     current = tenant
     for _ in range(MAX_POLLS):
-        current = await _get_acceptable(client, tenant, withdraw=True)
-        if is_condition_true(current.status.conditions, ACCEPTED):
+        current = await _get_acceptable(client, tenant, withdraw=withdraw)
+        if is_accepted(current):
             break
         await asyncio.sleep(POLL_SECONDS)
     return current
 
 
-async def _get_acceptable(client: Client, tenant: Tenant, *, withdraw: bool) -> Tenant:
-    """Return the tenant's current state; if it can never become ready, raise the error, and delete it if requested."""
+async def _get_acceptable(client: Client, tenant: Tenant, *, withdraw: Withdraw | None) -> Tenant:
+    """Return the tenant's current state; if it can never become ready, withdraw it and raise the error."""
     from vkgateway.cli import cluster
     from vkgateway.cli.tenant_progress import rejection_error
-    from vkgateway.kube.resources import TENANTS
 
-    current = await cluster.get_tenant_with_retry(client, tenant.metadata.name)
+    name = tenant.metadata.name
+    current = await cluster.get_tenant_with_retry(client, name)
     error = rejection_error(current)
     if error is None:
         return current
-    if withdraw:
-        await client.delete(TENANTS, tenant.metadata.name, uid=tenant.metadata.uid)
+    error.hint = await withdraw(current) if withdraw else f"Correct it with `vkgateway tenant set {name}`."
     raise error

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from vkgateway.cli import name_completion
 from vkgateway.cli.confirmation import confirm_deletion, yes_option
 from vkgateway.cli.options import cluster_options, run_async
 from vkgateway.cli.progress import Progress, explain_interruption
+from vkgateway.cli.simulate_options import Seconds
+from vkgateway.model.times import render_time
 
 if TYPE_CHECKING:
     from vkgateway.kube.client import Client
@@ -19,9 +24,22 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.2
 
 
-@click.command(short_help="Delete tenants.", epilog="\b\nExample: vkgateway tenant delete alpha beta --yes")
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+EPILOG = """\b
+Examples:
+  vkgateway tenant delete alpha beta --yes
+  vkgateway tenant delete alpha --keep 7d && vkgateway tenant restore alpha
+"""
+
+
+@click.command(short_help="Delete tenants.", epilog=EPILOG)
+@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=name_completion.tenants)
 @yes_option
+@click.option(
+    "--keep",
+    type=Seconds(),
+    metavar="DURATION",
+    help="Keep the data for this time, such as 7d, in which `tenant restore` brings the tenants back.",
+)
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until the tenants are deleted.")
 @click.option("--timeout", type=click.FloatRange(min=1), default=300.0, show_default=True, help="Seconds to wait.")
 @cluster_options
@@ -30,23 +48,86 @@ async def delete(
     *,
     names: tuple[str, ...],
     yes: bool,
+    keep: float | None,
     wait: bool,
     timeout: float,
     data_dir: Path,
     kubeconfig: Path | None,
 ) -> None:
-    """Delete tenants with their control planes, their data, and their objects in compute clusters."""
+    """Delete tenants with their control planes, their data, and their objects in compute clusters.
+
+    With --keep, their pods are deleted and their control planes stopped at once, and the rest follows at the end of the
+    time.
+    """
     from vkgateway.cli import cluster
     from vkgateway.kube.resources import TENANTS
 
     async with cluster.management_cluster(data_dir, kubeconfig) as client:
         tenants = [await cluster.get_tenant(client, name) for name in names]
+        _refuse_protected(tenants)
+        if keep is not None:
+            confirm_deletion(f"the pods of the tenants {', '.join(names)}", yes=yes)
+            end = datetime.now(UTC) + timedelta(seconds=keep)
+            kept = [await set_deletion(client, tenant, after=render_time(end)) for tenant in tenants]
+            if wait:
+                await _wait_until_kept(client, kept, timeout=timeout)
+            return
         confirm_deletion(f"the tenants {', '.join(names)} with all their data and pods", yes=yes)
         for tenant in tenants:
             await client.delete(TENANTS, tenant.metadata.name, uid=tenant.metadata.uid)
         if wait:
             with explain_interruption("The gateway continues to delete. Follow it with `vkgateway tenant list`."):
                 await wait_until_deleted(client, tenants, timeout=timeout)
+
+
+def _refuse_protected(tenants: Sequence[Tenant]) -> None:
+    """Raise ConflictError if any of the tenants is protected: none is deleted then."""
+    from vkgateway.model.errors import ConflictError
+
+    names = [tenant.metadata.name for tenant in tenants if tenant.spec.deletion_protection]
+    if names:
+        raise ConflictError(
+            f"protected from deletion by spec.deletionProtection: {', '.join(names)}; no tenant was deleted",
+            hint=f"To delete it with its data, first run `vkgateway tenant set {names[0]} --no-deletion-protection`.",
+        )
+
+
+async def set_deletion(client: Client, tenant: Tenant, *, after: str | None) -> Tenant:
+    """Set the time of a tenant's deletion, or remove it; return the changed tenant. Raises ApiError."""
+    import msgspec
+
+    from vkgateway.kube.resources import TENANTS
+    from vkgateway.model.api import Tenant as TenantObject
+
+    change = {"metadata": {"uid": tenant.metadata.uid}, "spec": {"deleteAfter": after}}
+    return msgspec.json.decode(await client.patch(TENANTS, tenant.metadata.name, change), type=TenantObject)
+
+
+async def _wait_until_kept(client: Client, tenants: Sequence[Tenant], *, timeout: float) -> None:
+    """Wait until only the data of the tenants is left. Raises UnavailableError after `timeout` seconds."""
+    from vkgateway.cli import cluster
+    from vkgateway.model.api import DATA_KEPT, READY
+    from vkgateway.model.errors import UnavailableError
+    from vkgateway.model.objects import find_condition
+
+    with Progress() as progress:
+        for tenant in tenants:
+            name, current, message = tenant.metadata.name, tenant, "waiting for the gateway"
+            while True:
+                ready = find_condition(current.status.conditions, READY)
+                if ready is not None and current.status.observed_generation == tenant.metadata.generation:
+                    message = ready.message
+                    if ready.reason == DATA_KEPT:
+                        progress.done(f"tenant {name}: {message}")
+                        break
+                if progress.elapsed_seconds > timeout:
+                    raise UnavailableError(
+                        f"tenant {name!r} is not stopped after {timeout:.0f} s: {message}",
+                        hint=f"The gateway continues. Check it with `vkgateway tenant describe {name}`.",
+                    )
+                progress(f"tenant {name}: {message}")
+                await asyncio.sleep(POLL_SECONDS)
+                current = await cluster.get_tenant_with_retry(client, name)
 
 
 async def wait_until_deleted(client: Client, tenants: list[Tenant], *, timeout: float) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from vkgateway.cli import name_completion
 from vkgateway.cli.age import format_age
 from vkgateway.cli.description import describe_object, object_lines, resource_list, table_lines
 from vkgateway.cli.options import cluster_options, run_async
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="Show the details of a tenant.", epilog="\b\nExample: vkgateway tenant describe alpha")
-@click.argument("name")
+@click.argument("name", shell_complete=name_completion.tenants)
 @output_option
 @cluster_options
 @run_async
@@ -54,6 +55,7 @@ def description_lines(tenant: Tenant) -> Iterator[str]:
         "Load balancers": policy.load_balancers,
         "Node ports": policy.node_ports,
         "Preemption": spec.preemption.within_tenant,
+        "Deletion": "protected" if spec.deletion_protection else spec.delete_after and f"after {spec.delete_after}",
         "Monthly budget": ", ".join(map(_format_budget, spec.budget)),
     }
     pools = table_lines(_POOL_TITLES, (_pool_row(pool, tenant) for pool in spec.pools))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from vkgateway.cli import name_completion
 from vkgateway.cli.options import cluster_options, run_async
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ Examples:
 
 
 @click.command(short_help="Print, write or merge the admin kubeconfig.", epilog=EPILOG)
-@click.argument("name")
+@click.argument("name", shell_complete=name_completion.tenants)
 @click.option(
     "-f",
     "--file",

@@ -52,15 +52,20 @@ def _current_condition(tenant: Tenant, kind: str) -> Condition | None:
     return found
 
 
+def is_accepted(tenant: Tenant) -> bool:
+    """Return whether the gateway has accepted the object's current generation."""
+    accepted = _current_condition(tenant, ACCEPTED)
+    return accepted is not None and accepted.status == "True"
+
+
 def rejection_error(tenant: Tenant) -> VkgatewayError | None:
     """Return the error of a tenant that can never become ready; None otherwise."""
     accepted, control_plane = _current_condition(tenant, ACCEPTED), _current_condition(tenant, CONTROL_PLANE_READY)
     prefix = f"tenant {tenant.metadata.name!r} is not accepted: "
-    hint = "The tenant was deleted again. Correct the options and retry."
     if accepted is not None and accepted.status == "False":
-        return InputError(prefix + accepted.message, hint=hint)
+        return InputError(prefix + accepted.message)
     if control_plane is not None and control_plane.status == "False" and control_plane.reason == IMPOSSIBLE_REASON:
-        return InputError(prefix + control_plane.message, hint=hint)
+        return InputError(prefix + control_plane.message)
     if control_plane is not None and control_plane.status == "False" and control_plane.reason == TAKEN_REASON:
-        return ConflictError(prefix + control_plane.message, hint=hint)
+        return ConflictError(prefix + control_plane.message)
     return None

@@ -1,20 +1,25 @@
-"""Tenant object for `tenant create`, from a manifest and options."""
+"""Tenant object for `tenant create` and `tenant set`, from a manifest or an object, and options."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from vkgateway.model import quantity
-from vkgateway.model.api import DEFAULT_COMPUTE_CLUSTER, Tenant, TenantBudget, TenantPool
+from vkgateway.model.api import DEFAULT_COMPUTE_CLUSTER, Tenant, TenantBudget, TenantPool, TenantSpec
 from vkgateway.model.errors import InputError
 from vkgateway.model.names import API_VERSION, validate_dns_label, validate_tenant_name
-from vkgateway.model.objects import Meta
+from vkgateway.model.objects import Meta, merge_patch
 from vkgateway.model.quantity import Resources
+
+T = TypeVar("T")
+
+NONE: Final = "none"
+"""Value of an option with a list, and of a part of a pool, for no value."""
 
 POOL_HINT = (
     "Use POOL[.CLUSTER][:guarantee=RESOURCE=QUANTITY,...,limit=RESOURCE=QUANTITY,...,weight=NUMBER,cells=8+8+1], "
@@ -30,15 +35,37 @@ BUDGET_HINT = (
 def parse_pool(text: str) -> TenantPool:
     """Parse `a100.local:guarantee=nvidia.com/gpu=8,cpu=4,limit=nvidia.com/gpu=16,weight=2,cells=4+2x2`.
 
-    The compute cluster (default `local`) and the part after the colon are optional. `2x8` means two cells of 8. Raises
-    InputError that quotes the invalid part.
+    The compute cluster (default `local`) and the part after the colon are optional. `2x8` means two cells of 8, and
+    `limit=none` no limit. Raises InputError that quotes the invalid part.
     """
+    return _change_pool({}, text)
+
+
+def change_pools(
+    pools: Sequence[TenantPool], *, changes: Sequence[str], removed: Sequence[str]
+) -> tuple[TenantPool, ...]:
+    """Return the pools without the `removed` ones, and with the `changes` in the syntax of `parse_pool`.
+
+    Parts of a pool that a change does not name stay. A pool that does not exist is added. Raises InputError.
+    """
+    found = {(pool.name, pool.compute_cluster): pool for pool in pools}
+    for text in removed:
+        if found.pop(_parse_place(text, option=f"--remove-pool {text!r}"), None) is None:
+            known = ", ".join(f"{pool.name}.{pool.compute_cluster}" for pool in pools)
+            raise InputError(
+                f"--remove-pool {text!r}: the tenant does not have this pool", hint=f"Its pools: {known or 'none'}."
+            )
+    for text in changes:
+        pool = _change_pool(found, text)
+        found[pool.name, pool.compute_cluster] = pool
+    return tuple(found.values())
+
+
+def _change_pool(pools: Mapping[tuple[str, str], TenantPool], text: str) -> TenantPool:
+    """Return the pool that a text names, with the parts that the text gives."""
     place, _, rest = text.partition(":")
-    name, _, cluster = place.partition(".")
-    validate_dns_label(name, what=f"--pool {text!r}: the pool's name")
-    if cluster:
-        validate_dns_label(cluster, what=f"--pool {text!r}: the compute cluster's name")
-    amounts: dict[str, Resources] = {"guarantee": {}, "limit": {}}
+    name, cluster = key = _parse_place(place, option=f"--pool {text!r}")
+    amounts: dict[str, Resources] = {}
     others: dict[str, Any] = {}
     section = ""
     for item in rest.split(",") if rest else ():
@@ -46,17 +73,24 @@ def parse_pool(text: str) -> TenantPool:
         if head in _SCALAR_PARSERS:
             others[head] = _SCALAR_PARSERS[head](tail, pool=text)
             continue
-        if head in amounts:
+        if head in _SECTIONS:
             section, item = head, tail  # noqa: PLW2901 - the rest of the item is what is left to read
+            amounts[section] = {}
+            if item == NONE:
+                continue
         resource, amount = _parse_resource(item, pool=text, section=section)
         amounts[section][resource] = amount
-    return TenantPool(
-        name=name,
-        compute_cluster=cluster or DEFAULT_COMPUTE_CLUSTER,
-        guarantee=amounts["guarantee"],
-        limit=amounts["limit"],
-        **others,
-    )
+    pool = pools.get(key) or TenantPool(name=name, compute_cluster=cluster)
+    return msgspec.structs.replace(pool, **amounts, **others)
+
+
+def _parse_place(text: str, *, option: str) -> tuple[str, str]:
+    """Return pool and compute cluster of `POOL[.CLUSTER]`."""
+    name, _, cluster = text.partition(".")
+    validate_dns_label(name, what=f"{option}: the pool's name")
+    if cluster:
+        validate_dns_label(cluster, what=f"{option}: the compute cluster's name")
+    return name, cluster or DEFAULT_COMPUTE_CLUSTER
 
 
 def _parse_weight(text: str, *, pool: str) -> float:
@@ -70,6 +104,8 @@ def _parse_weight(text: str, *, pool: str) -> float:
 
 
 def _parse_cells(text: str, *, pool: str) -> tuple[int, ...]:
+    if text == NONE:
+        return ()
     cells: list[int] = []
     for piece in text.split("+"):
         match = _CELLS_PATTERN.fullmatch(piece)
@@ -86,6 +122,7 @@ def _parse_cells(text: str, *, pool: str) -> tuple[int, ...]:
 
 _CELLS_PATTERN = re.compile(r"(?:([0-9]{1,6})x)?([0-9]{1,9})")
 _MAX_CELLS = 1024
+_SECTIONS = frozenset({"guarantee", "limit"})
 _SCALAR_PARSERS: dict[str, Callable[..., Any]] = {"weight": _parse_weight, "cells": _parse_cells}
 
 
@@ -170,28 +207,46 @@ def apply_options(
     preemption: str | None = None,
     port: int | None = None,
     subject_alt_names: Sequence[str] = (),
+    deletion_protection: bool | None = None,
 ) -> Tenant:
-    """Return the tenant with the given options applied; all other fields stay."""
+    """Return the tenant with the given options applied; all other fields stay. `none` empties a list."""
     spec = tenant.spec
     changes: dict[str, Any] = {
         "template": template or spec.template,
         "kubernetes_version": (kubernetes_version or spec.kubernetes_version).removeprefix("v"),
         "pools": tuple(parse_pool(pool) for pool in pools) or spec.pools,
-        "budget": tuple(parse_budget(budget) for budget in budgets) or spec.budget,
+        "budget": _chosen_list(budgets, spec.budget, parse=parse_budget),
     }
-    policy = {"pod_security": pod_security, "storage_classes": tuple(storage_classes)}
-    if changed_fields := {field: value for field, value in policy.items() if value}:
-        changes["policy"] = msgspec.structs.replace(spec.policy, **changed_fields)
+    if pod_security is not None or storage_classes:
+        changes["policy"] = msgspec.structs.replace(
+            spec.policy,
+            pod_security=pod_security or spec.policy.pod_security,
+            storage_classes=_chosen_list(storage_classes, spec.policy.storage_classes, parse=str),
+        )
     if preemption is not None:
         changes["preemption"] = msgspec.structs.replace(spec.preemption, within_tenant=preemption)
     if port is not None or subject_alt_names:
         changes["api_server"] = msgspec.structs.replace(
             spec.api_server,
             port=spec.api_server.port if port is None else port,
-            subject_alt_names=tuple(subject_alt_names) or spec.api_server.subject_alt_names,
+            subject_alt_names=_chosen_list(subject_alt_names, spec.api_server.subject_alt_names, parse=str),
         )
+    if deletion_protection is not None:
+        changes["deletion_protection"] = deletion_protection
     tenant.spec = msgspec.structs.replace(spec, **changes)
     return tenant
+
+
+def _chosen_list(given: Sequence[str], current: tuple[T, ...], *, parse: Callable[[str], T]) -> tuple[T, ...]:
+    """Return the values of an option, or the current ones if it is not given."""
+    if list(given) == [NONE]:
+        return ()
+    return tuple(map(parse, given)) or current
+
+
+def spec_patch(old: TenantSpec, new: TenantSpec) -> dict[str, Any]:
+    """Return the merge patch (RFC 7386) of a spec. Fields that this release does not know stay."""
+    return merge_patch(msgspec.to_builtins(old), msgspec.to_builtins(new))
 
 
 def to_manifest(tenant: Tenant) -> dict[str, Any]:

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import click
 
+from vkgateway.cli import name_completion
 from vkgateway.cli.options import cluster_options, run_async
 
 
 @click.command(
     short_help="Wait until tenants are ready.", epilog="\b\nExample: vkgateway tenant wait alpha --timeout 60"
 )
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=name_completion.tenants)
 @click.option("--timeout", type=click.FloatRange(min=1), default=300.0, show_default=True, help="Seconds to wait.")
 @cluster_options
 @run_async
@@ -27,4 +28,4 @@ async def wait(*, names: tuple[str, ...], timeout: float, data_dir: Path, kubeco
     async with cluster.management_cluster(data_dir, kubeconfig) as client:
         for name in names:
             tenant = await cluster.get_tenant(client, name)
-            await wait_until_ready(client, tenant, timeout=timeout, withdraw=False)
+            await wait_until_ready(client, tenant, timeout=timeout)

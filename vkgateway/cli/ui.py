@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from vkgateway.cli import name_completion
 from vkgateway.cli.gateway_state import GatewayEndpoint, gateway_option
 from vkgateway.cli.options import data_dir_option, run_async
 
@@ -26,7 +27,11 @@ Examples:
 
 
 @click.command(short_help="Open the page in a browser.", epilog=EPILOG)
-@click.option("--tenant", help="The page of this tenant. [default: the page of the platform]")
+@click.option(
+    "--tenant",
+    shell_complete=name_completion.tenants,
+    help="The page of this tenant. [default: the page of the platform]",
+)
 @click.option(
     "--kubeconfig",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -61,8 +66,8 @@ async def ui(
     management = gateway.cluster_kubeconfig(data_dir)
     forwards = url is None and management is not None
     async with _page_address(url, port, management, data_dir) as address:
-        token = await _mint_token(tenant, kubeconfig, management, data_dir) if signs_in else ""
-        link = page_link(address, token=token, tenant=tenant or "")
+        token, reader = await _mint_token(tenant, kubeconfig, management, data_dir) if signs_in else ("", "")
+        link = page_link(address, token=token, tenant=tenant or "", reader=reader)
         click.echo(link)
         if opens and not await asyncio.to_thread(webbrowser.open, link):
             click.echo("No browser was found. Open the link yourself.", err=True)
@@ -83,9 +88,10 @@ async def _page_address(url: str | None, port: int, management: Path | None, dat
         yield page_links.local_page(load_gateway_settings(data_dir))
     else:
         from vkgateway.cli.page_proxy import PageProxy
+        from vkgateway.page.local_host import local_address
 
         async with PageProxy(lambda: _forward_page(management, data_dir)).listen(port) as chosen:
-            yield f"http://127.0.0.1:{chosen}"
+            yield local_address(chosen)
 
 
 @contextlib.asynccontextmanager
@@ -96,13 +102,21 @@ async def _forward_page(management: Path, data_dir: Path) -> AsyncIterator[str]:
         yield forwarded.url
 
 
-async def _mint_token(tenant: str | None, kubeconfig: Path | None, management: Path | None, data_dir: Path) -> str:
+async def _mint_token(
+    tenant: str | None, kubeconfig: Path | None, management: Path | None, data_dir: Path
+) -> tuple[str, str]:
+    """Return a token for the page, and the name of the user who creates it; empty if unknown."""
     from vkgateway.cli import cluster, page_links, tenant_pods
     from vkgateway.cli.cluster_gateway import reader_token
+    from vkgateway.cli.plugin.rights import UNKNOWN_USER, read_user
 
     client: Client
     if tenant is None:
         async with cluster.management_cluster(data_dir, management) as client:
-            return await reader_token(client, seconds=page_links.TOKEN_SECONDS)
-    async with tenant_pods.tenant_cluster(kubeconfig, tenant, data_dir, management=management) as client:
-        return await page_links.tenant_token(client, tenant)
+            user = await read_user(client)
+            token = await reader_token(client, seconds=page_links.TOKEN_SECONDS)
+    else:
+        async with tenant_pods.tenant_cluster(kubeconfig, tenant, data_dir, management=management) as client:
+            user = await read_user(client)
+            token = await page_links.tenant_token(client, tenant)
+    return token, "" if user == UNKNOWN_USER else user

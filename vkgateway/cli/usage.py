@@ -50,9 +50,10 @@ _DURATION_PATTERN = re.compile(r"([0-9]{1,6})([smhdw])")
 def usage(*, file: Path | None, gateway: GatewayEndpoint, data_dir: Path, **given: Any) -> None:
     """Sum the GPU-hours of tenants' pods: total, borrowed, and lost to preemption.
 
-    Keys: day, tenant, namespace, gang, pod, band, pool, computeCluster, resource. With --days, all but namespace, gang
-    and pod. Different resources are never summed. Days are UTC days. Lost hours count from the start or the last
-    checkpoint of an evicted pod.
+    Keys: day, tenant, tenantUid, namespace, gang, pod, band, pool, computeCluster, resource. With --days, all but
+    namespace, gang and pod. Different resources are never summed, nor are tenants that had the same name: those show
+    the first part of their UID. Days are UTC days. Lost hours count from the start or the last checkpoint of an
+    evicted pod.
     """
     options = UsageOptions(**given)
     options.check(file=file)

@@ -13,32 +13,34 @@ import click
 
 from vkgateway.cli.output import Column, print_table, serialize
 from vkgateway.model.errors import InputError
+from vkgateway.usage.records import KEY_FIELDS, tenant_labels
 
 if TYPE_CHECKING:
     from vkgateway.usage.budgets import BudgetUse
     from vkgateway.usage.ledger import DayUsage
 
-DAY_KEYS: Final = ("day", "tenant", "band", "pool", "computeCluster", "resource")
+DAY_KEYS: Final = ("day", "tenant", "tenantUid", "band", "pool", "computeCluster", "resource")
 """Keys by which the gateway's sums can be grouped."""
 MAX_DAYS: Final = 31
 _NUMBERS: Final = ("hours", "borrowedHours", "lostHours")
 
 
-def sum_days(usage: Iterable[DayUsage], *, by: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the sums of each group, sorted by its keys: the keys, and the hours."""
+def sum_days(usage: Sequence[DayUsage], *, by: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the sums of each group, sorted by its keys: the keys, and the hours.
+
+    Tenants that had the same name are different groups of `tenant` (see `tenant_labels`).
+    """
+    labels = tenant_labels((each.tenant, each.tenant_uid) for each in usage)
     sums: dict[tuple[str, ...], list[float]] = {}
     for each in usage:
-        key = tuple(_value_of(each, name) for name in by)
+        tenant = labels[each.tenant, each.tenant_uid]
+        key = tuple(tenant if name == "tenant" else str(getattr(each, KEY_FIELDS.get(name, name))) for name in by)
         total = sums.setdefault(key, [0.0, 0.0, 0.0])
         for index, hours in enumerate((each.hours, each.borrowed, each.lost)):
             total[index] += hours
     return [
         dict(zip(by, key, strict=True)) | dict(zip(_NUMBERS, total, strict=True)) for key, total in sorted(sums.items())
     ]
-
-
-def _value_of(usage: DayUsage, key: str) -> str:
-    return usage.compute_cluster if key == "computeCluster" else str(getattr(usage, key))
 
 
 def parse_prices(texts: Iterable[str]) -> dict[str, float]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from vkgateway.cli import name_completion
 from vkgateway.cli.gateway_state import GatewayEndpoint, gateway_option
 from vkgateway.cli.lazy_group import LazyGroup
 from vkgateway.cli.options import data_dir_option, run_async
@@ -52,7 +53,7 @@ Examples:
 
 
 @click.command(epilog=GANG_EPILOG, short_help="Would a new gang start, and where?")
-@click.option("--tenant", required=True, help="Tenant of the gang.")
+@click.option("--tenant", required=True, shell_complete=name_completion.tenants, help="Tenant of the gang.")
 @click.option("--pods", type=int, default=1, show_default=True, help="Number of equal pods.")
 @click.option(
     "--request",
@@ -63,7 +64,13 @@ Examples:
     help="Resource requests of each pod; repeatable.",
 )
 @click.option("--min", "minimum", type=int, help="Min members of an elastic gang. [default: all pods]")
-@click.option("--pool", "pools", multiple=True, help="Allowed pool; repeatable, preferred first. [default: all pools]")
+@click.option(
+    "--pool",
+    "pools",
+    multiple=True,
+    shell_complete=name_completion.pools,
+    help="Allowed pool; repeatable, preferred first. [default: all pools]",
+)
 @click.option("--low", is_flag=True, help="Use the low band.")
 @click.option("--priority", type=int, default=0, show_default=True, help="Value of the PriorityClass.")
 @click.option("--run-limit", metavar="DURATION", help="Declared run limit, such as 90m, 2h or 1d.")
@@ -116,10 +123,11 @@ Examples:
 
 
 @click.command(epilog=GUARANTEE_EPILOG, short_help="Would a new or changed guarantee fit?")
-@click.option("--tenant", required=True, help="Existing or new tenant.")
+@click.option("--tenant", required=True, shell_complete=name_completion.tenants, help="Existing or new tenant.")
 @click.option(
     "--pool",
     required=True,
+    shell_complete=name_completion.pools,
     metavar="POOL[.CLUSTER]:guarantee=RES=QTY,...[,limit=RES=QTY,...][,weight=N][,cells=8+8+1]",
     help="New guarantee in the pool. Limit and weight stay unless given. The default cluster is local.",
 )
@@ -170,7 +178,7 @@ Examples:
 
 
 @click.command(epilog=GROW_EPILOG, short_help="What would start on additional nodes?")
-@click.argument("pool")
+@click.argument("pool", shell_complete=name_completion.pools)
 @click.option("--nodes", type=int, required=True, help="Number of additional nodes.")
 @click.option("--like", metavar="NODE", help="Node to copy. [default: the most common kind of the pool]")
 @output_option_of("table", "json", "yaml")

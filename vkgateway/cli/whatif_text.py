@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from vkgateway.arbiter.decisions import PendingReason
-from vkgateway.arbiter.reasons.advice import ADVICE
+from vkgateway.arbiter.reasons.advice import advice_for
 from vkgateway.arbiter.reasons.report_types import PoolReport
 from vkgateway.arbiter.whatif.answers import (
     Answer,
@@ -53,7 +53,7 @@ def answer_to_dict(answer: Answer) -> object:
     """Return the answer as plain data, with help for each gang."""
     plain = msgspec.to_builtins(answer)
     for gang, outcome in zip(plain["gangs"], answer.gangs, strict=True):
-        gang["help"] = help_for(outcome)
+        gang["help"] = help_for(outcome, answer.question)
     return plain
 
 
@@ -117,7 +117,7 @@ def _outcome_facts(outcome: Outcome, answer: Answer) -> dict[str, str]:
         "Expected start": outcome.expected,
         "Reserved for": outcome.behind,
         "Pool": room or outcome.pool,
-        "What helps": help_for(outcome),
+        "What helps": help_for(outcome, answer.question),
     }
 
 
@@ -126,9 +126,11 @@ def guarantee_use_text(outcome: Outcome | Cell) -> str:
     return "borrowed; may be reclaimed" if outcome.borrowed else "all inside the tenant's guarantee"
 
 
-def help_for(outcome: Outcome) -> str:
+def help_for(outcome: Outcome, question: Question) -> str:
     """Return the same help as `explain`; empty if the gang waits for evictions."""
-    return ADVICE.get(outcome.code, "") if outcome.code != PendingReason.EVICTION else ""
+    if outcome.code == PendingReason.EVICTION:
+        return ""
+    return advice_for(outcome.code, question.band if isinstance(question, GangQuestion) else "")
 
 
 def first_names(names: Sequence[str]) -> str:

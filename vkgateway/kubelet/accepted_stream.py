@@ -1,4 +1,4 @@
-"""Connections that the kubelet endpoint accepts."""
+"""Connections that HTTP servers accept."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class StreamAcceptor(Protocol):
     """Owner of accepted streams."""
 
     def accept_stream(self, stream: ByteStream) -> None:
-        """Serve a new stream, whose TLS handshake is not complete."""
+        """Serve a new stream, whose TLS handshake, if any, is not complete."""
 
 
 class AcceptedStream(ByteStream):
-    """A TLS connection of a client. `throttle` limits handshakes to one per iteration of the event loop."""
+    """A connection of a client. `throttle` limits TLS handshakes to one per iteration of the event loop."""
 
-    def __init__(self, tls: TlsEngine, *, throttle: LoopThrottle, acceptor: StreamAcceptor) -> None:
+    def __init__(self, tls: TlsEngine | None, *, throttle: LoopThrottle, acceptor: StreamAcceptor) -> None:
         super().__init__(tls)
         self._throttle = throttle
         self._acceptor = acceptor

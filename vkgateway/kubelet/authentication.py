@@ -52,14 +52,16 @@ class Authenticator:
             return ""
         return tenant
 
-    async def authenticate_request(self, tls: TlsEngine | None, request: Request, address: RequestTarget) -> str:
+    async def authenticate_request(
+        self, tls: TlsEngine | None, request: Request, target: RequestTarget, *, client_address: str
+    ) -> str:
         """Return the tenant of a request. Checked for each request, because the tenant may be revoked.
 
         Raises UnknownCaller, Rejected.
         """
         certificate = tls.peer_certificate() if tls is not None else None
         if tls is None or certificate is None:
-            return await self._authenticate_token(request, address)
+            return await self._authenticate_token(request, target, client_address)
         aggregated = request.path[:1] == _AGGREGATED_PATH
         if tenant := self.front_proxies.find_tenant(certificate):
             if not aggregated:
@@ -69,16 +71,16 @@ class Authenticator:
         self.admitted_tenants.check_certificate(tenant, certificate)
         if aggregated:
             raise UnknownCaller(f"/{_AGGREGATED_PATH[0]} is for an API server's front proxy only")
-        if address.tenant not in ("", tenant):
-            raise UnknownCaller(f"the client certificate is not that of tenant {address.tenant[:63]!r}")
+        if target.tenant not in ("", tenant):
+            raise UnknownCaller(f"the client certificate is not that of tenant {target.tenant[:63]!r}")
         return tenant
 
-    async def _authenticate_token(self, request: Request, address: RequestTarget) -> str:
+    async def _authenticate_token(self, request: Request, target: RequestTarget, client_address: str) -> str:
         """Return the tenant of a token. Only the API server of the tenant in the path reviews the token.
 
         A wrong tenant in the path is harmless: its API server does not know the token.
         """
-        tenant, (scheme, _, token) = address.tenant, request.header("authorization").partition(" ")
+        tenant, (scheme, _, token) = target.tenant, request.header("authorization").partition(" ")
         if self._token_reviewer is None or not tenant or scheme.lower() != "bearer":
             raise Rejected(
                 Reply.from_text(401, "Unauthorized: a client certificate, or a token for /tenants/NAME/nodes/NAME")
@@ -86,11 +88,11 @@ class Authenticator:
         if not self.admitted_tenants.is_admitted(tenant):
             raise Rejected(Reply.from_text(401, "Unauthorized"))
         try:
-            user = await self._token_reviewer.review_token(tenant, token.strip())
+            user = await self._token_reviewer.review_token(tenant, token.strip(), address=client_address)
             if user is None:
                 raise Rejected(Reply.from_text(401, "Unauthorized"))
             path = request.path[0] if request.path else ""
-            if not await self._token_reviewer.can_read_node(tenant, user, node=address.node, path=path):
+            if not await self._token_reviewer.can_read_node(tenant, user, node=target.node, path=path):
                 message = f"Forbidden (user={user.username}, verb=get, resource=nodes, path={path[:64]})"
                 raise Rejected(Reply.from_text(403, message))
         except (ApiError, NotFoundError, msgspec.DecodeError) as error:

@@ -1,7 +1,7 @@
-"""Connections to the endpoint, their tenants, and the limits of connections.
+"""Connections that servers accept, their tenants, and the limits of connections.
 
-Any client may open a connection, and is unauthenticated at first. A legitimate client authenticates within
-milliseconds, so old unauthenticated connections are suspicious. Above the limit, the endpoint closes the oldest
+Any client may open a connection, and is unauthenticated at first. A legitimate client sends its request within
+milliseconds, so old connections that wait for one are suspicious. Above the limit, a server closes the oldest
 connection of the address with the most connections.
 """
 
@@ -36,8 +36,8 @@ class ClientConnection:
             self.task.cancel()
 
 
-class _ConnectionLimit:
-    """Unauthenticated connections with limits in total and per address."""
+class ConnectionLimit:
+    """Connections without an authenticated request, with limits in total and per address."""
 
     def __init__(self, total: int, per_address: int) -> None:
         self._total_limit = total
@@ -46,16 +46,25 @@ class _ConnectionLimit:
         self._by_address: dict[str, dict[ClientConnection, None]] = {}
         """Connections by address, oldest first."""
 
+    def __len__(self) -> int:
+        return self._count
+
     def add_connection(self, connection: ClientConnection) -> None:
+        """Add a connection, and close an older one above a limit."""
         same_address = self._by_address.setdefault(connection.address, {})
         same_address[connection] = None
         self._count += 1
         if len(same_address) > self._address_limit:
             self._close_oldest(same_address)
         elif self._count > self._total_limit:
-            self._close_oldest(max(self._by_address.values(), key=len))
+            self.close_oldest()
+
+    def close_oldest(self) -> None:
+        """Close the oldest connection of the address with the most connections. There must be one."""
+        self._close_oldest(max(self._by_address.values(), key=len))
 
     def remove_connection(self, connection: ClientConnection) -> None:
+        """Remove a connection, if it was added."""
         same_address = self._by_address.get(connection.address, {})
         if connection not in same_address:
             return
@@ -75,8 +84,8 @@ class ConnectionTracker:
 
     def __init__(self, limit: SharedLimit) -> None:
         self._limit = limit
-        self._handshakes = _ConnectionLimit(MAX_HANDSHAKES, MAX_HANDSHAKES)
-        self._unauthenticated = _ConnectionLimit(MAX_UNAUTHENTICATED, MAX_UNAUTHENTICATED_PER_ADDRESS)
+        self._handshakes = ConnectionLimit(MAX_HANDSHAKES, MAX_HANDSHAKES)
+        self._unauthenticated = ConnectionLimit(MAX_UNAUTHENTICATED, MAX_UNAUTHENTICATED_PER_ADDRESS)
         self._connections: set[ClientConnection] = set()
 
     def __iter__(self) -> Iterator[ClientConnection]:

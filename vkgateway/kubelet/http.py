@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -18,6 +19,11 @@ _MAX_HEAD_BYTES: Final = 256 * 1024
 """Limit of a request's head, which contains the command of an exec. Go's limit is 1 MiB."""
 _MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 """Limit of a request's body. Admission reviews contain objects, which API servers limit to 3 MiB."""
+_LAX_LINE: Final = re.compile(rb"[^\r]\n|\r[^\n]|\n[ \t]")
+"""A line that ends with LF or CR alone, or that continues the line before (obs-fold). h11 accepts both, but a proxy in
+front could see a different request (RFC 9112, sections 2.2 and 5.2)."""
+_END: Final = b"\r\n\r\n"
+"""The end of a head, and of a body in chunks."""
 _FRAMING_HEADERS: Final = ("content-length", "transfer-encoding")
 
 
@@ -75,16 +81,25 @@ class Session:
         self.stream = stream
         self._body_max = body_max
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD_BYTES)
+        self._recent = b""
+        """The last received bytes, and the few before them that may belong to the same end of a line."""
+
+    @property
+    def client_address(self) -> str:
+        """The client's address, without its port."""
+        return self.stream.peer_address.rpartition(":")[0]
 
     async def next_request(self, *, count_bytes: CountBytes = ignore_bytes) -> Request | None:
         """Return the next request with its body, or None at the end of the connection. Raises MalformedRequest."""
         try:
             if self._http.states != {h11.CLIENT: h11.IDLE, h11.SERVER: h11.IDLE}:
                 self._http.start_next_cycle()
+            self._recent = self._http.trailing_data[0]
+            self._check_lines()
             event = await self._next_event()
             if not isinstance(event, h11.Request):
                 return None
-            body = await self._read_body(count_bytes)
+            body = await self._read_body(count_bytes, chunked=_is_chunked(event))
         except h11.RemoteProtocolError as error:
             raise MalformedRequest(str(error), status=error.error_status_hint) from error
         except h11.LocalProtocolError:
@@ -140,12 +155,22 @@ class Session:
     async def _next_event(self) -> object:
         while (event := self._http.next_event()) is h11.NEED_DATA:
             try:
-                self._http.receive_data(await self.stream.read())
+                data = await self.stream.read()
             except OSError:
-                self._http.receive_data(b"")
+                data = b""
+            self._recent = self._recent[1 - len(_END) :] + data
+            if self._http.their_state is h11.IDLE:
+                self._check_lines()
+            self._http.receive_data(data)
         return event
 
-    async def _read_body(self, count_bytes: CountBytes) -> bytes:
+    def _check_lines(self) -> None:
+        """Raise MalformedRequest if the received part of a head has a lax line."""
+        head, _, _ = self._recent.partition(_END)
+        if _LAX_LINE.search(head):
+            raise MalformedRequest("a line of the request's head does not end with CRLF, or continues the line before")
+
+    async def _read_body(self, count_bytes: CountBytes, *, chunked: bool) -> bytes:
         body = bytearray()
         while isinstance(event := await self._next_event(), h11.Data):
             body += event.data
@@ -155,7 +180,27 @@ class Session:
                 count_bytes(len(event.data))
             except MemoryLimitError as error:
                 raise MalformedRequest(str(error), status=429) from error
+        if chunked:
+            self._check_chunks_end(event)
         return bytes(body)
+
+    def _check_chunks_end(self, event: object) -> None:
+        """Raise MalformedRequest unless a body in chunks ends without trailers, and with CRLF."""
+        end = len(self._recent) - len(self._http.trailing_data[0])
+        if not isinstance(event, h11.EndOfMessage) or event.headers or not self._recent[:end].endswith(_END):
+            raise MalformedRequest("a body in chunks must end with 0 CRLF CRLF, without trailers")
+
+
+def _is_chunked(event: h11.Request) -> bool:
+    """Return whether the body has chunks. Raises MalformedRequest.
+
+    That is if two servers could disagree about the end of the body (RFC 9112, section 6.1).
+    """
+    names = {name for name, _ in event.headers}
+    chunked = b"transfer-encoding" in names
+    if chunked and (b"content-length" in names or event.http_version < b"1.1"):
+        raise MalformedRequest("Transfer-Encoding is invalid together with Content-Length, and in HTTP/1.0")
+    return chunked
 
 
 def _build_request(event: h11.Request, body: bytes) -> Request:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from vkgateway.kubelet import gate_webhook, info, interactive, logs, metricsapi, runcommand, stats
+from vkgateway.kubelet import admission_webhooks, info, interactive, logs, metricsapi, runcommand, stats
 from vkgateway.kubelet.call import Call
 from vkgateway.kubelet.http import Reply, Request
 
@@ -49,7 +49,7 @@ ROUTES: Final[dict[tuple[str, ...], Route]] = {
     ("attach",): Route(interactive.serve_attach, (3, 4), _STREAM_METHODS, is_stream=True),
     ("portForward",): Route(interactive.serve_port_forward, (2, 3), _STREAM_METHODS, is_stream=True),
     ("apis", metricsapi.GROUP): Route(metricsapi.serve_metrics_api, (1, 2, 3, 4, 5), _READ_METHODS, path_length=2),
-    ("admission",): Route(gate_webhook.serve_admission, (1,), ("POST",)),
+    ("admission",): Route(admission_webhooks.serve_admission, (1,), ("POST",)),
     ("healthz",): Route(info.serve_healthz, _NO_ARGUMENTS, _READ_METHODS),
     ("configz",): Route(info.serve_configz, _NO_ARGUMENTS, _READ_METHODS),
     ("pods",): Route(info.serve_pods, _NO_ARGUMENTS, _READ_METHODS),

@@ -216,7 +216,9 @@ class KubeletServer:
     ) -> Reply | None:
         """Assign the connection to the tenant of a request, or return a reply that refuses the request."""
         try:
-            tenant = await self._authenticator.authenticate_request(connection.stream.tls, request, target)
+            tenant = await self._authenticator.authenticate_request(
+                connection.stream.tls, request, target, client_address=connection.address
+            )
         except UnknownCaller as error:
             _log.warning("kubelet client refused", peer=connection.stream.peer_address, reason=str(error))
             return Reply.from_text(403, str(error))

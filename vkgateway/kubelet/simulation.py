@@ -19,11 +19,10 @@ from vkgateway.kubelet.target import PlacedPod, Simulation
 from vkgateway.model import times
 from vkgateway.model.objects import Object
 from vkgateway.model.quantity import parse_quantity
+from vkgateway.translate.plugins import CPU_ANNOTATION, MEMORY_ANNOTATION
 
 NODE_ANNOTATION: Final = "kwok.x-k8s.io/node"
 """Annotation of the nodes that KWOK simulates."""
-CPU_ANNOTATION: Final = "kwok.x-k8s.io/usage-cpu"
-MEMORY_ANNOTATION: Final = "kwok.x-k8s.io/usage-memory"
 _NANO: Final = 10**9
 _CPU: Final = "cpu_usage_seconds_total"
 _MEMORY: Final = "memory_working_set_bytes"

@@ -15,6 +15,7 @@ import msgspec
 
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.kube.resources import NAMESPACES, Resource
+from vkgateway.kubelet.review_turns import ReviewTurns
 from vkgateway.kubelet.stream_limiter import StreamLimiter
 from vkgateway.kubelet.target import NodeProxy
 from vkgateway.kubelet.ttl_cache import TtlCache
@@ -23,7 +24,9 @@ ALLOWED_CACHE_SECONDS: Final = 60.0
 """Lifetime of a positive result, and so of a revoked token. Kubelets use two and five minutes."""
 DENIED_CACHE_SECONDS: Final = 10.0
 MAX_CONCURRENT_REVIEWS: Final = 8
-"""Limit of a tenant's concurrent reviews."""
+"""Limit of a tenant's concurrent reviews for known callers."""
+KNOWN_SECONDS: Final = 3600.0
+"""Time since the last positive review of a token for which its caller is known, also if the next review is due."""
 _MAX_TOKEN_LENGTH: Final = 16 * 1024
 _MAX_CACHED: Final = 256
 """Cached results of each tenant."""
@@ -94,32 +97,58 @@ class _List(msgspec.Struct):
 
 
 class TokenReviewer:
-    """Reviewer of tokens through the tenants' API servers. Methods raise ApiError and TooManyStreamsError."""
+    """Reviewer of tokens through the tenants' API servers. Methods raise ApiError and TooManyStreamsError.
 
-    def __init__(self, clients: ReviewClients, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    Reviews of tokens that were not valid before have separate limits and a separate cache: however many there are,
+    known callers keep their reviews and results.
+    """
+
+    def __init__(
+        self, clients: ReviewClients, *, clock: Clock = SYSTEM_CLOCK, uid_of: Callable[[str], str] = lambda _tenant: ""
+    ) -> None:
+        """Create it; `uid_of` returns the UID of the Tenant of a name.
+
+        Results for a deleted tenant are not those of a later one of the same name. A caller that drops them with
+        `forget_tenant` needs no UIDs.
+        """
+        self._uid_of = uid_of
         self._clients = clients
         self._user_cache = TtlCache(clock, most=_MAX_CACHED)
+        self._invalid_cache = TtlCache(clock, most=_MAX_CACHED)
+        self._known = TtlCache(clock, most=_MAX_CACHED)
+        self._turns = ReviewTurns()
         self._access_cache = TtlCache(clock, most=_MAX_CACHED)
         self._limiter = StreamLimiter(MAX_CONCURRENT_REVIEWS, what="reviews of tokens")
 
     def forget_tenant(self, tenant: str) -> None:
         """Drop the cached results of a tenant."""
-        self._user_cache.forget_tenant(tenant)
-        self._access_cache.forget_tenant(tenant)
+        for cache in (self._user_cache, self._invalid_cache, self._known, self._access_cache):
+            cache.forget_tenant(tenant)
 
-    async def review_token(self, tenant: str, token: str) -> User | None:
-        """Return the user of a token in a tenant, or None for an invalid token."""
+    async def review_token(self, tenant: str, token: str, *, address: str | None) -> User | None:
+        """Return the user of a token in a tenant, or None for an invalid token.
+
+        `address` is that of the caller; None: its session proves that the token was valid before.
+        """
         if not token or len(token) > _MAX_TOKEN_LENGTH:
             return None
-        key = tenant, hashlib.sha256(token.encode()).hexdigest()
-        cached = self._user_cache.get(key)
-        if cached is None:
-            review = {"kind": "TokenReview", "apiVersion": _TOKEN_REVIEWS.api_version, "spec": {"token": token}}
-            status = msgspec.json.decode(await self._post_review(tenant, _TOKEN_REVIEWS, review), type=_Review).status
-            is_known = status.authenticated and len(msgspec.json.encode(status.user)) <= _MAX_USER_BYTES
-            cached = (status.user if is_known else None,)
-            self._user_cache.put(key, cached, seconds=ALLOWED_CACHE_SECONDS if is_known else DENIED_CACHE_SECONDS)
-        user: User | None = cached[0]
+        key = tenant, self._uid_of(tenant), hashlib.sha256(token.encode()).hexdigest()
+        user: User | None = self._user_cache.get(key)
+        if user is not None or self._invalid_cache.get(key) is not None:
+            return user
+        client = self._clients(tenant)  # a tenant that is not served costs no turn
+        if address is None or self._known.get(key) is not None:
+            with self._limiter.hold_stream(tenant):
+                user = await _post_token(client, token)
+        else:
+            async with self._turns.take_turn(tenant, address):
+                user = await _post_token(client, token)
+        if user is None:
+            self._known.forget(key)
+            self._invalid_cache.put(key, True, seconds=DENIED_CACHE_SECONDS)
+        else:
+            self._known.put(key, True, seconds=KNOWN_SECONDS)
+            self._user_cache.put(key, user, seconds=ALLOWED_CACHE_SECONDS)
         return user
 
     async def can_read_node(self, tenant: str, user: User, *, node: str, path: str) -> bool:
@@ -154,7 +183,7 @@ class TokenReviewer:
         return await self._review_access(tenant, user, {"resourceAttributes": attributes})
 
     async def _review_access(self, tenant: str, user: User, attributes: dict[str, dict[str, str]]) -> bool:
-        key = tenant, user.digest, hashlib.sha256(msgspec.json.encode(attributes)).hexdigest()
+        key = tenant, self._uid_of(tenant), user.digest, hashlib.sha256(msgspec.json.encode(attributes)).hexdigest()
         allowed: bool | None = self._access_cache.get(key)
         if allowed is None:
             review = {
@@ -168,13 +197,20 @@ class TokenReviewer:
                     **attributes,
                 },
             }
-            status = msgspec.json.decode(await self._post_review(tenant, _ACCESS_REVIEWS, review), type=_Access).status
+            with self._limiter.hold_stream(tenant):
+                answer = await _post_review(self._clients(tenant), _ACCESS_REVIEWS, review)
+            status = msgspec.json.decode(answer, type=_Access).status
             allowed = status.allowed and not status.denied
             self._access_cache.put(key, allowed, seconds=ALLOWED_CACHE_SECONDS if allowed else DENIED_CACHE_SECONDS)
         return allowed
 
-    async def _post_review(self, tenant: str, resource: Resource, review: object) -> bytes:
-        with self._limiter.hold_stream(tenant):
-            client = self._clients(tenant)
-            body = msgspec.json.encode(review)
-            return await client.request("POST", resource.path(), body=body, timeout=_TIMEOUT)
+
+async def _post_token(client: NodeProxy, token: str) -> User | None:
+    review = {"kind": "TokenReview", "apiVersion": _TOKEN_REVIEWS.api_version, "spec": {"token": token}}
+    status = msgspec.json.decode(await _post_review(client, _TOKEN_REVIEWS, review), type=_Review).status
+    is_known = status.authenticated and len(msgspec.json.encode(status.user)) <= _MAX_USER_BYTES
+    return status.user if is_known else None
+
+
+async def _post_review(client: NodeProxy, resource: Resource, review: object) -> bytes:
+    return await client.request("POST", resource.path(), body=msgspec.json.encode(review), timeout=_TIMEOUT)

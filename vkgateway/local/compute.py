@@ -14,7 +14,7 @@ from vkgateway.controlplane.drivers.process.plane_directory import write_plane_f
 from vkgateway.controlplane.drivers.process.process_specs import component_process
 from vkgateway.controlplane.plane import ComponentName, ControlPlaneSpec, Tuning, compute_plane_spec
 from vkgateway.controlplane.plane_files import Authorities, PlaneFiles, admin_kubeconfig
-from vkgateway.gateway import rbac, recommended_policies
+from vkgateway.gateway import management_policies, rbac, recommended_policies
 from vkgateway.kube import kubeconfig
 from vkgateway.local import core_limit, etcd
 from vkgateway.local.hollow.nodes import DOMAIN_LABEL, MACHINES, POOL_LABEL, ZONE_LABEL
@@ -97,6 +97,7 @@ def initial_objects(record: PlatformRecord, *, pools: Iterable[str]) -> list[dic
         *rbac.management_roles(),
         *rbac.state_reader_roles(),
         *lean_pods(record),
+        *management_policies.deletion_protection(),
         compute_cluster(pools, hollow=record.hollow_nodes),
         *own_endpoints(record),
     ]

@@ -19,12 +19,14 @@ from vkgateway.gateway.authorization import server_context
 from vkgateway.gateway.config import Config, Page
 from vkgateway.model.errors import InputError, UnavailableError
 
+HOST = {"Host": "vkgateway.localhost"}
+
 
 @pytest.mark.parametrize(
     ("page", "address", "url"),
     [
-        (Page(), "", "http://127.0.0.1:9633"),
-        (Page(address="::1", port=80), "", "http://[::1]:80"),
+        (Page(), "", "http://vkgateway.localhost:9633"),
+        (Page(address="::1", port=80), "", "http://vkgateway.localhost:80"),
         (Page(address="0.0.0.0"), "10.1.2.3", "https://10.1.2.3:9633"),
         (Page(address="10.1.2.4"), "10.1.2.3", "https://10.1.2.4:9633"),
         (Page(cert="c", key="k"), "", "https://127.0.0.1:9633"),
@@ -40,8 +42,8 @@ def test_a_gateway_without_a_page() -> None:
 
 
 def test_a_link_keeps_its_token_from_servers() -> None:
-    link = page_link("https://gpus.example.com", token="a+b/c=", tenant="alpha")
-    assert link == "https://gpus.example.com/ui/#tenant=alpha&token=a%2Bb%2Fc%3D"
+    link = page_link("https://gpus.example.com", token="a+b/c=", tenant="alpha", reader="jane")
+    assert link == "https://gpus.example.com/ui/#tenant=alpha&reader=jane&token=a%2Bb%2Fc%3D"
     assert page_link("http://127.0.0.1:9633") == "http://127.0.0.1:9633/ui/"
 
 
@@ -77,7 +79,8 @@ async def gateway_page() -> AsyncIterator[str]:
 
     async def answer(request: web.Request) -> web.Response:
         reply = web.json_response({"path": request.path_qs, "sent": await request.text()}, status=418)
-        reply.headers.add("Set-Cookie", "vkgateway-session=x; HttpOnly; SameSite=Strict; Secure")
+        reply.headers.add("Set-Cookie", "__Host-vkgateway-session=x; HttpOnly; SameSite=Strict; Secure")
+        reply.headers["X-Cookie"] = request.headers.get("Cookie", "")
         reply.headers["X-Encoding"] = request.headers.get("Accept-Encoding", "")
         return reply
 
@@ -97,13 +100,20 @@ async def gateway_page() -> AsyncIterator[str]:
 async def test_the_proxy_passes_requests_and_makes_cookies_usable() -> None:
     async with gateway_page() as url:
         tunnels = Tunnels([url])
-        async with PageProxy(tunnels.open).listen(0) as port, aiohttp.ClientSession() as browser:
+        async with PageProxy(tunnels.open).listen(0) as port, aiohttp.ClientSession(headers=HOST) as browser:
             address = f"http://127.0.0.1:{port}/ui/api/session?a=%2Fb"
-            async with browser.post(address, data="token", headers={"Accept-Encoding": "br"}) as answer:
+            async with browser.post(
+                address,
+                data="token",
+                headers={"Accept-Encoding": "br", "Cookie": "a=vkgateway-session=; vkgateway-session=y"},
+            ) as answer:
                 assert answer.status == 418
                 assert await answer.json() == {"path": "/ui/api/session?a=/b", "sent": "token"}
                 assert answer.headers["set-cookie"] == "vkgateway-session=x; HttpOnly; SameSite=Strict"
                 assert answer.headers["x-encoding"] == "br"
+                assert answer.headers["x-cookie"] == "a=vkgateway-session=; __Host-vkgateway-session=y"
+            async with browser.get(f"http://127.0.0.1:{port}/ui/", headers={"Host": "127.0.0.1"}) as answer:
+                assert (answer.status, "http://vkgateway.localhost" in (await answer.json())["message"]) == (421, True)
         assert (tunnels.opened, tunnels.closed) == (1, 1)
 
 
@@ -112,7 +122,7 @@ async def test_the_proxy_follows_a_new_leader() -> None:
         tunnels = Tunnels(["https://127.0.0.1:1", url])
         async with (
             PageProxy(tunnels.open).listen(0) as port,
-            aiohttp.ClientSession() as browser,
+            aiohttp.ClientSession(headers=HOST) as browser,
             browser.get(f"http://127.0.0.1:{port}/ui/") as answer,
         ):
             assert answer.status == 418
@@ -122,7 +132,7 @@ async def test_the_proxy_follows_a_new_leader() -> None:
 async def test_the_proxy_says_that_no_gateway_answers() -> None:
     async with (
         PageProxy(Tunnels().open).listen(0) as port,
-        aiohttp.ClientSession() as browser,
+        aiohttp.ClientSession(headers=HOST) as browser,
         browser.get(f"http://127.0.0.1:{port}/ui/") as answer,
     ):
         assert answer.status == 503

@@ -125,7 +125,10 @@ async def test_replay_knows_the_hours_before_the_decision_log(cli: Cli) -> None:
     for now, snapshot in cycles:
         writing.write_cycle(snapshot, decide(snapshot, now), now)
     begin = cycles[0][0]
-    UsageLog(usage_log).write_records(used("before", begin - 900, begin + 3600, tenant="b"))
+    UsageLog(usage_log).write_records(
+        used("deleted", begin - 1800, begin, tenant="b", tenantUid="first"),
+        used("before", begin - 900, begin + 3600, tenant="b", tenantUid="next"),
+    )
     tenants = cli.folder / "tenants.yaml"
     budget = [{"resource": "nvidia.com/gpu", "hours": 1000}]
     pools = [{"guarantee": {"nvidia.com/gpu": 8}}]

@@ -8,6 +8,7 @@ import io
 import json
 import stat
 from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from vkgateway.model.api import (
     TenantSpec,
 )
 from vkgateway.model.objects import Meta
+from vkgateway.model.times import parse_time
 
 API = "vkgateway.io/v1alpha1"
 TYPES = ("Accepted", "ControlPlaneReady", "VirtualNodesReady", "Ready")
@@ -343,6 +345,51 @@ async def test_repeated_create_continues_with_the_same_spec_only(cli: Cli) -> No
     assert cli.server.store.get(TENANTS, "alpha")["metadata"]["uid"] == uid
     assert await cli("tenant", "create", "alpha", "--pool", "a100", "--storage-class", "slow") == 4
     assert "already exists, with another spec" in cli.err
+    assert "vkgateway tenant set alpha" in cli.err
+
+
+async def test_create_lists_the_tenants_once(cli: Cli) -> None:
+    assert await cli("tenant", "create", "alpha", "--pool", "a100", "--dry-run") == 0
+    assert [request for request in cli.server.requests if request.partition("?")[0].endswith("/tenants")] == [
+        "GET /apis/vkgateway.io/v1alpha1/tenants"
+    ]
+
+
+async def test_dry_run_for_an_equal_tenant_says_so(cli: Cli) -> None:
+    await make(cli)
+    assert await cli("tenant", "create", "alpha", "--pool", "a100", "--dry-run") == 0, cli.err
+    assert "tenant alpha exists already, with this spec" in cli.err
+    assert yaml.safe_load(cli.out)["spec"] == {"pools": [{"name": "a100"}]}
+
+
+def hold(cli: Cli, name: str = "alpha") -> None:
+    """Begin the deletion of a tenant; a finalizer keeps it."""
+    found = cli.server.store.get(TENANTS, name)
+    held = found | {"metadata": found["metadata"] | {"finalizers": ["vkgateway.io/tenant"]}}
+    cli.server.store.update(TENANTS, held, name=name)
+    cli.server.store.delete(TENANTS, name)
+
+
+@pytest.mark.parametrize("more", [(), ("--dry-run",), ("--storage-class", "slow")])
+async def test_create_while_the_tenant_is_being_deleted_says_so(cli: Cli, more: tuple[str, ...]) -> None:
+    await make(cli)
+    hold(cli)
+    assert await cli("tenant", "create", "alpha", "--pool", "a100", *more) == 4
+    assert "tenant 'alpha' is being deleted" in cli.err
+    assert "another spec" not in cli.err
+
+
+REFUSED = ("Accepted", "False", "GuaranteeBeyondPool", "the nodes have no place for the cells")
+
+
+@pytest.mark.parametrize("line", [("create", "alpha", "--pool", "a100", "--no-wait"), ("wait", "alpha")])
+async def test_existing_tenant_that_is_not_accepted_is_never_deleted(cli: Cli, line: tuple[str, ...]) -> None:
+    await make(cli)
+    cli.set_status("alpha", REFUSED)
+    assert await cli("tenant", *line) == 2
+    assert "the nodes have no place" in cli.err
+    assert "deleted again" not in cli.err
+    assert cli.server.store.find(TENANTS, "alpha") is not None
 
 
 async def test_wait_reports_an_unacceptable_tenant_and_changes_nothing(cli: Cli) -> None:
@@ -378,6 +425,48 @@ async def test_delete_waits_until_tenant_is_deleted(cli: Cli) -> None:
     assert not cli.server.store.all(TENANTS)
 
 
+async def test_data_of_a_deleted_tenant_is_kept_until_it_is_restored(cli: Cli) -> None:
+    await make(cli)
+    before = datetime.now(UTC) + timedelta(days=7)
+    assert await cli("tenant", "delete", "alpha", "--keep", "7d", "--no-wait", "--yes") == 0
+    after = parse_time(cli.server.store.get(TENANTS, "alpha")["spec"]["deleteAfter"])
+    assert timedelta(seconds=-1) < after - before < timedelta(minutes=5)
+    assert await cli("tenant", "create", "alpha", "--pool", "a100") == 4
+    assert "vkgateway tenant restore alpha" in cli.err
+    assert await cli("tenant", "restore", "alpha", "--no-wait") == 0
+    assert "deleteAfter" not in cli.server.store.get(TENANTS, "alpha")["spec"]
+
+
+async def test_only_a_tenant_whose_data_is_kept_can_be_restored(cli: Cli) -> None:
+    await make(cli)
+    assert await cli("tenant", "restore", "alpha") == 4
+    assert "'alpha' is not deleted" in cli.err
+    assert await cli("tenant", "restore", "nobody") == 3
+
+
+async def test_protected_tenant_is_not_deleted(cli: Cli) -> None:
+    await make(cli)
+    await make(cli, "beta")
+    found = cli.server.store.get(TENANTS, "beta")
+    cli.server.store.update(TENANTS, found | {"spec": {"deletionProtection": True}}, name="beta")
+    assert await cli("tenant", "delete", "alpha", "beta") == 4, "before it asks"
+    assert "protected from deletion by spec.deletionProtection: beta; no tenant was deleted" in cli.err
+    assert "vkgateway tenant set beta --no-deletion-protection" in cli.err
+    assert len(cli.server.store.all(TENANTS)) == 2
+    assert await cli("tenant", "describe", "beta") == 0
+    assert "protected" in cli.out
+
+
+async def test_protected_tenant_that_is_not_accepted_is_withdrawn(cli: Cli) -> None:
+    """The cluster refuses to delete it while it is protected."""
+    line = cli("tenant", "create", "alpha", "--deletion-protection")
+    code, _ = await asyncio.gather(line, cli.when_made("alpha", lambda: cli.set_status("alpha", REFUSED)))
+    assert code == 2
+    requests = [request.partition(" ")[0] for request in cli.server.requests if "/tenants/alpha" in request]
+    assert requests[-2:] == ["PATCH", "DELETE"]
+    assert cli.server.store.find(TENANTS, "alpha") is None
+
+
 @pytest.mark.parametrize("answer", ["n", "y", ""])
 async def test_delete_without_a_terminal_needs_yes_whatever_the_input_says(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, answer: str
@@ -392,9 +481,7 @@ async def test_delete_without_a_terminal_needs_yes_whatever_the_input_says(
 
 async def test_delete_reports_remaining_tenants_after_timeout(cli: Cli) -> None:
     await make(cli)
-    found = cli.server.store.get(TENANTS, "alpha")
-    held = found | {"metadata": found["metadata"] | {"finalizers": ["vkgateway.io/tenant"]}}
-    cli.server.store.update(TENANTS, held, name="alpha")
+    hold(cli)
     assert await cli("tenant", "delete", "alpha", "--yes", "--timeout", "1") == 5
     assert "not deleted after 1 s: alpha" in cli.err
 

@@ -33,6 +33,7 @@ from vkgateway.model.objects import Meta
                 cells=(8, 8, 4, 1),
             ),
         ),
+        ("a100:guarantee=none,limit=none,cells=none", TenantPool(name="a100")),
         ("a100:limit=cpu=4,guarantee=cpu=2", TenantPool(name="a100", guarantee={"cpu": "2"}, limit={"cpu": "4"})),
     ],
 )

@@ -15,6 +15,7 @@ import pytest
 from tests.unit.cli.gateway import GPU, Cli
 from vkgateway.arbiter.reasons.report_types import ArbiterReport
 from vkgateway.cli.opencost import allocations
+from vkgateway.cli.usage_days import sum_days
 from vkgateway.usage.budgets import BudgetState, BudgetUse, UsageReport
 from vkgateway.usage.ledger import DayUsage
 
@@ -111,6 +112,19 @@ def test_current_day_ends_now_and_other_devices_have_external_cost() -> None:
     nic = next(each for each in answer["data"][1].values() if "nic" in each["name"])
     assert (nic["end"], nic["minutes"]) == ("2026-11-26T06:00:00Z", 360)
     assert (nic["gpuHours"], nic["gpuCost"], nic["externalCost"], nic["totalCost"]) == (0, 0, 1, 1)
+
+
+def test_tenants_of_one_name_have_sums_of_their_own() -> None:
+    usage = [day_usage("2026-11-26", hours, tenantUid=uid) for hours, uid in ((8.0, "0a-1"), (4.0, "0b-1"))]
+    assert [(row["tenant"], row["hours"]) for row in sum_days(usage, by=["tenant"])] == [
+        ("alpha (0a)", 8.0),
+        ("alpha (0b)", 4.0),
+    ]
+    (day,) = allocations(usage, prices={}, now=datetime(2026, 11, 27, tzinfo=UTC))["data"]
+    assert [(each["properties"]["namespace"], each["gpuHours"]) for each in day.values()] == [
+        ("alpha (0a)", 8.0),
+        ("alpha (0b)", 4.0),
+    ]
 
 
 async def test_budgets_are_listed(cli: Cli) -> None:

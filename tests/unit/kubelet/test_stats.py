@@ -14,6 +14,7 @@ import structlog
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.machine import patience
+from tests.support.waiting import wait_until
 from tests.unit.kubelet.conftest import Endpoint
 from tests.unit.kubelet.nodes import TIME, Nodes, below, pod_stats, uid
 from vkgateway.kube.client import Client
@@ -342,10 +343,11 @@ async def test_questions_are_bounded_by_tenant(world: World) -> None:
 
 
 async def test_concurrent_node_queries_are_limited(world: World) -> None:
-    reader = NodeStatsReader(max_concurrent=2, node_timeout=0.3, total_timeout=0.1)
+    reader = NodeStatsReader(max_concurrent=2, node_timeout=patience(60), total_timeout=0.1)
     world.endpoint.server.stats_provider.node_reader = reader
     names = [f"host-{number}" for number in range(5)]
     world.nodes.hanging.update(names)
     world.pods["alpha"] = [below(world.client, "alpha", "web", node=name) for name in names]
     assert (await world.get(f"{NODE}/stats/summary"))[0] == 200
+    await wait_until(lambda: len(world.nodes.asked) >= 2)
     assert len(world.nodes.asked) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.clock import FakeClock
+from tests.support.waiting import wait_until
 from tests.unit.kubelet.compute import Asked, FakeCompute, Reader, Writer
 from tests.unit.kubelet.conftest import Endpoint
 from vkgateway.kube.client import Client
@@ -28,6 +30,8 @@ class Reviewer:
     rights: set[tuple[str, str]] = field(default_factory=set)
     seen: list[dict[str, Any]] = field(default_factory=list)
     status: int = 201
+    release: asyncio.Event | None = None
+    """Reviews of invalid tokens wait for it."""
 
     async def __call__(self, asked: Asked, reader: Reader, writer: Writer) -> None:
         review = json.loads(await reader.readexactly(int(asked.headers["content-length"])))
@@ -35,6 +39,8 @@ class Reviewer:
         spec = review["spec"]
         if review["kind"] == "TokenReview":
             name = self.users.get(spec["token"])
+            if name is None and self.release is not None:
+                await self.release.wait()
             status: dict[str, Any] = {"authenticated": name is not None}
             status |= {"user": {"username": name, "uid": "u", "groups": ["g"], "extra": {"k": ["v"]}}} if name else {}
         else:
@@ -176,8 +182,20 @@ async def test_forged_user_of_any_size_is_no_user_and_is_not_kept(world: World) 
     assert len(repr(vars(world.reviewer._user_cache))) < 1000
     for number in range(300):
         world.alpha.users[f"token-{number}"] = f"user-{number}"
-        await world.reviewer.review_token("alpha", f"token-{number}")
+        await world.reviewer.review_token("alpha", f"token-{number}", address="10.0.0.1")
     assert len(world.reviewer._user_cache) == 256
+
+
+async def test_flood_of_invalid_tokens_does_not_refuse_known_callers(world: World) -> None:
+    assert (await world.request(METRICS, "good"))[0] == 200
+    world.clock.seconds += ALLOWED_CACHE_SECONDS + 1
+    world.alpha.release = asyncio.Event()
+    flood = [asyncio.create_task(world.request(METRICS, f"bad-{number}")) for number in range(30)]
+    await wait_until(lambda: len(world.alpha.seen) == 4)
+    assert (await world.request(METRICS, "good"))[0] == 200
+    world.alpha.release.set()
+    statuses = [status for status, _ in await asyncio.gather(*flood)]
+    assert (statuses.count(401), statuses.count(429)) == (16, 14)
 
 
 async def test_failed_review_is_not_an_approval(world: World) -> None:

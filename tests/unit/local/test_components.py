@@ -94,17 +94,25 @@ def test_both_definitions_are_shipped() -> None:
 async def test_lean_pods_policy_depends_on_the_release(release: str, version: str) -> None:
     """An API server serves policies in one version only; another version cannot be applied."""
     record = msgspec.structs.replace(RECORD, real_node_why_not="disabled", kubernetes_version=release)
-    prefix = f"apis/admissionregistration.k8s.io/{version}"
-    kinds = {"mutatingadmissionpolicies": "MutatingAdmissionPolicy"}
-    kinds["mutatingadmissionpolicybindings"] = kinds["mutatingadmissionpolicies"] + "Binding"
-    policies = [Resource(prefix, plural, kind, namespaced=False) for plural, kind in kinds.items()]
+    policies = admission_policies("mutating", version)
+    protection = admission_policies("validating", "v1")
     async with FakeApiServer() as server, server.client() as client:
-        for resource in (*(policies if version else ()), Resource("api/v1", "endpoints", "Endpoints")):
+        served = (*(policies if version else ()), *protection, Resource("api/v1", "endpoints", "Endpoints"))
+        for resource in served:
             server.register(resource)
         objects = compute.initial_objects(record, pools=record.hollow_nodes)
         await apply_objects(client, objects, field_manager=FIELD_MANAGER)
         made = [found["metadata"]["name"] for resource in policies for found in server.store.all(resource)]
+        protecting = [found["metadata"]["name"] for resource in protection for found in server.store.all(resource)]
     assert made == (["vkgateway-lean-pods"] * 2 if version else [])
+    assert protecting == ["vkgateway-deletion-protection"] * 2
+
+
+def admission_policies(kind: str, version: str) -> list[Resource]:
+    """Return the resources of admission policies and of their bindings in a version."""
+    prefix, name = f"apis/admissionregistration.k8s.io/{version}", f"{kind.title()}AdmissionPolicy"
+    plurals = {f"{kind}admissionpolicies": name, f"{kind}admissionpolicybindings": f"{name}Binding"}
+    return [Resource(prefix, plural, each, namespaced=False) for plural, each in plurals.items()]
 
 
 @pytest.mark.parametrize(("release", "on"), [("1.33.13", False), ("1.34.4", True), ("1.35.4", True), ("1.36.3", False)])

@@ -96,13 +96,13 @@ def _kubeconfig_names(ctx: click.Context, section: str, incomplete: str) -> list
         document = merge_files(config_files(_target(ctx).kubeconfig))
         return [entry["name"] for entry in document.get(section) or ()]
 
-    return _begun(_or_nothing(read), incomplete)
+    return begun(or_nothing(read), incomplete)
 
 
 def _cluster_names(ctx: click.Context, resource: Resource, incomplete: str) -> list[str]:
     from vkgateway.cli.plugin.options import run_async
 
-    return _begun(_or_nothing(lambda: run_async(_list_names)(_target(ctx), resource)), incomplete)
+    return begun(or_nothing(lambda: run_async(_list_names)(_target(ctx), resource)), incomplete)
 
 
 def _target(ctx: click.Context) -> Target:
@@ -120,10 +120,11 @@ async def _list_names(target: Target, resource: Resource) -> list[str]:
 
     async with open_client(target) as (client, config):
         namespace = target.namespace or config.namespace
-        return await _within(_names_of(client, resource, namespace if resource.namespaced else None))
+        return await _within(names_of(client, resource, namespace if resource.namespaced else None))
 
 
-async def _names_of(client: Client, resource: Resource, namespace: str | None) -> list[str]:
+async def names_of(client: Client, resource: Resource, namespace: str | None) -> list[str]:
+    """Return the names of all objects of a resource, in a namespace or in the cluster."""
     import msgspec
 
     from vkgateway.model.objects import ObjectView
@@ -138,7 +139,8 @@ async def _within(work: Coroutine[Any, Any, T]) -> T:
         return await work
 
 
-def _or_nothing(read: Callable[[], list[str]]) -> list[str]:
+def or_nothing(read: Callable[[], list[str]]) -> list[str]:
+    """Return the names that a function reads, or none if it fails."""
     from vkgateway.model.errors import VkgatewayError
 
     try:
@@ -147,5 +149,6 @@ def _or_nothing(read: Callable[[], list[str]]) -> list[str]:
         return []
 
 
-def _begun(names: Sequence[str], incomplete: str) -> list[str]:
+def begun(names: Sequence[str], incomplete: str) -> list[str]:
+    """Return the names that begin like the incomplete word, in order."""
     return sorted(name for name in names if name.startswith(incomplete))

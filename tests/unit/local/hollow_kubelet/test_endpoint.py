@@ -8,6 +8,8 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
 import aiohttp
@@ -23,6 +25,7 @@ from vkgateway.kubelet.listener import HttpListener
 from vkgateway.local.hollow.kubelet import endpoint
 from vkgateway.local.hollow.kubelet.command import CommandSpec
 from vkgateway.local.hollow.kubelet.endpoint import Endpoint
+from vkgateway.local.hollow.kubelet.tenant_cgroups import TenantCgroups
 from vkgateway.model.errors import UnavailableError
 
 CALLER = "kube-apiserver-kubelet-client"
@@ -92,6 +95,14 @@ def set_phase(server: FakeApiServer, phase: str) -> None:
 
 
 @asynccontextmanager
+async def _cgroups() -> AsyncIterator[TenantCgroups]:
+    with TemporaryDirectory() as folder:
+        (Path(folder) / "cpu").mkdir()
+        async with TenantCgroups(Path("/data"), root=Path(folder)) as cgroups:
+            yield cgroups
+
+
+@asynccontextmanager
 async def world() -> AsyncIterator[World]:
     authority = Authority.create("compute")
     pair = authority.issue("kwok", ips=("127.0.0.1",), server=True)
@@ -99,10 +110,10 @@ async def world() -> AsyncIterator[World]:
     tls.verify_mode = ssl.CERT_REQUIRED
     tls.load_verify_locations(cadata=authority.cert_pem.decode())
     load_identity(tls, cert=pair.cert_pem, key=pair.key_pem)
-    async with FakeApiServer() as server, server.client() as client:
+    async with FakeApiServer() as server, server.client() as client, _cgroups() as cgroups:
         server.store.create(PODS, POD)
         set_phase(server, "Running")
-        listener = HttpListener(Endpoint(client, caller=CALLER).answer, name="hollow kubelet", tls=tls)
+        listener = HttpListener(Endpoint(client, caller=CALLER, cgroups=cgroups).answer, name="hollow kubelet", tls=tls)
         async with listener:
             made = World(server, authority, await listener.listen_tcp("127.0.0.1", 0))
             try:
@@ -165,6 +176,7 @@ async def test_command_returns_output_and_exit_code(commands: type[FakeCommand])
     assert (received[1][0], status["details"]["causes"][0]["message"]) == (3, "3")
     assert commands.started[0].killed.is_set()
     assert commands.started[0].wanted.hostname == "web"
+    assert commands.started[0].wanted.cgroup.endswith("/tenant-alpha/cgroup.procs")
 
 
 async def test_command_is_killed_when_the_pod_ends(commands: type[FakeCommand]) -> None:

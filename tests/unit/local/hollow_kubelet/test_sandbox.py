@@ -16,7 +16,9 @@ import psutil
 import pytest
 
 from tests.support.machine import patience
+from tests.support.waiting import wait_until
 from vkgateway.local.hollow.kubelet.command import Command, CommandSpec
+from vkgateway.local.hollow.kubelet.tenant_cgroups import TenantCgroups
 from vkgateway.local.realnode.probe import static_busybox
 from vkgateway.model.errors import UnavailableError
 
@@ -35,8 +37,8 @@ class CommandResult:
 
 
 @asynccontextmanager
-async def started(*argv: str, stdin: bool = False, tty: bool = False) -> AsyncIterator[Command]:
-    command = await Command.start(CommandSpec(argv=argv, hostname="web", stdin=stdin, tty=tty))
+async def started(*argv: str, stdin: bool = False, tty: bool = False, cgroup: str = "") -> AsyncIterator[Command]:
+    command = await Command.start(CommandSpec(argv=argv, hostname="web", stdin=stdin, tty=tty, cgroup=cgroup))
     try:
         yield command
     finally:
@@ -91,6 +93,29 @@ def inside(parent: int) -> list[int]:
 async def test_command_runs_and_returns_its_exit_code(script: str, code: int, out: str) -> None:
     found = await shell(script)
     assert (found.code, found.out) == (code, out), found
+
+
+async def test_command_joins_the_cgroup_of_its_tenant(tmp_path: Path) -> None:
+    file = tmp_path / "cgroup.procs"
+    file.touch()
+    async with started("true", cgroup=str(file)) as command:
+        assert await command.wait() == 0
+    assert file.read_text() == "0"
+
+
+async def test_command_runs_without_a_cgroup_that_cannot_be_joined(tmp_path: Path) -> None:
+    async with started("true", cgroup=str(tmp_path / "absent")) as command:
+        assert await command.wait() == 0
+
+
+async def test_all_processes_of_a_command_are_in_the_real_cgroup(tmp_path: Path) -> None:
+    async with TenantCgroups(tmp_path) as cgroups:
+        with cgroups.hold_group("alpha") as cgroup:
+            if not cgroup:
+                pytest.skip("cgroups cannot be written here")
+            async with started("sh", "-c", "sleep 1000 & sleep 1000", cgroup=cgroup):
+                await wait_until(lambda: len(Path(cgroup).read_text().split()) >= 4)
+    await wait_until(lambda: not Path(cgroup).exists())
 
 
 async def test_missing_command_exits_with_127() -> None:
@@ -216,7 +241,7 @@ async def test_machine_without_namespaces_refuses_with_the_reason(monkeypatch: p
 
 
 def _impossible(_: CommandSpec) -> dict[str, object]:
-    return {"uid": -1, "privileged": True}
+    return {"uid": -1, "privileged": True, "cgroup": ""}
 
 
 async def test_machine_without_busybox_refuses_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from vkgateway.kube.client import Client
 from vkgateway.kubelet.listener import HttpListener
 from vkgateway.local.hollow.kubelet import process
 from vkgateway.local.hollow.kubelet.endpoint import Endpoint
+from vkgateway.local.hollow.kubelet.tenant_cgroups import TenantCgroups
 from vkgateway.local.paths import PlatformPaths
 
 _CONNECTIONS = 4096
@@ -34,13 +35,17 @@ async def _run(paths: PlatformPaths, port: int) -> None:
     stopped = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stopped.set)
-    async with Client.from_kubeconfig(paths.admin_kubeconfig, name="the compute cluster", max_connections=64) as client:
-        endpoint = Endpoint(client, caller=process.CALLER)
+    async with (
+        Client.from_kubeconfig(paths.admin_kubeconfig, name="the compute cluster", max_connections=64) as client,
+        TenantCgroups(paths.data_dir) as cgroups,
+    ):
+        endpoint = Endpoint(client, caller=process.CALLER, cgroups=cgroups)
         listener = HttpListener(
             endpoint.answer,
             name="hollow kubelet",
             tls=server_context(paths),
             connections=_CONNECTIONS,
+            per_address=_CONNECTIONS,  # the only client is the compute cluster's API server
             idle_timeout=_PATIENCE,
         )
         async with listener:

@@ -46,12 +46,15 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandSpec:
-    """A requested command; `hostname` is the pod's name."""
+    """A requested command; `hostname` is the pod's name, `cgroup` the file through which it joins one (see
+    `TenantCgroups`).
+    """
 
     argv: tuple[str, ...]
     hostname: str
     stdin: bool = False
     tty: bool = False
+    cgroup: str = ""
 
 
 class Command:
@@ -180,6 +183,7 @@ def _sandbox_plan(wanted: CommandSpec) -> dict[str, Any]:
         "files": _FILES,
         "tty": wanted.tty,
         "command": wanted.argv,
+        "cgroup": wanted.cgroup,
         "env": env | ({"TERM": "xterm"} if wanted.tty else {}),
         "limits": _LIMITS,
     }

@@ -25,6 +25,7 @@ from vkgateway.local.hollow.kubelet.framing import BrokenProtocolError, Channel
 from vkgateway.local.hollow.kubelet.logs import log_lines
 from vkgateway.local.hollow.kubelet.pods import Pod
 from vkgateway.local.hollow.kubelet.remote import RemoteStream
+from vkgateway.local.hollow.kubelet.tenant_cgroups import TenantCgroups
 from vkgateway.model.errors import UnavailableError
 
 COMMANDS_OF_A_TENANT: Final = 16
@@ -51,9 +52,10 @@ class _StreamRequest:
 class Endpoint:
     """Answers the compute API server and no other caller; `caller` is the common name of its certificate."""
 
-    def __init__(self, client: Client, *, caller: str) -> None:
+    def __init__(self, client: Client, *, caller: str, cgroups: TenantCgroups) -> None:
         self._client = client
         self._caller = caller
+        self._cgroups = cgroups
         self._streams: Final = {
             "containerLogs": self._answer_logs,
             "exec": self._answer_exec,
@@ -130,16 +132,21 @@ class Endpoint:
         pod = await self._find_pod(stream_request)
         if isinstance(pod, Reply):
             return pod
-        wanted = CommandSpec(
-            argv=tuple(value for key, value in stream_request.request.query if key == "command"),
-            hostname=pod.metadata.name,
-            stdin=remote.is_requested(stream_request.request, "input"),
-            tty=remote.is_requested(stream_request.request, "tty"),
-        )
-        if not wanted.argv or not wanted.argv[0]:
+        argv = tuple(value for key, value in stream_request.request.query if key == "command")
+        if not argv or not argv[0]:
             return Reply.from_text(400, "you must specify at least 1 command for the container")
         try:
-            with self._running.hold_stream(pod.tenant_name):
+            with (
+                self._running.hold_stream(pod.tenant_name),
+                self._cgroups.hold_group(pod.tenant_name) as cgroup,
+            ):
+                wanted = CommandSpec(
+                    argv=argv,
+                    hostname=pod.metadata.name,
+                    stdin=remote.is_requested(stream_request.request, "input"),
+                    tty=remote.is_requested(stream_request.request, "tty"),
+                    cgroup=cgroup,
+                )
                 return await self._run_sandboxed(stream_request, pod, wanted)
         except TooManyStreamsError as error:
             return Reply.from_text(429, str(error))

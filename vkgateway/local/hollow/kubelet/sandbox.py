@@ -49,6 +49,9 @@ def check_result(what: str, result: int) -> None:
 
 def main(plan: dict[str, Any], status: int) -> int:
     """Create the namespaces, map the user, and wait for the command. Return its exit code."""
+    if plan["cgroup"]:
+        with contextlib.suppress(OSError):  # it only divides cpu time: a command may run without
+            write_kernel_file(plan["cgroup"], "0")
     ready, made = os.pipe()
     mapped, go = os.pipe()
     child = os.fork()

@@ -1,4 +1,4 @@
-"""The webhook that gates pods for older API servers, on the kubelet endpoint."""
+"""The webhooks for older API servers, on the kubelet endpoint."""
 
 from __future__ import annotations
 
@@ -26,6 +26,14 @@ async def test_review_is_answered_on_kept_alive_connection(endpoint: Endpoint) -
         status, headers, body = await caller.send("POST", "/admission/gate?timeout=3s", json.dumps(REVIEW).encode())
         assert (status, headers["content-type"]) == (200, "application/json")
         assert json.loads(body)["response"].keys() == {"uid", "allowed", "patchType", "patch"}
+
+
+async def test_review_of_a_job_is_answered(endpoint: Endpoint) -> None:
+    job = {"spec": {"template": {"spec": {"restartPolicy": "Never"}}}}
+    review = REVIEW | {"request": {"uid": "1", "kind": {"kind": "Job"}, "operation": "CREATE", "object": job}}
+    status, _, body = await (await endpoint.call()).send("POST", "/admission/job", json.dumps(review).encode())
+    assert status == 200
+    assert json.loads(body)["response"].keys() == {"uid", "allowed", "patchType", "patch"}
 
 
 async def test_review_of_largest_pod_is_answered(endpoint: Endpoint) -> None:
