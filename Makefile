@@ -23,7 +23,7 @@ demo: setup ## Start a platform, create two tenants, run kubectl in each
 	@$(BIN)/python scripts/demo.py
 
 LANES := lint unit property rendering e2e kubernetes kueue volcano external monitoring operators chart ui deep \
-	virtual-kubelet clusters conformance datastore tools
+	virtual-kubelet clusters conformance datastore tools docs
 .PHONY: test test-matrix $(LANES:%=test-%)
 test: setup ## Run what every change must pass: lint, types, unit, property and end-to-end tests
 	@$(BIN)/python -m tests.lanes test
@@ -36,6 +36,7 @@ test-kueue: ## Test pools that the real Kueue schedules
 test-volcano: ## Test pools that the real Volcano schedules
 test-external: ## Test pools of a second kube-scheduler and of Koordinator
 test-monitoring: ## Test alerts, dashboards and scraping with the real Prometheus
+test-docs: ## Run the commands of the how-tos, word for word
 test-operators: ## Run the commands of every page of docs/operators; the first build takes minutes
 test-chart: ## Test the installed chart: upgrades, leader and standby, uninstallation
 test-ui: ## Test the page in a real browser; pictures in build/ui; installs chromium as root on Debian
@@ -64,7 +65,7 @@ lint: test-lint ## Run ruff, mypy --strict, import-linter, and check the documen
 
 .PHONY: docs
 docs: setup ## Build the documentation site in build/docs, and check links and anchors
-	@$(BIN)/python -m tests.lanes docs
+	@$(BIN)/python -m tests.lanes site
 	@echo "open build/docs/index.html"
 
 .PHONY: reference

@@ -41,6 +41,7 @@ SHARING = frozenset(
         "page",
         "platform",
         "pod_admission",
+        "pod_statuses",
         "pods",
         "scrape_tenant",
         "services",

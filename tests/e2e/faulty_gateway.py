@@ -12,12 +12,14 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from tests.e2e.cluster import Platform, eventually
 from vkgateway.gateway import config, control_plane_reconciler, settingsfile
 from vkgateway.gateway.config import LeaderElection
+from vkgateway.kube.workqueue import FairQueue
 from vkgateway.programs.supervisor.client import SupervisorClient
 from vkgateway.programs.supervisor.spec import ProcessSpec
 from vkgateway.sync.admission import arbitration
@@ -27,6 +29,8 @@ FOLDER = "VKGATEWAY_TEST_FAULTS"
 """Variable with the directory of faults."""
 SLOW, STUCK, DEFECT = "slow", "stuck", "defect"
 """Faults of a scheduling cycle: it takes 3 s, it does not end, it raises an error."""
+HELD = "held"
+"""Fault of the workers of reconciliation: they take no new object."""
 _SLOW_SECONDS = 3.0
 
 
@@ -94,6 +98,18 @@ def _install_faults(folder: Path) -> None:
         return faulty_decide  # type: ignore[return-value]
 
     arbitration.incremental_decide = incremental_decide
+    get = FairQueue.get
+
+    async def faulty_get(queue: FairQueue[Any]) -> tuple[str, Any]:
+        while True:
+            found = await get(queue)
+            if not (folder / HELD).exists():
+                return found
+            queue.done(*found)
+            queue.add(*found)
+            await asyncio.sleep(0.1)
+
+    FairQueue.get = faulty_get  # type: ignore[method-assign, assignment]
 
 
 def _shorten_renewals() -> None:

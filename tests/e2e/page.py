@@ -15,6 +15,8 @@ from urllib.parse import parse_qs, urlsplit
 
 from tests.e2e.cluster import VKGATEWAY, Document, Platform
 from tests.support.machine import patience
+from vkgateway.page.cookies import KEY_HEADER
+from vkgateway.page.local_host import LOCAL_HOST
 
 
 class Browser:
@@ -22,18 +24,23 @@ class Browser:
 
     def __init__(self, link: str) -> None:
         parts = urlsplit(link)
-        self.root = f"{parts.scheme}://{parts.netloc}/ui/"
+        # Browsers resolve names below localhost themselves, the C library of most machines does not.
+        self._headers = {"Host": parts.netloc} if parts.hostname == LOCAL_HOST else {}
+        self.root = f"{parts.scheme}://{f'127.0.0.1:{parts.port}' if self._headers else parts.netloc}/ui/"
         self.given = {key: values[0] for key, values in parse_qs(parts.fragment).items()}
         self._opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar()))
 
     def sign_in(self, **given: str) -> int:
         """Sign in with the token of the link, or with another, and return the HTTP status."""
         body = json.dumps({"token": self.given.get("token", ""), "tenant": self.given.get("tenant", "")} | given)
-        return self.read("api/session", body=body)[0]
+        status, session = self.read("api/session", body=body)
+        if status == 200:
+            self._headers[KEY_HEADER] = session["key"]
+        return status
 
     def read(self, path: str, *, body: str | None = None, cookies: bool = True) -> tuple[int, Any]:
         """Return the HTTP status and the answer."""
-        headers = {"Content-Type": "application/json"} if body is not None else {}
+        headers = self._headers | ({"Content-Type": "application/json"} if body is not None else {})
         request = urllib.request.Request(self.root + path, data=body and body.encode(), headers=headers)  # type: ignore[arg-type]
         opener = self._opener if cookies else urllib.request.build_opener()
         try:

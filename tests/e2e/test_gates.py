@@ -1,4 +1,4 @@
-"""Pods that request devices are created with a gate, whatever creates them. A missing gate policy is restored."""
+"""Pods that request devices are created with a gate, and Jobs ignore evictions. A missing gate policy is restored."""
 
 from __future__ import annotations
 
@@ -259,6 +259,39 @@ def cpu_job(name: str) -> Document:
             },
         },
     }
+
+
+def dry_run_job(cluster: Cluster, restart_policy: str, container: dict[str, Any], **spec: Any) -> tuple[Document, str]:
+    """Return the spec of a Job as it would be created, and the warnings."""
+    template = {"spec": pod_manifest("unused", container=container, restartPolicy=restart_policy)["spec"]}
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "newborn", "namespace": "default"},
+        "spec": {"template": template, **spec},
+    }
+    result = cluster.try_kubectl("create", "--dry-run=server", "-o", "json", "-f", "-", stdin=json.dumps(job))
+    assert result.code == 0, result
+    return json.loads(result.out)["spec"], result.err
+
+
+IGNORED = {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]}
+OWN = {"rules": [{"action": "FailJob", "onExitCodes": {"operator": "In", "values": [42]}}]}
+
+
+def test_job_ignores_evictions(gated: Cluster) -> None:
+    for container in ({}, container_requesting(limits=GPU)):
+        spec, warnings = dry_run_job(gated, "Never", container)
+        assert (spec["podFailurePolicy"], spec["podReplacementPolicy"]) == (IGNORED, "Failed")
+        assert warnings == ""
+    assert dry_run_job(gated, "Never", {}, podFailurePolicy=OWN)[0]["podFailurePolicy"] == OWN
+
+
+def test_job_that_counts_evictions_gets_a_warning(gated: Cluster) -> None:
+    spec, warnings = dry_run_job(gated, "OnFailure", container_requesting(limits=GPU), backoffLimit=3)
+    assert "podFailurePolicy" not in spec
+    assert "counts against spec.backoffLimit (3)" in warnings
+    assert dry_run_job(gated, "OnFailure", {})[1] == "", "the arbiter does not evict its pods"
 
 
 def event_message(cluster: Cluster, name: str, reason: str) -> str:

@@ -5,6 +5,7 @@ The attacks run inside the pod with the image's programs, which tests those, too
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -139,6 +140,32 @@ def test_endpoints_of_others_are_not_reachable(platform: Platform, places: tuple
     }
     assert open_endpoints(alpha, doors) == {"own-pod", "own-service", "own-api", "own-names", "own-node"}
     assert beta.pod not in alpha.run_script(f"ping -c 1 -W 1 {beta.pod} | grep ' 0% packet loss' || true")
+
+
+@pytest.mark.embedded_gateway(reason="API servers in pods have NetworkPolicies, which other tests check")
+def test_api_server_reaches_no_pod_of_others(places: tuple[TenantNetwork, TenantNetwork]) -> None:
+    """The admin writes the addresses of a Node and of a pod, to which the API server then connects."""
+    alpha, beta = places
+    node: Document = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "forged"}}
+    pod = pod_manifest("forged", nodeName="forged")
+    pod["metadata"]["namespace"] = NAMESPACE
+    alpha.cluster.apply(node, pod)
+    try:
+        at = {"addresses": [{"type": "InternalIP", "address": beta.pod}]}
+        running = {"phase": "Running", "podIP": beta.pod, "podIPs": [{"ip": beta.pod}]}
+        for target, status in (("node/forged", at), ("pod/forged", running)):
+            patch = ("--subresource=status", "--type=merge", "-p", json.dumps({"status": status}))
+            alpha.cluster.kubectl("patch", target, "-n", NAMESPACE, *patch)
+        own = f"/api/v1/namespaces/{NAMESPACE}"
+        for path in ("/api/v1/nodes/http:forged:8080", f"{own}/pods/forged:8080"):
+            answer = alpha.cluster.try_kubectl("get", "--raw", f"{path}/proxy/")
+            assert answer.code != 0, f"{path}: {answer.out}"
+            assert "code 403" in answer.err, f"{path}: {answer.err}"
+        assert alpha.cluster.kubectl("get", "--raw", f"{own}/pods/web:8080/proxy/").strip() == "web of alpha"
+        assert alpha.cluster.kubectl("get", "--raw", f"{own}/services/web:80/proxy/").strip() == "web of alpha"
+    finally:
+        alpha.cluster.kubectl("delete", "pod/forged", "-n", NAMESPACE, "--grace-period=0", "--force")
+        alpha.cluster.kubectl("delete", "node/forged")
 
 
 def kubelet_endpoint(cluster: Cluster) -> tuple[str, int]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.e2e.cluster import Cluster, Document, Platform, eventually, pod_manifest
 from tests.e2e.page import Browser, open_page
+from tests.support.machine import patience
 
 WAITING, OTHERS = "waits-for-ever", "secret-of-beta"
 """Names of pods of alpha and beta, some of which wait."""
@@ -54,6 +57,8 @@ def test_operators_see_all_tenants(opened: Opened, pods: None) -> None:
     browser = opened()
     assert browser.read("")[0] == 200, "files need no session"
     assert browser.read("api/state")[0] == 401
+    with pytest.raises(urllib.error.HTTPError, match="421"):  # at 127.0.0.1, where forwarded ports of pods are, too
+        urllib.request.urlopen(browser.root, timeout=patience(30))
     assert browser.sign_in() == 200
     found = eventually(lambda: waiting_tenants(browser) >= {"alpha", "beta"}, what="gangs of both tenants")
     assert found

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.cluster import TENANT_VERSION, Cluster, Platform, eventually, pod_manifest, run_program
+from tests.e2e.cluster import BUSYBOX, TENANT_VERSION, Cluster, Platform, eventually, pod_manifest, run_program
 from tests.support.machine import patience, patience_option
 
 GONE_WITHIN = 120.0
@@ -45,6 +45,37 @@ def test_tenant_applied_with_kubectl_equals_one_of_the_command_line(platform: Pl
     assert applied == typed
     assert leaver.get("node", "a100.zone-0.local")["status"]["conditions"]
     platform.vkgateway("tenant", "delete", "typed", "--yes")
+
+
+def test_deleted_tenant_is_restored_with_its_data(platform: Platform, leaver: Cluster) -> None:
+    leaver.kubectl("create", "configmap", "notes", "--from-literal=text=kept")
+    leaver.kubectl("create", "deployment", "web", f"--image={BUSYBOX}", "--", "sleep", "3600")
+    leaver.kubectl("rollout", "status", "deployment/web", patience_option(60), timeout=130)
+    platform.vkgateway("tenant", "delete", "leaver", "--keep", "1h", "--yes", timeout=GONE_WITHIN)
+
+    assert not platform.has_control_plane("leaver")
+    assert platform.compute.get("pods", "-n", "leaver--default")["items"] == []
+    refused = platform.try_vkgateway("tenant", "create", "leaver", "--pool", "a100")
+    assert refused.code == 4, str(refused)
+    assert "vkgateway tenant restore leaver" in refused.err
+
+    platform.vkgateway("tenant", "restore", "leaver", timeout=GONE_WITHIN)
+    assert leaver.get("configmap", "notes")["data"] == {"text": "kept"}
+    assert leaver.kubectl("rollout", "status", "deployment/web", patience_option(60), timeout=130)
+    leaver.kubectl("delete", "deployment/web", "configmap/notes")
+
+
+def test_protected_tenant_is_deleted_only_after_its_protection_was_removed(platform: Platform) -> None:
+    platform.vkgateway("tenant", "create", "kept", "--pool", "a100", "--deletion-protection", "--no-wait")
+    refused = platform.compute.try_kubectl("delete", "tenant", "kept", "--wait=false")
+    assert refused.code != 0
+    assert "vkgateway tenant set kept --no-deletion-protection" in refused.err
+    assert platform.try_vkgateway("tenant", "delete", "kept", "--yes").code == 4
+    assert "deletionTimestamp" not in platform.compute.get("tenant", "kept")["metadata"]
+
+    platform.vkgateway("tenant", "set", "kept", "--no-deletion-protection", "--pool", "a100:weight=2", "--no-wait")
+    assert platform.compute.get("tenant", "kept")["spec"]["pools"][0]["weight"] == 2
+    platform.vkgateway("tenant", "delete", "kept", "--yes", timeout=GONE_WITHIN)
 
 
 def test_deleted_tenant_leaves_nothing_and_others_are_untouched(

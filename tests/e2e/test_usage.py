@@ -86,7 +86,7 @@ def test_budget_warns_then_stops_borrowing_and_survives_the_gateway(platform: Pl
     for name in ("beyond", "low"):
         eventually(lambda: pending_condition(spender, name).get("reason") == "BudgetUsedUp", what=f"{name} waits")  # noqa: B023
     message = pending_condition(spender, "beyond")["message"]
-    assert f"for {GPU} is used up: only the guarantee is available until 1 " in message
+    assert f"hours of {GPU} is used up: only the guarantee is available until 1 " in message
 
     began, before = time.monotonic(), used_hours(platform)
     platform.kill_gateway()

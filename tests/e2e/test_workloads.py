@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -150,8 +151,60 @@ def test_eviction_honours_the_budget_and_reaches_the_compute_pod(platform: Platf
     second, _ = pod_names(alpha, "quorum")
     eventually(lambda: evict(platform.compute, second, "alpha--default")[0] == 0, what="room in the budget below")
     eventually(lambda: alpha.pod_phase(second) in ("Failed", ""), what="the pod that was evicted below has ended")
+    alpha.kubectl("rollout", "status", "deployment/quorum", patience_option(60), timeout=70)
     alpha.kubectl("delete", "deployment,pdb", "quorum", "--cascade=foreground", "--wait")
     eventually(lambda: platform.compute.find("pdb", "quorum", "-n", "alpha--default") is None)
+
+
+def _terminating_pods(cluster: Cluster, app: str) -> list[str]:
+    """Return the pods of an app if all of them terminate."""
+    metadata = [pod["metadata"] for pod in cluster.get("pods", "-l", f"app={app}")["items"]]
+    return [each["name"] for each in metadata] if all("deletionTimestamp" in each for each in metadata) else []
+
+
+def test_pod_of_a_drained_machine_is_replaced_before_it_has_ended(platform: Platform, alpha: Cluster) -> None:
+    where = REAL if platform.real else V100
+    template = pod_template("slow", command="trap '' TERM; until [ -e /tmp/end ]; do sleep 1; done", **where)
+    template["spec"]["terminationGracePeriodSeconds"] = 1000
+    selector = {"matchLabels": {"app": "slow"}}
+    alpha.apply(workload_manifest("Deployment", "slow", replicas=1, selector=selector, template=template))
+    alpha.kubectl("rollout", "status", "deployment/slow", patience_option(60), timeout=70)
+    (old,) = pod_names(alpha, "slow")
+    assert evict(platform.compute, old, "alpha--default")[0] == 0
+    eventually(lambda: set(pod_names(alpha, "slow")) - {old}, what="the replacement")
+    if platform.real:  # a hollow node's pods end at once
+        pod = alpha.get("pod", old)
+        assert "deletionTimestamp" in pod["metadata"]
+        assert pod["status"]["phase"] == "Running"
+        conditions = {each["type"]: each.get("reason") for each in pod["status"]["conditions"]}
+        assert conditions["DisruptionTarget"] == "EvictionByEvictionAPI"
+        alpha.kubectl("rollout", "status", "deployment/slow", patience_option(60), timeout=70)
+    alpha.kubectl("delete", "deployment", "slow")
+    if platform.real:
+        pods = eventually(lambda: _terminating_pods(alpha, "slow"), what="all pods of the Deployment terminate")
+        # A kubelet does not shorten the grace period of a pod that terminates, and restarts the others.
+        for name in pods:
+            alpha.kubectl("exec", name, "--", "touch", "/tmp/end")
+    eventually(lambda: not pod_names(alpha, "slow"), what="all pods of the Deployment deleted")
+
+
+def test_pods_with_gpus_keep_a_hard_spread_over_machines(platform: Platform, alpha: Cluster) -> None:
+    labels = {"matchLabels": {"app": "spread"}}
+    constraint = {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": labels,
+    }
+    template = pod_template("spread", topologySpreadConstraints=[constraint], **V100)
+    template["spec"]["containers"][0] |= GPU
+    alpha.apply(workload_manifest("Deployment", "spread", replicas=4, selector=labels, template=template))
+    alpha.kubectl("rollout", "status", "deployment/spread", patience_option(60), timeout=70)
+    placed = Counter(
+        pod["spec"]["nodeName"] for name in pod_names(alpha, "spread") if (pod := compute_pod(platform, name))
+    )
+    assert sorted(placed.values()) == [2, 2], placed
+    alpha.kubectl("delete", "deployment", "spread", "--cascade=foreground", "--wait")
 
 
 def test_cordoned_virtual_node_gets_no_new_pods(alpha: Cluster, cordoned: str) -> None:

@@ -161,6 +161,13 @@ _SEPARATE: Final = (
         folders=_CHART,
     ),
     _end_to_end(
+        "docs",
+        "the commands of the how-tos, word for word",
+        "docs/test_how_tos.py",
+        minutes=(4, 4),
+        folders=("docs/how-to/", "vkgateway/cli/", f"{E2E}/pages.py"),
+    ),
+    _end_to_end(
         "operators",
         "every operator page, word for word, and gangs of real controllers",
         "test_operators.py",
@@ -221,7 +228,7 @@ LANES: Final = (
     ),
     _part("lint", "ruff, mypy --strict, import-linter, and the links of the documentation", *LINT, minutes=2),
     Lane(
-        name="docs",
+        name="site",
         about="the documentation site in build/docs, with its links and anchors",
         tracks=((_docs("html", "build/docs"),),),
         minutes=(1, 1),

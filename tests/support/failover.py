@@ -86,8 +86,8 @@ class Replica:
 
     async def ask_kubelet(self, path: str, authority: Authority) -> tuple[int, str]:
         """Ask the kubelet endpoint as the tenant's API server, and return status and text."""
-        found = re.search(r"kubelet endpoint listens +address=(\S+) port=(\d+)", self.log)
-        assert found, self.log
+        # A replica knows its role before its endpoint listens.
+        found = await wait_until(lambda: re.search(r"kubelet endpoint listens +address=(\S+) port=(\d+)", self.log))
         pair = authority.issue(f"{CN_PREFIX}{TENANT}", client=True)
         tls = client_context(ca=authority.cert_pem, cert=pair.cert_pem, key=pair.key_pem)
         url = f"https://{found[1]}:{found[2]}{path}"

@@ -56,6 +56,9 @@ class ExistingPlanes:
     async def restore_kept_objects(self, tenant: Tenant, access: ApiServerAccess) -> None:
         """Nothing is kept."""
 
+    async def stop(self, name: str) -> None:
+        """Nothing to stop."""
+
     async def remove(self, name: str, *, on_step: OnStep) -> None:
         """Nothing to remove."""
 

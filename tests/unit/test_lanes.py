@@ -26,7 +26,7 @@ def test_each_end_to_end_test_belongs_to_one_lane() -> None:
 
 def test_makefile_has_a_command_for_each_lane() -> None:
     for lane in LANES:
-        target = lane.name if lane.name in ("test", "docs") else f"test-{lane.name}"
+        target = {"test": "test", "site": "docs"}.get(lane.name, f"test-{lane.name}")
         command = "scripts.matrix" if lane.name == "matrix" else f"tests.lanes {lane.name}"
         printed = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=True).stdout
         assert f"-m {command}" in printed
@@ -35,7 +35,8 @@ def test_makefile_has_a_command_for_each_lane() -> None:
 @pytest.mark.parametrize(
     ("path", "lanes"),
     [
-        ("docs/index.md", {"docs"}),
+        ("docs/index.md", {"site"}),
+        ("docs/how-to/simulate.md", {"docs", "site"}),
         ("vkgateway/arbiter/cycle.py", {"deep"}),
         ("deploy/chart/vkgateway/values.yaml", {"chart", "kubernetes"}),
         ("tests/e2e/test_volcano.py", {"volcano"}),

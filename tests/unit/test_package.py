@@ -29,7 +29,12 @@ def test_every_data_file_is_packaged() -> None:
 
 def test_the_folders_at_the_top_lead_into_the_package() -> None:
     assert (ROOT / "tenant_templates").resolve() == SHIPPED_FOLDER
-    leads = {"crds": "model/crds", "rbac": "gateway/rbac", "compute": "gateway/recommended_policies"}
+    leads = {
+        "crds": "model/crds",
+        "rbac": "gateway/rbac",
+        "compute": "gateway/recommended_policies",
+        "management": "gateway/management_policies",
+    }
     for folder, inside in leads.items():
         shipped = {path.resolve() for path in (PACKAGE / inside).glob("*.yaml")}
         assert {link.resolve() for link in (ROOT / "deploy" / folder).iterdir()} == shipped != set()

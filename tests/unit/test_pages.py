@@ -47,6 +47,8 @@ def test_blocks_are_commands_with_what_they_show() -> None:
         ("pod-x7f created\n", "pod-... created", True),
         ("a\nb\n", "a", False),
         ("a.b\n", "a-b", False),
+        ("[ 0.2s] serves at https://10.1.2.3:25917\n", "[ 13s] serves at https://10.213.4.1:7", True),
+        ("3 pods\n", "4 pods", False),
     ],
 )
 def test_what_is_said_agrees_with_what_is_shown(output: str, shown: str, *, same: bool) -> None:

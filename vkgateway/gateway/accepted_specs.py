@@ -66,7 +66,7 @@ class AcceptedSpecs:
         """Load the specs that were accepted before this process started."""
         for tenant in tenants:
             spec = read_accepted_spec(tenant)
-            if spec is not None:
+            if spec is not None and not tenant.spec.delete_after:
                 self._specs.setdefault(tenant.metadata.name, spec)
 
     def spec_of(self, name: str) -> TenantSpec | None:

@@ -9,6 +9,8 @@ from typing import Final
 import msgspec
 
 from vkgateway.arbiter.decisions import Decisions
+from vkgateway.arbiter.reasons.gang_names import Names
+from vkgateway.arbiter.reasons.pool_sums import in_units
 from vkgateway.arbiter.reasons.report import build_report, build_summary
 from vkgateway.arbiter.snapshot import PodState, PoolKey, Snapshot
 from vkgateway.gateway import metrics
@@ -21,9 +23,8 @@ from vkgateway.kube.write_gate import Permit
 from vkgateway.model.errors import InputError, UnavailableError, VkgatewayError
 from vkgateway.model.requests import is_extended
 from vkgateway.modes.split import native_decisions, split_snapshot
-from vkgateway.page.timeline import PodName, Timeline
+from vkgateway.page.timeline import PodName, Timeline, end_of_pod
 from vkgateway.sync.admission.accounting import PodRun
-from vkgateway.sync.views.ownership import Key
 from vkgateway.translate.conditions import PREEMPTED
 from vkgateway.usage.records import UsageRecord
 
@@ -56,7 +57,7 @@ class ArbiterObserver:
 
     def __init__(self, settings: Arbiter, *, clock: Clock = SYSTEM_CLOCK, permit: Permit | None = None) -> None:
         self._clock = clock
-        self.pod_names: Callable[[], Mapping[str, Key]] = dict
+        self.pod_names: Callable[[], Names] = dict
         """Returns namespaces and names of governed pods by UID; called when the state is encoded."""
         self.divided_pools: Callable[[], Mapping[PoolKey, frozenset[str]]] = dict
         """Returns the labels that select nodes in pools with several virtual nodes; called for each question."""
@@ -69,6 +70,8 @@ class ArbiterObserver:
         """Input and output of the last cycle, and its time in seconds since the epoch."""
         self.timeline = Timeline()
         self.pod_name: PodName = lambda _tenant, _uid: ""
+        self.tenant_uid: Callable[[str], str] = lambda _tenant: ""
+        """Returns the UID of the Tenant of a name; empty: there is none."""
         self.count_usage: Callable[[Sequence[UsageRecord]], None] = lambda _records: None
         """Counts usage for the daily sums; called with every record, whether or not a log is written."""
 
@@ -80,12 +83,13 @@ class ArbiterObserver:
     def cycle_decided(self, snapshot: Snapshot, decisions: Decisions, *, now: float, seconds: float) -> None:
         """Update the metrics and store the cycle as the last one."""
         self.last_cycle = snapshot, decisions, now
-        self.timeline.add_cycle(snapshot, decisions, now, pod_name=self.pod_name)
+        self.timeline.add_cycle(snapshot, decisions, now, pod_name=self.pod_name, uid_of=self.tenant_uid)
         self.guarantees.cycle_decided(snapshot, decisions)
         if decisions.promotes:
             promoted = {uid for promote in decisions.promotes for uid in promote.pods}
             names = {uid: key for uid, key in self.pod_names().items() if uid in promoted}
-            self._record(list(running_usage(snapshot, Decisions(), names, now)))  # borrowed until now
+            borrowed = running_usage(snapshot, Decisions(), names, now, uid_of=self.tenant_uid)
+            self._record(list(borrowed))
         metrics.observe_cycle(seconds)
         metrics.count_decisions(decisions)
 
@@ -93,10 +97,24 @@ class ArbiterObserver:
         """Record what a pod used."""
         lost = max(0.0, ran.end - max(ran.start, ran.checkpoint)) if ran.end_reason == PREEMPTED else 0.0
         cluster, pool = ran.verdict.pool
+        if ran.end_reason != PREEMPTED:
+            pools = self.last_cycle[0].pools if self.last_cycle is not None else ()
+            unit = next((each.unit_resource for each in pools if each.key == ran.verdict.pool), "")
+            end = end_of_pod(
+                gang=ran.gang,
+                pod=ran.name,
+                pool=ran.verdict.pool,
+                units=in_units(ran.shape.amount_of(unit)),
+                borrowed=bool(ran.verdict.borrowed),
+                since=ran.start,
+                now=ran.end,
+            )
+            self.timeline.add_end(end, uid_of=self.tenant_uid)
         self._record(
             [
                 UsageRecord(
                     tenant=tenant,
+                    tenant_uid=self.tenant_uid(tenant),
                     namespace=ran.namespace,
                     pod=ran.name,
                     gang=ran.gang,
@@ -134,7 +152,7 @@ class ArbiterObserver:
         if self._usage_log is None or self.last_cycle is None:
             return 0
         snapshot, decisions, _ = self.last_cycle
-        used = list(running_usage(snapshot, decisions, self.pod_names(), now))
+        used = list(running_usage(snapshot, decisions, self.pod_names(), now, uid_of=self.tenant_uid))
         self._usage_log.write_records(*used)
         return len(used)
 
@@ -142,7 +160,9 @@ class ArbiterObserver:
         """Yield the usage of all pods that hold resources, terminating ones included."""
         if self.last_cycle is not None:
             snapshot, decisions, _ = self.last_cycle
-            yield from running_usage(snapshot, decisions, self.pod_names(), now, with_ending=True)
+            yield from running_usage(
+                snapshot, decisions, self.pod_names(), now, uid_of=self.tenant_uid, with_ending=True
+            )
 
     def update_metrics(self) -> None:
         """Set the pool metrics to the state after the last cycle."""
@@ -184,9 +204,18 @@ class ArbiterObserver:
 
 
 def running_usage(
-    snapshot: Snapshot, decisions: Decisions, names: Mapping[str, Key], now: float, *, with_ending: bool = False
+    snapshot: Snapshot,
+    decisions: Decisions,
+    names: Names,
+    now: float,
+    *,
+    uid_of: Callable[[str], str],
+    with_ending: bool = False,
 ) -> Iterator[UsageRecord]:
-    """Yield the usage until now of the named pods that hold resources; `with_ending`: terminating pods included."""
+    """Yield the usage until now of the named pods that hold resources; `with_ending`: terminating pods included.
+
+    `uid_of` returns the UID of the Tenant of a name.
+    """
     idle = (PodState.WAITING,) if with_ending else (PodState.WAITING, PodState.ENDING)
     promoted = {uid for promote in decisions.promotes for uid in promote.pods}
     for gang in snapshot.gangs:
@@ -198,6 +227,7 @@ def running_usage(
                 if is_extended(resource):
                     yield UsageRecord(
                         tenant=gang.tenant,
+                        tenant_uid=uid_of(gang.tenant),
                         namespace=key[0],
                         pod=key[1],
                         gang=gang.id,

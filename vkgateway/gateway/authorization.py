@@ -49,7 +49,7 @@ class AuthorizedHandler:
     async def __call__(self, request: Request, session: Session) -> Reply | None:
         """Return the reply to a request, or a refusal."""
         try:
-            refusal = None if request.path in PUBLIC else await self._deny_reply(request)
+            refusal = None if request.path in PUBLIC else await self._deny_reply(request, session)
         except TooManyStreamsError as error:
             refusal = Reply.from_text(429, str(error))
         except (ApiError, msgspec.DecodeError) as error:
@@ -62,9 +62,11 @@ class AuthorizedHandler:
             )
         return refusal or await self._answer(request, session)
 
-    async def _deny_reply(self, request: Request) -> Reply | None:
+    async def _deny_reply(self, request: Request, session: Session) -> Reply | None:
         scheme, _, token = request.header("authorization").partition(" ")
-        user = await self._tokens.review_token(_NO_TENANT, token.strip()) if scheme.lower() == "bearer" else None
+        user = None
+        if scheme.lower() == "bearer":
+            user = await self._tokens.review_token(_NO_TENANT, token.strip(), address=session.client_address)
         if user is None:
             self._accepted.forget(_digest(request))
             return Reply.from_text(401, "Unauthorized: a bearer token of the management cluster is required")

@@ -306,6 +306,13 @@ class Page(_Section, frozen=True):
         str, Meta(description="Certificate file of the page; empty: a certificate from the gateway's CA.")
     ] = ""
     key: Annotated[str, Meta(description="Private key file of the page's certificate.")] = ""
+    documentation: Annotated[
+        str,
+        Meta(
+            pattern=r"^(https?://.*)?$",
+            description="Address at which you publish the site of `make docs`; the page links to it. Empty: no link.",
+        ),
+    ] = ""
 
 
 class Logging(_Section, frozen=True):

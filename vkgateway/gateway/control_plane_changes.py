@@ -21,3 +21,8 @@ class ControlPlaneChanges:
     def control_plane_changed(self, tenant: str) -> None:
         """See `DriverListener`."""
         self._controller.repair_control_plane(tenant)
+
+    def owns_address(self, tenant: str, address: str) -> bool:
+        """See `DriverListener`; the pods of a tenant that does not run yet are not known."""
+        runtime = self._running.get(tenant)
+        return runtime is not None and runtime.pods.owns_address(address)

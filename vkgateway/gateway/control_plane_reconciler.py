@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from dataclasses import replace
 
-import msgspec
 import structlog
 
 from vkgateway.gateway.interfaces import ApiServerAccess, ControlPlanes, OnStep, TenantRunner
@@ -283,4 +282,10 @@ def _readiness_message(error: errors.ApiError) -> str:
 
 def _control_plane_spec(spec: TenantSpec) -> TenantSpec:
     """Return the part of a spec that affects the control plane."""
-    return msgspec.structs.replace(spec, pools=(), policy=TenantPolicy(pod_security=spec.policy.pod_security))
+    return TenantSpec(
+        template=spec.template,
+        kubernetes_version=spec.kubernetes_version,
+        policy=TenantPolicy(pod_security=spec.policy.pod_security),
+        api_server=spec.api_server,
+        control_plane=spec.control_plane,
+    )

@@ -145,6 +145,7 @@ class Gateway:
         platform.tenant_controller = self.tenant_controller
         self._observer.guarantees.on_change = self.usage.on_change = self.tenant_controller.enqueue
         self.usage.tenants = self.tenant_controller.tenant_names
+        self.usage.uid_of = self._observer.tenant_uid = self.tenant_controller.uid_of
         self.usage.budgets_of = self.tenant_controller.accepted_specs.budgets_of
         self.compute_controller.total_guarantee = self.tenant_controller.accepted_specs.total_guarantee
         self.compute_controller.tenants_of = self.tenant_controller.accepted_specs.tenants_of

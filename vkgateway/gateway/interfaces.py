@@ -73,6 +73,9 @@ class ControlPlanes(Protocol):
     async def restore_kept_objects(self, tenant: Tenant, access: ApiServerAccess) -> None:
         """Revert changes that the tenant's admins made to the template's kept objects."""
 
+    async def stop(self, name: str) -> None:
+        """Stop the control plane, and keep its data and credentials; `ensure` starts it again."""
+
     async def remove(self, name: str, *, on_step: OnStep) -> None:
         """Delete the control plane and its data."""
 

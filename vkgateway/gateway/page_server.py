@@ -47,7 +47,9 @@ async def serve_page(settings: Page, shared: Dependencies, gateway: Gateway) -> 
             return gateway.running_tenants.client_of(tenant) if tenant else shared.management
 
         handler = PageHandler(
-            access=PageAccess(TokenReviewer(client_of), sealer),
+            access=PageAccess(
+                TokenReviewer(client_of, uid_of=gateway.tenant_controller.uid_of), sealer, secure=tls is not None
+            ),
             sealer=sealer,
             hub=hub,
             source=gateway,
@@ -55,6 +57,7 @@ async def serve_page(settings: Page, shared: Dependencies, gateway: Gateway) -> 
             usage=gateway.usage.encode_report,
             starts=lambda: msgspec.json.encode(STATISTICS.report()),
             secure=tls is not None,
+            documentation=settings.documentation,
         )
         listener = HttpListener(handler, name="page", tls=tls, connections=_CONNECTIONS, hint=_PORT_HINT)
         await stack.enter_async_context(listener)

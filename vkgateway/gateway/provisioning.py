@@ -117,6 +117,10 @@ class ProvisionedControlPlanes:
             kubelet_clients=plane.kubelet_clients,
         )
 
+    async def stop(self, name: str) -> None:
+        """See `planes.ControlPlanes`."""
+        await self._drivers.remove(name)
+
     async def remove(self, name: str, *, on_step: OnStep) -> None:
         """See `planes.ControlPlanes`."""
         await self._provisioner.deprovision(name, on_step=self._with_message(on_step, name))
@@ -174,6 +178,7 @@ def _build_drivers(settings: Config, shared: Dependencies) -> DriverSet:
         address=shared.address.advertised,
         machine_address=shared.address.machine_address,
         kubelet_port=settings.kubelet.port,
+        advertised_port=shared.address.advertised_port,
         authorities=shared.authorities,
         management=shared.management,
         gate=shared.gate,

@@ -115,11 +115,11 @@ class StandbyTenants:
 
     async def _reconcile(self, name: str) -> ReconcileResult:
         tenant = self._tenants.store.get(("", name))
-        if tenant is None:
+        if tenant is None or tenant.spec.delete_after:
             # At once: the watches of the view may take a while to end.
             self._runtimes.revoke_tenant(name)
             await self._close_view(name)
-            return DONE
+            return DONE if tenant is None else None
         if self._leading is None or self._leading.is_set():
             return await self._hand_over(name)
         access = await self._planes.load_existing(tenant)

@@ -90,6 +90,7 @@ class TenantController:
             runtimes=runtimes,
             accepted_specs=self.accepted_specs,
             status_writer=self._status_writer,
+            clock=clock,
         )
         self._queue = WorkQueue("tenant", self._reconcile, on_error=self._handle_error)
         self.tenants: Reflector[Tenant] = Reflector(
@@ -119,6 +120,11 @@ class TenantController:
     def tenant_names(self) -> list[str]:
         """Return the names of the reconciled tenants."""
         return list(self._records)
+
+    def uid_of(self, name: str) -> str:
+        """Return the UID of the Tenant of a name; empty: there is none. May be called from another thread."""
+        tenant = self.tenants.store.get(("", name))
+        return tenant.metadata.uid if tenant is not None else ""
 
     def tenant_statuses(self) -> dict[str, TenantStatus]:
         """Return the statuses of the reconciled tenants by name."""
@@ -151,7 +157,7 @@ class TenantController:
             return
         self._queue.enqueue(tenant.metadata.name)
         record = self._records.get(tenant.metadata.name)
-        if record is not None and tenant.metadata.deletion_timestamp is not None:
+        if record is not None and tenant.is_ending:
             record.request_interrupt()
 
     async def _reconcile(self, name: str) -> ReconcileResult:
@@ -161,6 +167,9 @@ class TenantController:
             await self._finalizer.clean_up(name, record)
             self._records.pop(name, None)
             return DONE if tenant is None else 0.0
+        if record is not None and (record.is_kept or record.is_interrupted) and not tenant.is_ending:
+            await self._finalizer.stop_runtime(name, record)
+            record = None
         if record is None:
             record = self._records[name] = TenantRecord.from_tenant(tenant, now=self._clock.monotonic())
             record.is_repair_due = name in self._repairs_due
@@ -169,6 +178,8 @@ class TenantController:
         if tenant.metadata.deletion_timestamp is not None:
             await self._finalizer.finalize_tenant(tenant, record)
             return None
+        if tenant.spec.delete_after:
+            return await self._finalizer.keep_data(tenant, record)
         self._update_datastore_fact(name, record)
         spec = await self._accept_spec(tenant, record)
         if spec is None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Collection
+from typing import Final
 
 import structlog
 
@@ -16,12 +18,18 @@ from vkgateway.gateway.interfaces import ControlPlanes, TenantRunner
 from vkgateway.gateway.status import Verdict
 from vkgateway.gateway.tenant_ownership import forget_tenant
 from vkgateway.gateway.tenant_record import StatusWriter, TenantRecord
+from vkgateway.kube import errors
 from vkgateway.kube.client import Client
+from vkgateway.kube.clock import Clock
 from vkgateway.kube.resources import TENANTS
-from vkgateway.model.api import Tenant
+from vkgateway.model import times
+from vkgateway.model.api import DATA_KEPT, Tenant
 from vkgateway.model.names import TENANT_FINALIZER
 from vkgateway.sync.metrics import forget_tenant as forget_metrics
 from vkgateway.sync.teardown import remove_pods
+
+_LONGEST_WAIT: Final = 3600.0
+"""Seconds between two looks at the time of a deletion: clocks may be set."""
 
 log = structlog.get_logger(__name__)
 
@@ -38,6 +46,7 @@ class TenantFinalizer:
         runtimes: TenantRunner,
         accepted_specs: AcceptedSpecs,
         status_writer: StatusWriter,
+        clock: Clock,
     ) -> None:
         self._management = management
         self._computes = computes
@@ -45,6 +54,7 @@ class TenantFinalizer:
         self._runner = runtimes
         self._accepted_specs = accepted_specs
         self._status_writer = status_writer
+        self._clock = clock
 
     async def finalize_tenant(self, tenant: Tenant, record: TenantRecord) -> None:
         """Remove everything of a tenant that is being deleted, then its finalizer."""
@@ -68,6 +78,35 @@ class TenantFinalizer:
         log.info("tenant deleted", tenant=name)
         record.finalizer_removed = True
         self._forget_tenant(name)
+
+    async def keep_data(self, tenant: Tenant, record: TenantRecord) -> float | None:
+        """Remove everything of a tenant but its data until `deleteAfter`, and then delete the Tenant.
+
+        Its namespaces in compute clusters stay, too, with the volumes. Return the seconds until the next step.
+        """
+        record.stage = "deleting"
+        name = tenant.metadata.name
+        end = times.parse_time(tenant.spec.delete_after)
+        remaining = end.timestamp() - self._clock.time()
+        if remaining <= 0:
+            with contextlib.suppress(errors.NotFound, errors.Conflict):
+                await self._management.delete(TENANTS, name, uid=tenant.metadata.uid)
+            return None
+        if not record.is_kept:
+            await self._report_deletion(tenant, record, "deleting its pods")
+            await self.stop_runtime(name, record)
+            needed = clusters_of(tenant, self._accepted_specs.spec_of(name))
+            await clean_compute_clusters(self._computes.clusters, name, needed=needed, remove=remove_pods)
+            await self._report_deletion(tenant, record, "stopping its control plane")
+            await self._control_planes.stop(name)
+            log.info("tenant stopped; its data is kept", tenant=name, until=tenant.spec.delete_after)
+            record.is_kept = True
+            self._forget_tenant(name)
+        message = f"its data is kept until {end:%Y-%m-%d %H:%M} UTC; `vkgateway tenant restore {name}` brings it back"
+        stopped = Verdict("False", DATA_KEPT, "stopped; only the data is left")
+        record.update_facts(control_plane=stopped, virtual_nodes=stopped, deleting=Verdict("False", DATA_KEPT, message))
+        await self._status_writer.write_status(tenant, record)
+        return min(remaining, _LONGEST_WAIT)
 
     async def clean_up(self, name: str, record: TenantRecord | None) -> None:
         """Clean up after a deleted object, including its resources if the finalizer was removed by force."""

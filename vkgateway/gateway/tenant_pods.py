@@ -17,6 +17,7 @@ from vkgateway.kubelet.target import NoComputePodError, PlacedPod, PodTarget
 from vkgateway.model.errors import InputError, NotFoundError, UnavailableError
 from vkgateway.model.names import UID_ANNOTATION
 from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.network.pod_addresses import addresses_of
 from vkgateway.sync.pods.pod_context import decode
 from vkgateway.sync.views.ownership import Key
 from vkgateway.sync.views.pods import ComputePodView, TenantPodView, decode_tenant_pod
@@ -77,6 +78,15 @@ class TenantPods:
         if node not in sources:
             raise NotFoundError(f"there is no virtual node {node[:253]!r}")
         return node, placed_pods(self._tenant, self._cache.store, link=sources[node].link, node=node)
+
+    def owns_address(self, address: str) -> bool:
+        """Return whether a running pod of the tenant in a reachable compute cluster has an IP address."""
+        text = address.encode()
+        return any(
+            text in pod.status and address in addresses_of(pod)
+            for source in self.sources.values()
+            for pod in source.link.pods.of_tenant(self._tenant)
+        )
 
     async def list_pods(self, node: str, phase: str) -> list[bytes]:
         """Return the tenant's pods on its virtual nodes as JSON, filtered by `node` and `phase` if given.

@@ -89,6 +89,8 @@ class TenantRecord:
     """The accepted spec that the object carries together with the finalizer."""
     recorded_version: str = ""
     """The resource version of the write of `recorded_spec`; empty before it."""
+    is_kept: bool = False
+    """Only the tenant's data is left, until it is deleted or restored."""
     finalizer_removed: bool = False
     """The finalizer is removed; the object is about to disappear."""
     _timeout: asyncio.Timeout | None = None
@@ -129,6 +131,11 @@ class TenantRecord:
             raise Interrupted("the tenant is being deleted") from error
         finally:
             self._timeout = None
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether work on this tenant was useless once: a tenant that is restored needs another record."""
+        return self._interrupted
 
     def request_interrupt(self) -> None:
         """Interrupt the current `interrupt_on_deletion` block and all later ones."""

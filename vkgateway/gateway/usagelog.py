@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
@@ -11,12 +12,14 @@ import msgspec
 from vkgateway.gateway.jsonlines import open_log, read_rotated_lines
 from vkgateway.kube.write_gate import Permit
 from vkgateway.usage.days import split_days
-from vkgateway.usage.records import UsageRecord
+from vkgateway.usage.records import KEY_FIELDS, TenantKey, UsageRecord, tenant_labels
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
 """File size that triggers rotation."""
 
-GroupKey = Literal["day", "tenant", "namespace", "band", "pool", "computeCluster", "resource", "gang", "pod"]
+GroupKey = Literal[
+    "day", "tenant", "tenantUid", "namespace", "band", "pool", "computeCluster", "resource", "gang", "pod"
+]
 
 
 class UsageLog:
@@ -59,12 +62,13 @@ class UsageTotal(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 def sum_usage(usages: Iterable[UsageRecord], *, since: float, until: float, by: Sequence[GroupKey]) -> list[UsageTotal]:
     """Return usage totals between two times (seconds since the epoch), grouped and sorted by the keys `by`.
 
-    `usages` are in the order in which they were written. Lost work is the last part of an interval.
+    `usages` are in the order in which they were written. Lost work is the last part of an interval. Tenants that had
+    the same name are different groups of `tenant` (see `tenant_labels`).
     """
-    sums: dict[tuple[str, ...], _RunningTotal] = {}
+    sums: dict[tuple[str | TenantKey, ...], _RunningTotal] = defaultdict(_RunningTotal)
     counted_until: dict[tuple[str, ...], float] = {}
     for usage in usages:
-        pod = (usage.tenant, usage.namespace, usage.pod, usage.gang, usage.resource)
+        pod = (usage.tenant, usage.tenant_uid, usage.namespace, usage.pod, usage.gang, usage.resource)
         start, end = max(usage.start, since, counted_until.get(pod, 0.0)), min(usage.end, until)
         counted_until[pod] = max(usage.end, counted_until.get(pod, 0.0))
         if end <= start:
@@ -73,8 +77,7 @@ def sum_usage(usages: Iterable[UsageRecord], *, since: float, until: float, by: 
         first_counted = min(start, lost_since)
         parts = split_days(first_counted, end) if "day" in by else (("", first_counted, end),)
         for day, first, last in parts:
-            key = tuple(day if name == "day" else _group_value(usage, name) for name in by)
-            total = sums.setdefault(key, _RunningTotal())
+            total = sums[tuple(day if name == "day" else _group_value(usage, name) for name in by)]
             hours = max(0.0, last - max(first, start)) * usage.units / 3600
             total.hours += hours
             total.borrowed += hours if usage.borrowed else 0.0
@@ -88,8 +91,16 @@ def sum_usage(usages: Iterable[UsageRecord], *, since: float, until: float, by: 
             lost_hours=total.lost,
             pods=len(total.pods),
         )
-        for key, total in sorted(sums.items(), key=lambda item: item[0])
+        for key, total in sorted(_by_label(sums).items(), key=lambda item: item[0])
     ]
+
+
+def _by_label(sums: Mapping[tuple[str | TenantKey, ...], _RunningTotal]) -> dict[tuple[str, ...], _RunningTotal]:
+    labels = tenant_labels(value for key in sums for value in key if isinstance(value, tuple))
+    merged: dict[tuple[str, ...], _RunningTotal] = defaultdict(_RunningTotal)
+    for key, total in sums.items():
+        merged[tuple(labels[value] if isinstance(value, tuple) else value for value in key)].add(total)
+    return merged
 
 
 class _RunningTotal:
@@ -99,6 +110,14 @@ class _RunningTotal:
         self.hours = self.borrowed = self.lost = 0.0
         self.pods: set[tuple[str, ...]] = set()
 
+    def add(self, other: _RunningTotal) -> None:
+        self.hours += other.hours
+        self.borrowed += other.borrowed
+        self.lost += other.lost
+        self.pods |= other.pods
 
-def _group_value(usage: UsageRecord, key: GroupKey) -> str:
-    return usage.compute_cluster if key == "computeCluster" else str(getattr(usage, key))
+
+def _group_value(usage: UsageRecord, key: GroupKey) -> str | TenantKey:
+    if key == "tenant":
+        return usage.tenant, usage.tenant_uid
+    return str(getattr(usage, KEY_FIELDS.get(key, key)))

@@ -20,6 +20,8 @@ READY: Final = "Ready"
 GUARANTEE_KEPT: Final = "GuaranteeKept"
 DATASTORE_WRITABLE: Final = "DatastoreWritable"
 """Neither `GuaranteeKept` nor `DatastoreWritable` is part of Ready: running pods are not affected."""
+DATA_KEPT: Final = "DataKept"
+"""Reason of Ready of a tenant of which only the data is left, until it is deleted or restored."""
 WITHIN_BUDGET: Final = "WithinBudget"
 """Condition of tenants with a budget. It is not part of Ready: running pods are not affected."""
 SPEC_EFFECTIVE: Final = "SpecEffective"
@@ -63,9 +65,9 @@ class TenantPolicy(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=T
 
     `runtime_class_names` and `storage_class_names` map a tenant's class names to the names in the compute clusters;
     these classes are allowed, too. `default_storage_class` applies to claims without a class; if empty, the compute
-    cluster's default applies. `plugin_annotations` holds prefixes of annotations for plug-ins of the compute clusters.
-    `user_namespaces` allows pods with a user namespace (`hostUsers: false`): nodes without support never start such a
-    pod. `load_balancers` and `node_ports` set the treatment of Services of these types.
+    cluster's default applies. `plugin_annotations` holds prefixes of annotations, and of labels, for plug-ins of the
+    compute clusters. `user_namespaces` allows pods with a user namespace (`hostUsers: false`): nodes without support
+    never start such a pod. `load_balancers` and `node_ports` set the treatment of Services of these types.
     """
 
     pod_security: PodSecurity = "baseline"
@@ -151,6 +153,9 @@ class TenantSpec(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=Tru
     budget: tuple[TenantBudget, ...] = ()
     api_server: ApiServerAccess = ApiServerAccess()
     control_plane: TenantControlPlane = TenantControlPlane()
+    deletion_protection: bool = False
+    delete_after: str = ""
+    """RFC 3339 time from which the gateway deletes the tenant; until then, it keeps only the data. Empty: never."""
 
 
 class ApiServerStatus(msgspec.Struct, kw_only=True, frozen=True):
@@ -195,6 +200,11 @@ class Tenant(msgspec.Struct, kw_only=True, rename="camel"):
     status: TenantStatus = TenantStatus()
     api_version: str = API_VERSION
     kind: str = "Tenant"
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the tenant is being deleted, with its data or for now without."""
+        return self.metadata.deletion_timestamp is not None or bool(self.spec.delete_after)
 
 
 class KubeconfigSecret(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, frozen=True):

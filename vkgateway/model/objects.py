@@ -1,6 +1,6 @@
 """Narrow typed views of Kubernetes objects: only the fields that vkgateway reads."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -14,6 +14,19 @@ Object = dict[str, Any]
 
 TERMINAL_PHASES: Final = frozenset({"Succeeded", "Failed"})
 """Phases of a pod that has ended."""
+
+
+def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> Object:
+    """Return the merge patch (RFC 7386) from one object to another; it is empty if they are equal."""
+    patch: Object = dict.fromkeys(old.keys() - new.keys())
+    for key, value in new.items():
+        before = old.get(key)
+        if isinstance(before, dict) and isinstance(value, dict):
+            if inner := merge_patch(before, value):
+                patch[key] = inner
+        elif value != before:
+            patch[key] = value
+    return patch
 
 
 class Meta(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, gc=False):

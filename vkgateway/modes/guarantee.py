@@ -128,7 +128,18 @@ class UsageSums:
             fits = not _exceeded(guarantee, self._used.get(key, {}), pods)
         else:
             fits = self.fits_guarantee(gang, pods)
-        return None if fits else Wait(PendingReason.BUDGET, budget_text(quota.stopped, pods, now))
+        if fits:
+            return None
+        band = GUARANTEED if by_queue else gang.band
+        text = budget_text(quota, pods, now, band=band)
+        if band is GUARANTEED:
+            inside = (self._used if by_queue else self._inside).get(key, {})
+            in_use = (
+                f"{render_milli({name: inside.get(name, 0)})} of {quota.guarantee.get(name, 0) / MILLI_PER_UNIT:.10g}"
+                for name in quota.stopped
+            )
+            text += f"; in use of the guarantee: {', '.join(in_use)}"
+        return Wait(PendingReason.BUDGET, text)
 
     def over_limit(self, gang: Gang, pods: Iterable[Pod]) -> str:
         """Return the limits of a gang's tenant that pods would exceed, as `nvidia.com/gpu 8`; empty: none."""

@@ -124,8 +124,9 @@ class Budgets:
 
 
 def _with_stopped(quota: Quota, uses: Iterable[BudgetUse]) -> Quota:
-    stopped = tuple(sorted(stopped_resources(uses, quota.pool[1])))
-    return quota if stopped == quota.stopped else replace(quota, stopped=stopped)
+    hours = stopped_resources(uses, quota.pool[1])
+    stopped = tuple(sorted(hours))
+    return quota if stopped == quota.stopped else replace(quota, stopped=stopped, budget_hours=hours)
 
 
 def used_up_key(use: BudgetUse) -> str:

@@ -46,9 +46,13 @@ _COMPARED_FIELDS: Final = ("type", "status", "reason", "message", "lastProbeTime
 def is_disrupted(status: Object) -> bool:
     """Return whether a pod ended in a way after which Kubernetes deletes it: preemption, drain or taint."""
     return any(
-        entry["type"] == DISRUPTION_CONDITION and entry["status"] == "True" and entry.get("reason") != _KUBELET_REASON
-        for entry in status.get("conditions") or ()
+        is_disruption(entry) and entry.get("reason") != _KUBELET_REASON for entry in status.get("conditions") or ()
     )
+
+
+def is_disruption(condition: Object) -> bool:
+    """Return whether a condition says that a disruption ended the pod or is about to end it."""
+    return bool(condition["type"] == DISRUPTION_CONDITION and condition["status"] == "True")
 
 
 def last_condition_change(status: Object, *, since: str | None) -> float:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from vkgateway.model.api import Exposure, PodSecurity
 from vkgateway.model.names import COMPUTE_CLUSTER_LABEL, POOL_LABEL, VIRTUAL_NODE_TYPE, virtual_node_name
-from vkgateway.translate.plugins import tenant_only_plugins
+from vkgateway.translate.plugins import PLUGIN_LABEL_PREFIXES, PLUGIN_PREFIXES, tenant_only_plugins
 
 INSTANCE_TYPE_LABEL: Final = "node.kubernetes.io/instance-type"
 HOSTNAME_LABEL: Final = "kubernetes.io/hostname"
@@ -83,7 +83,7 @@ class TenantContext:
     api_service: str = ""
     service_range: str = ""
     plugin_annotations: tuple[str, ...] = ()
-    """Prefixes of plug-in annotations (`plugins.PLUGIN_PREFIXES`) that are forwarded."""
+    """Prefixes of plug-in annotations and labels (`plugins.PLUGIN_PREFIXES`) that are forwarded."""
     excluded_prefixes: tuple[str, ...] = DEFAULT_EXCLUDED_PREFIXES
     pool_keys: tuple[str, ...] = ()
     """Keys of labels and annotations that the tenant's pools set for their schedulers, with all longer keys."""
@@ -100,14 +100,17 @@ class TenantContext:
 
     @property
     def tenant_only_prefixes(self) -> tuple[str, ...]:
-        """Prefixes of labels and annotations that are not forwarded: those of the platform and those of schedulers."""
-        return _tenant_only_prefixes((*self.excluded_prefixes, *self.pool_keys))
+        """Prefixes of labels that are not forwarded: those of the platform, of schedulers, and of plug-ins."""
+        return _tenant_only_prefixes((*self.excluded_prefixes, *self.pool_keys), self._allowed, PLUGIN_LABEL_PREFIXES)
 
     @property
     def tenant_only_annotations(self) -> tuple[str, ...]:
-        """Prefixes of annotations that are not forwarded, those of plug-ins included."""
-        allowed = (ANY,) if self.pod_security == "privileged" else self.plugin_annotations
-        return _tenant_only_annotations((*self.excluded_prefixes, *self.pool_keys), allowed)
+        """Prefixes of annotations that are not forwarded."""
+        return _tenant_only_prefixes((*self.excluded_prefixes, *self.pool_keys), self._allowed, PLUGIN_PREFIXES)
+
+    @property
+    def _allowed(self) -> tuple[str, ...]:
+        return (ANY,) if self.pod_security == "privileged" else self.plugin_annotations
 
 
 @lru_cache(maxsize=1024)
@@ -116,13 +119,10 @@ def _first_address(cidr: str) -> str:
 
 
 @lru_cache(maxsize=64)
-def _tenant_only_prefixes(kept: tuple[str, ...]) -> tuple[str, ...]:
-    return (*kept, *SCHEDULER_PREFIXES)
-
-
-@lru_cache(maxsize=64)
-def _tenant_only_annotations(kept: tuple[str, ...], allowed: tuple[str, ...]) -> tuple[str, ...]:
-    return (*_tenant_only_prefixes(kept), *tenant_only_plugins(allowed))
+def _tenant_only_prefixes(
+    excluded: tuple[str, ...], allowed: tuple[str, ...], plugins: tuple[str, ...]
+) -> tuple[str, ...]:
+    return (*excluded, *SCHEDULER_PREFIXES, *tenant_only_plugins(allowed, plugins))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from typing import Final
 from vkgateway.model.names import NAMESPACE_ANNOTATION, UID_ANNOTATION, is_forbidden_annotation
 from vkgateway.model.objects import Object
 from vkgateway.translate.metadata import is_renamed
+from vkgateway.translate.plugins import is_tenant_only_key
 
 LABELS_ANNOTATION: Final = "vkgateway.io/labels"
 """Annotation of a compute pod whose volumes read all labels: the tenant pod's labels, as a kubelet would write them."""
@@ -82,7 +83,7 @@ def is_tenant_only(path: str, *, tenant_only: tuple[str, ...]) -> bool:
     key = match[2]
     if match[1] == "labels":
         return is_renamed(key, tenant_only)
-    return key.startswith(tenant_only) or is_forbidden_annotation(key)
+    return is_tenant_only_key(key, tenant_only) or is_forbidden_annotation(key)
 
 
 def tenant_value(path: str, *, labels: Mapping[str, str], annotations: Mapping[str, str]) -> str:

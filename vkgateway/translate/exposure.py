@@ -7,6 +7,7 @@ from vkgateway.model.api import Exposure
 from vkgateway.model.names import is_reserved
 from vkgateway.model.objects import Object
 from vkgateway.translate.context import TenantContext
+from vkgateway.translate.plugins import is_tenant_only_key
 
 LOAD_BALANCER: Final = "LoadBalancer"
 NODE_PORT: Final = "NodePort"
@@ -37,7 +38,9 @@ def exposed_fields(spec: Mapping[str, Any]) -> Object:
 def exposed_keys(entries: Mapping[str, str], *, tenant: TenantContext) -> dict[str, str]:
     """Return the labels or annotations of an exposed compute Service, which configure load balancers."""
     staying = tenant.tenant_only_prefixes
-    return {key: value for key, value in entries.items() if not key.startswith(staying) and not is_reserved(key)}
+    return {
+        key: value for key, value in entries.items() if not is_tenant_only_key(key, staying) and not is_reserved(key)
+    }
 
 
 def load_balancer_patch(

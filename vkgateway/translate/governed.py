@@ -66,18 +66,21 @@ def ungate_patch(uid: str, narrowing: Mapping[str, str]) -> Object:
 def reachable_nodes(pod: Mapping[str, Any], nodes: Mapping[str, VirtualNode]) -> tuple[str, ...]:
     """Return the names of the virtual nodes to which the tenant's scheduler may bind a pod, most preferred first.
 
-    Equally preferred nodes keep the order of `nodes`. Node selector, required node affinity and taints filter the
-    nodes, preferred node affinity orders them. A pod that has a node can reach that node only.
+    Equally preferred nodes keep the order of `nodes`. Node selector, required node affinity, taints and topology keys
+    that a node lacks filter the nodes, preferred node affinity orders them. A pod that has a node can reach that node
+    only.
     """
     spec = pod.get("spec") or {}
     settled = spec.get("nodeName")
     if settled:
         return (settled,) if settled in nodes else ()
     affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    needed = _needed_labels(spec)
     likings = {
         name: _preference_weight(affinity, name, labels)
         for name, (labels, taints) in nodes.items()
         if _matches_node(spec, affinity, name, labels)
+        and all(key in labels for _, key in needed)
         and not _has_untolerated_taint(spec.get("tolerations") or (), taints)
     }
     return tuple(sorted(likings, key=lambda name: -likings[name]))
@@ -92,9 +95,31 @@ def has_pod_constraints(pod: Mapping[str, Any]) -> bool:
     affinity = spec.get("affinity") or {}
     among_pods = (affinity.get(kind) or {} for kind in ("podAffinity", "podAntiAffinity"))
     spread = spec.get("topologySpreadConstraints") or ()
-    return any(each.get(REQUIRED) for each in among_pods) or any(
-        each.get("whenUnsatisfiable") == "DoNotSchedule" for each in spread
-    )
+    return any(each.get(REQUIRED) for each in among_pods) or any(map(is_hard_spread, spread))
+
+
+def is_hard_spread(constraint: Mapping[str, Any]) -> bool:
+    """Return whether a topology spread constraint must be satisfied."""
+    return constraint.get("whenUnsatisfiable") == "DoNotSchedule"
+
+
+def _needed_labels(spec: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return field and key of the labels without which no node is feasible: the topology keys of hard topology spread
+    and of required pod affinity.
+    """
+    spread = spec.get("topologySpreadConstraints") or ()
+    terms = ((spec.get("affinity") or {}).get("podAffinity") or {}).get(REQUIRED) or ()
+    return [
+        *(
+            (f"spec.topologySpreadConstraints[{index}].topologyKey", each["topologyKey"])
+            for index, each in enumerate(spread)
+            if is_hard_spread(each)
+        ),
+        *(
+            (f"spec.affinity.podAffinity.{REQUIRED}[{index}].topologyKey", each["topologyKey"])
+            for index, each in enumerate(terms)
+        ),
+    ]
 
 
 def unreachable_reason(pod: Mapping[str, Any], nodes: Mapping[str, VirtualNode]) -> str:
@@ -104,8 +129,16 @@ def unreachable_reason(pod: Mapping[str, Any], nodes: Mapping[str, VirtualNode])
     selected = [name for name, (labels, _) in nodes.items() if _matches_node(spec, affinity, name, labels)]
     if not selected:
         return f"no virtual node matches its node selector and affinity; available virtual nodes: {', '.join(nodes)}"
+    needed = _needed_labels(spec)
+    labeled = [name for name in selected if all(key in nodes[name][0] for _, key in needed)]
+    if not labeled:
+        field, key = next(each for each in needed if any(each[1] not in nodes[name][0] for name in selected))
+        return (
+            f"{field}: {key} is no label of virtual node {', '.join(selected)}; use a label that virtual nodes show,"
+            " such as kubernetes.io/hostname, or ask the platform for virtual nodes by this label"
+        )
     tolerations = spec.get("tolerations") or ()
-    return "; ".join(_closed_reason(name, tolerations, nodes[name][1]) for name in selected)
+    return "; ".join(_closed_reason(name, tolerations, nodes[name][1]) for name in labeled)
 
 
 def _closed_reason(name: str, tolerations: Sequence[Mapping[str, Any]], taints: Sequence[Taint]) -> str:

@@ -26,6 +26,7 @@ from vkgateway.model.names import (
 )
 from vkgateway.model.objects import Object
 from vkgateway.translate.context import PoolContext, TenantContext
+from vkgateway.translate.plugins import is_tenant_only_key
 
 LABEL_DOMAIN: Final = f"tenant-label.{GROUP}"
 """Suffix of the prefix of every renamed key. Tenants cannot set such keys: the domain is reserved."""
@@ -140,7 +141,7 @@ def label_to_compute(key: str, tenant_only: tuple[str, ...]) -> str:
 
 def is_renamed(key: str, tenant_only: tuple[str, ...]) -> bool:
     """Return whether compute pods carry a label under another key than tenant pods."""
-    return key.startswith(tenant_only) or key in _COMPUTE_WRITTEN or (GROUP in key and is_reserved(key))
+    return is_tenant_only_key(key, tenant_only) or key in _COMPUTE_WRITTEN or (GROUP in key and is_reserved(key))
 
 
 def is_tenant_label(key: str) -> bool:
@@ -191,7 +192,7 @@ def _forwardable_annotations(annotations: Mapping[str, str] | None, staying: tup
     return {
         key: value
         for key, value in annotations.items()
-        if not key.startswith(staying) and not (GROUP in key and is_reserved_annotation(key))
+        if not is_tenant_only_key(key, staying) and not (GROUP in key and is_reserved_annotation(key))
     }
 
 

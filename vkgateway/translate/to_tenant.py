@@ -6,11 +6,12 @@ from datetime import datetime
 from typing import Any, Final
 
 from vkgateway.model import times
-from vkgateway.model.objects import TERMINAL_PHASES, Object
+from vkgateway.model.objects import TERMINAL_PHASES, Object, merge_patch
 from vkgateway.translate.conditions import (
     DISRUPTION_CONDITION,
     Conditions,
     conditions_patch,
+    is_disruption,
     mirror_conditions,
     set_condition,
 )
@@ -209,6 +210,17 @@ def failed_status(reason: str, message: str, *, tenant_status: Object, observed:
     return _status_diff(wanted, tenant_status, removable=frozenset())
 
 
+def disrupted_status(
+    tenant_status: Object, compute_status: Object, *, disruption: Disruption, now: datetime
+) -> Object | None:
+    """Return the merge patch that sets the condition DisruptionTarget, or None if one of the two pods has it."""
+    if any(map(is_disruption, compute_status.get("conditions") or ())):
+        return None
+    conditions: Conditions = tenant_status.get("conditions") or []
+    wanted = _set_disrupted(conditions, disruption, now)
+    return None if wanted is conditions else {"conditions": wanted}
+
+
 def condition_status(
     tenant_status: Object, kind: str, *, status: str, reason: str, message: str, now: datetime
 ) -> Object | None:
@@ -285,11 +297,13 @@ def _set_host_addresses(wanted: Object, tenant_status: Object, node_ip: str) -> 
 def _status_diff(
     wanted: Mapping[str, Any], tenant_status: Mapping[str, Any], *, removable: frozenset[str] = _REMOVABLE_FIELDS
 ) -> Object | None:
-    patch = {
-        key: value
-        for key, value in wanted.items()
-        if key not in tenant_status or not _is_field_equal(key, value, tenant_status)
-    }
+    patch: Object = {}
+    for key, value in wanted.items():
+        if key not in tenant_status:
+            patch[key] = value
+        elif not _is_field_equal(key, value, tenant_status):
+            current = tenant_status[key]
+            patch[key] = merge_patch(current, value) if isinstance(current, dict) and isinstance(value, dict) else value
     for key in removable:
         if key in tenant_status and key not in wanted:
             patch[key] = None
@@ -329,7 +343,7 @@ def _set_not_ready(conditions: Conditions, now: datetime) -> Conditions:
 
 
 def _set_disrupted(conditions: Conditions, disruption: Disruption, now: datetime) -> Conditions:
-    if any(entry["type"] == DISRUPTION_CONDITION and entry["status"] == "True" for entry in conditions):
+    if any(map(is_disruption, conditions)):
         return conditions
     new = {"type": DISRUPTION_CONDITION, "status": "True", "reason": disruption.reason, "message": disruption.message}
     return set_condition(conditions, new, now=times.render_time(now))

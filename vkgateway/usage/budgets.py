@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Final
 
@@ -49,12 +49,15 @@ class UsageReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def budget_uses(
-    tenant: str, budgets: Iterable[TenantBudget], ledger: UsageLedger, *, now: float
+    tenant: str, budgets: Iterable[TenantBudget], ledger: UsageLedger, *, now: float, uid: str = ""
 ) -> tuple[BudgetUse, ...]:
-    """Return the use of a tenant's budgets in the current month. All hours count, guaranteed and borrowed."""
+    """Return the use of a tenant's budgets in the current month. All hours count, guaranteed and borrowed.
+
+    `uid` is that of the Tenant: the hours of an earlier tenant of the same name do not count.
+    """
     month = month_of(now)
     return tuple(
-        _use_of(each, tenant, month, ledger.month_hours(tenant, month, resource=each.resource, pool=each.pool))
+        _use_of(each, tenant, month, ledger.month_hours(tenant, month, resource=each.resource, pool=each.pool, uid=uid))
         for each in budgets
     )
 
@@ -96,6 +99,10 @@ def budget_problems(budgets: Iterable[TenantBudget], pools: Collection[str]) -> 
         seen.add((budget.resource, budget.pool))
 
 
-def stopped_resources(uses: Iterable[BudgetUse], pool: str) -> frozenset[str]:
-    """Return the resources of a pool that a tenant may not borrow any more."""
-    return frozenset(each.resource for each in uses if each.state is BudgetState.EXHAUSTED and each.pool in ("", pool))
+def stopped_resources(uses: Iterable[BudgetUse], pool: str) -> Mapping[str, float]:
+    """Return the resources of a pool that a tenant may not borrow any more, with the hours of the budget."""
+    found: dict[str, float] = {}  # the smallest of a resource: that of a pool, or that of all
+    for each in uses:
+        if each.state is BudgetState.EXHAUSTED and each.pool in ("", pool):
+            found[each.resource] = min(each.budget, found.get(each.resource, each.budget))
+    return found

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from vkgateway.usage.days import last_days, split_days
-from vkgateway.usage.records import UsageRecord
+from vkgateway.usage.records import TenantKey, UsageRecord
 
 MAX_ROWS: Final = 128
 """Rows of a tenant and day, enough for 64 pools and both bands. Further rows are summed up without their pool."""
@@ -44,6 +44,8 @@ class DayUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     day: str
     """UTC day, such as 2026-11-26."""
     tenant: str
+    tenant_uid: str = ""
+    """UID of the Tenant; empty: not recorded."""
     pool: str
     compute_cluster: str
     band: str
@@ -59,6 +61,8 @@ class MonthUsage(msgspec.Struct, frozen=True, kw_only=True):
     """Usage of a tenant in one UTC month, in its stored form."""
 
     tenant: str
+    uid: str = ""
+    """UID of the Tenant; empty: stored before UIDs were."""
     month: str
     through: float
     """Everything before this time is counted (seconds since the epoch)."""
@@ -66,11 +70,13 @@ class MonthUsage(msgspec.Struct, frozen=True, kw_only=True):
     """Rows by UTC day."""
 
 
+StoredMonth = tuple[str, str, str]
+"""Name and UID of a tenant, and UTC month."""
 _Sums = list[float]
 """The fields of `Hours`, which change with each count."""
 _Rows = dict[tuple[str, str, str, str], _Sums]
 """By the fields of `UsageKey`."""
-_PodKey = tuple[str, str, str, str]
+_PodKey = tuple[TenantKey, str, str, str]
 """Tenant, namespace, name and resource."""
 
 
@@ -79,24 +85,40 @@ class UsageLedger:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._days: dict[str, dict[str, _Rows]] = {}
+        self._days: dict[TenantKey, dict[str, _Rows]] = {}
         """By tenant and UTC day."""
-        self._stored_through: dict[tuple[str, str], float] = {}
+        self._stored_through: dict[tuple[TenantKey, str], float] = {}
         """By tenant and month: a time before which an earlier leader counted everything."""
         self._counted: dict[_PodKey, float] = {}
         """Time until which each pod is counted."""
         self._last_end = 0.0
         """Latest time that is counted of any pod."""
-        self._changed: set[tuple[str, str]] = set()
+        self._changed: set[tuple[TenantKey, str]] = set()
         """Tenants and months whose sums changed since they were taken to be stored."""
 
     def load(self, months: Iterable[MonthUsage]) -> None:
         """Continue from stored sums. Call it before anything is counted."""
         with self._lock:
             for stored in months:
-                self._stored_through[stored.tenant, stored.month] = stored.through
-                days = self._days.setdefault(stored.tenant, {})
+                tenant = stored.tenant, stored.uid
+                self._stored_through[tenant, stored.month] = stored.through
+                days = self._days.setdefault(tenant, {})
                 days.update({day: {key: [*hours] for key, hours in rows} for day, rows in stored.days.items()})
+
+    def adopt(self, name: str, uid: str) -> None:
+        """Count sums that were stored without a UID as those of the tenant that has the name now."""
+        with self._lock:
+            old, new = (name, ""), (name, uid)
+            days = self._days.pop(old, None)
+            if days is None:
+                return
+            # Days that were stored with the UID since are the sums of these and of later records.
+            self._days[new] = days | self._days.get(new, {})
+            for month in {day[:7] for day in days}:
+                through = self._stored_through.pop((old, month), 0.0)
+                self._stored_through[new, month] = max(through, self._stored_through.get((new, month), 0.0))
+                self._changed.discard((old, month))
+                self._changed.add((new, month))
 
     def count(self, records: Iterable[UsageRecord]) -> None:
         """Count records: of each, the time that no earlier record of the pod covers."""
@@ -105,14 +127,15 @@ class UsageLedger:
                 self._count(record)
 
     def _count(self, record: UsageRecord) -> None:
-        pod = record.tenant, record.namespace, record.pod, record.resource
+        tenant = record.tenant, record.tenant_uid
+        pod = tenant, record.namespace, record.pod, record.resource
         start = max(record.start, self._counted.get(pod, 0.0))
         if record.end <= start:
             return
         self._counted[pod] = record.end
         self._last_end = max(self._last_end, record.end)
         for day, first, last in split_days(start, record.end):
-            through = self._stored_through.get((record.tenant, day[:7]), 0.0)
+            through = self._stored_through.get((tenant, day[:7]), 0.0)
             if last > through:
                 hours = (last - max(first, through)) * record.units / 3600
                 sums = self._sums_of(record, day)
@@ -124,11 +147,12 @@ class UsageLedger:
 
     def _sums_of(self, record: UsageRecord, day: str) -> _Sums:
         """Return the sums of a day to which a record is added."""
-        rows = self._days.setdefault(record.tenant, {}).setdefault(day, {})
+        tenant = record.tenant, record.tenant_uid
+        rows = self._days.setdefault(tenant, {}).setdefault(day, {})
         key = record.pool, record.compute_cluster, record.band, record.resource
         if key not in rows and len(rows) >= MAX_ROWS:
             key = "", "", record.band, record.resource
-        self._changed.add((record.tenant, day[:7]))
+        self._changed.add((tenant, day[:7]))
         return rows.setdefault(key, [0.0, 0.0, 0.0])
 
     def take_changed(self, now: float) -> list[MonthUsage]:
@@ -142,7 +166,8 @@ class UsageLedger:
             self._counted = {pod: end for pod, end in self._counted.items() if end > now - _FORGET_SECONDS}
             return [
                 MonthUsage(
-                    tenant=tenant,
+                    tenant=tenant[0],
+                    uid=tenant[1],
                     month=month,
                     through=through,
                     days={
@@ -157,7 +182,7 @@ class UsageLedger:
     def mark_changed(self, months: Iterable[MonthUsage]) -> None:
         """Include months again in the next `take_changed`, because they were not stored."""
         with self._lock:
-            self._changed.update((each.tenant, each.month) for each in months)
+            self._changed.update(((each.tenant, each.uid), each.month) for each in months)
 
     def forget_before(self, month: str) -> None:
         """Forget all usage before a month."""
@@ -168,15 +193,16 @@ class UsageLedger:
             self._days = {tenant: days for tenant, days in self._days.items() if days}
             self._stored_through = {key: value for key, value in self._stored_through.items() if key[1] >= month}
 
-    def daily_usage(self, now: float, *, days: int, tenant: str = "") -> list[DayUsage]:
-        """Return the usage of the last UTC days, today included; `tenant`: of one tenant only."""
+    def daily_usage(self, now: float, *, days: int, tenant: str = "", uid: str = "") -> list[DayUsage]:
+        """Return the usage of the last UTC days, today included; `tenant`: of this name only, `uid`: of one of them."""
         with self._lock:
             wanted = last_days(now, days)
-            names = sorted(self._days) if not tenant else [tenant]
+            tenants = [key for key in sorted(self._days) if tenant in ("", key[0]) and uid in ("", key[1])]
             return [
                 DayUsage(
                     day=day,
-                    tenant=name,
+                    tenant=key[0],
+                    tenant_uid=key[1],
                     pool=pool,
                     compute_cluster=cluster,
                     band=band,
@@ -186,18 +212,18 @@ class UsageLedger:
                     lost=lost,
                 )
                 for day in wanted
-                for name in names
+                for key in tenants
                 for (pool, cluster, band, resource), (hours, borrowed, lost) in sorted(
-                    self._days.get(name, {}).get(day, {}).items()
+                    self._days[key].get(day, {}).items()
                 )
             ]
 
-    def month_hours(self, tenant: str, month: str, *, resource: str, pool: str = "") -> float:
+    def month_hours(self, tenant: str, month: str, *, resource: str, pool: str = "", uid: str = "") -> float:
         """Return the hours of a tenant in a UTC month; `pool`: in the pools of this name only."""
         with self._lock:
             return sum(
                 sums[0]
-                for day, rows in self._days.get(tenant, {}).items()
+                for day, rows in self._days.get((tenant, uid), {}).items()
                 if day.startswith(month)
                 for key, sums in rows.items()
                 if key[3] == resource and (not pool or key[0] == pool)

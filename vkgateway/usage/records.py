@@ -1,8 +1,18 @@
-"""Usage record: what a pod used of a resource, from one time to another."""
+"""Usage record: what a pod used of a resource, from one time to another; and how readers tell tenants apart."""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Final
+
 import msgspec
+
+TenantKey = tuple[str, str]
+"""Name and UID: a tenant of the same name as a deleted one has another UID, and usage of its own."""
+
+KEY_FIELDS: Final = {"computeCluster": "compute_cluster", "tenantUid": "tenant_uid"}
+"""By key of a group: the field that has its value, if it has another name."""
 
 
 class UsageRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -13,6 +23,8 @@ class UsageRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """
 
     tenant: str
+    tenant_uid: str = ""
+    """UID of the Tenant: a later tenant of the same name is another one. Empty: not recorded."""
     namespace: str
     pod: str
     gang: str
@@ -31,3 +43,18 @@ class UsageRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Seconds of work at the end of the interval that a preemption lost."""
     why: str = ""
     """Why the pod ended; empty while it runs."""
+
+
+def tenant_labels(tenants: Iterable[TenantKey]) -> dict[TenantKey, str]:
+    """Return a text for each tenant: its name, with the first part of its UID if several tenants had the name.
+
+    Usage without a UID is that of the only tenant of the name, or else has the name alone.
+    """
+    uids: dict[str, set[str]] = defaultdict(set)
+    for name, uid in tenants:
+        uids[name].add(uid)
+    return {
+        (name, uid): f"{name} ({uid.partition('-')[0]})" if uid and len(found - {""}) > 1 else name
+        for name, found in uids.items()
+        for uid in found
+    }

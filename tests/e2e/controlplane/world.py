@@ -8,7 +8,7 @@ import socket
 import subprocess
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
@@ -19,6 +19,7 @@ from tests.support.ports import free_port
 from vkgateway.controlplane import serving
 from vkgateway.controlplane.components import PROGRAMS
 from vkgateway.controlplane.credentials import Credentials
+from vkgateway.controlplane.drivers.base import ServerEndpoint
 from vkgateway.controlplane.drivers.driver_set import DriverSet
 from vkgateway.controlplane.drivers.process.driver import ProcessDriver
 from vkgateway.controlplane.drivers.process.plane_directory import write_plane_files
@@ -56,6 +57,7 @@ class World:
     supervisor: SupervisorClient
     etcd: EtcdClient
     management: Client
+    drivers: list[ProcessDriver] = field(default_factory=list)
 
     def provisioner(self) -> Provisioner:
         """Return a new provisioner without state, as after a restart of the gateway."""
@@ -65,7 +67,9 @@ class World:
             supervisor=self.supervisor,
             programs=lambda version: Resolver(report=print, kubernetes_version=version),
             authorities=self.authorities,
+            gateway=ServerEndpoint(self.address, 0),
         )
+        self.drivers.append(driver)
         return Provisioner(
             store=self.store(),
             datastore=Tenancy(self.etcd),
@@ -136,7 +140,7 @@ async def run_world(data_dir: Path, *, quota: int = 0) -> AsyncIterator[World]:
             authorities = Authorities(etcd=etcd_authority, kubelet=kubelet_authority)
             management = await _start_management(supervisor, programs, data_dir, address, endpoint, etcd_authority)
             async with management:
-                yield World(
+                world = World(
                     data_dir=data_dir,
                     address=address,
                     endpoint=endpoint,
@@ -146,6 +150,9 @@ async def run_world(data_dir: Path, *, quota: int = 0) -> AsyncIterator[World]:
                     etcd=etcd,
                     management=management,
                 )
+                yield world
+                for driver in world.drivers:
+                    await driver.close()
     finally:
         monkeypatch.undo()
         await supervisor.shutdown()

@@ -60,10 +60,12 @@ def test_interim_usage_of_running_pods_is_logged(tmp_path: Path) -> None:
     made, there = watch(tmp_path), cluster()
     assert made.record_running(there.now) == 0
     seen(made, there)
+    made.tenant_uid = {"b": "uid-of-b"}.__getitem__
     assert made.record_running(there.now + 58) == 2
     first, second = read_usage(tmp_path / "usage.jsonl")
     assert first == UsageRecord(
         tenant="b",
+        tenant_uid="uid-of-b",
         namespace="ns",
         pod="low-0",
         gang="b/ns/gang/low",
@@ -183,3 +185,5 @@ def test_usage_is_counted_without_a_log() -> None:
     assert [(record.pod, record.units, record.end, record.borrowed) for record in counted] == [
         ("low-0", 2.0, 1020.0, True)
     ]
+    (end,) = (entry for entry in made.timeline.all_entries().values() if entry.kind == "end")
+    assert (end.gang, end.units, end.since, end.time) == ("b/ns/gang/low", 2.0, 1000.0, 1020.0)

@@ -22,7 +22,7 @@ from vkgateway.model.names import SYSTEM_NAMESPACE
 Document = dict[str, Any]
 _DIGESTS = {
     "computeclusters.vkgateway.io": (4, "8bcacdccb6135d72"),
-    "tenants.vkgateway.io": (4, "d18c1ef37cbe31d3"),
+    "tenants.vkgateway.io": (6, "2113c0488887ed8c"),
 }
 
 

@@ -103,6 +103,16 @@ async def test_view_follows_tenant(standby: Standby) -> None:
     assert standby.runtimes.admitted == {}
 
 
+async def test_tenant_of_which_only_the_data_is_kept_has_no_view(standby: Standby) -> None:
+    document = standby.server.store.create(TENANTS, tenant_document("alpha"))
+    await wait_until(lambda: standby.running.standbys)
+    kept = document | {"spec": document["spec"] | {"deleteAfter": "2999-01-01T00:00:00Z"}}
+    standby.server.store.update(TENANTS, kept, name="alpha")
+    await wait_until(lambda: not standby.running.standbys)
+    standby.server.store.update(TENANTS, document | {"metadata": {"name": "alpha"}}, name="alpha")
+    await wait_until(lambda: standby.running.standbys)
+
+
 async def test_view_follows_renewed_certificates(standby: Standby, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(standby_tenants, "RELOAD_SECONDS", 0.05)
     standby.server.store.create(TENANTS, tenant_document("alpha"))

@@ -7,6 +7,7 @@ import copy
 from collections import Counter
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -45,6 +46,7 @@ from vkgateway.model.names import (
     TENANT_FINALIZER,
     TENANT_LABEL,
 )
+from vkgateway.model.times import render_time
 from vkgateway.sync.compute.tenant_owners import GatewayIdentity
 from vkgateway.sync.network.platform_service import Endpoint
 
@@ -59,6 +61,7 @@ class Planes:
         self.recalled: Counter[str] = Counter()
         self.kept: Counter[str] = Counter()
         self.removed: Counter[str] = Counter()
+        self.stopped: Counter[str] = Counter()
         self.held: dict[str, asyncio.Event] = {}
         self.waited: Counter[str] = Counter()
         self.broken: dict[str, str] = {}
@@ -110,6 +113,10 @@ class Planes:
         self.kept[tenant.metadata.name] += 1
         if tenant.metadata.name in self.broken:
             raise UnavailableError(self.broken[tenant.metadata.name])
+
+    async def stop(self, name: str) -> None:
+        self.there.discard(name)
+        self.stopped[name] += 1
 
     async def remove(self, name: str, *, on_step: OnStep) -> None:
         await on_step("StoppingControlPlane", "it is being stopped")
@@ -571,6 +578,29 @@ async def test_changed_pool_does_not_reprovision_control_plane(world: World) -> 
         assert world.planes.made["alpha"] == 1
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"budget": [{"resource": "nvidia.com/gpu", "hours": 1}]},
+        {"preemption": {"withinTenant": "Never"}},
+        {"deletionProtection": True},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+async def test_field_without_effect_on_the_control_plane_does_not_reprovision_it(
+    world: World, change: dict[str, Any]
+) -> None:
+    world.create("alpha", pools=[pool(8)])
+    async with world.gateway():
+        await wait_until(lambda: world.phase("alpha") == "Ready")
+        document = world.get("alpha")
+        document["spec"] |= change
+        changed = world.server.store.update(TENANTS, document, name="alpha")["metadata"]["generation"]
+        await wait_until(lambda: world.get("alpha")["status"]["observedGeneration"] == changed)
+        await wait_until(lambda: world.phase("alpha") == "Ready")
+        assert world.planes.made["alpha"] == 1
+
+
 async def test_restart_resumes_tenant_without_status_writes(world: World) -> None:
     world.create("alpha", pools=[pool(8)])
     async with world.gateway():
@@ -691,6 +721,68 @@ async def test_deletion_interrupts_provisioning(world: World) -> None:
         world.server.store.delete(TENANTS, "alpha")
         await wait_until(lambda: world.gone("alpha"))
     assert not any(event["type"] == "Warning" for event in world.server.store.all(EVENTS))
+
+
+def set_deletion(world: World, name: str, after: str | None) -> None:
+    """Set or remove the time after which a tenant is deleted."""
+    document = world.get(name)
+    document["spec"] |= {"deleteAfter": after}
+    if after is None:
+        del document["spec"]["deleteAfter"]
+    world.server.store.update(TENANTS, document, name=name)
+
+
+async def test_tenant_that_is_deleted_later_keeps_its_data_and_can_be_restored(world: World) -> None:
+    clock = AdjustedClock()
+    world.create("alpha", pools=[pool(12)])
+    world.add_pod("alpha", "web")
+    async with world.gateway(clock=clock):
+        await wait_until(lambda: world.phase("alpha") == "Ready")
+        set_deletion(world, "alpha", render_time(clock.now() + timedelta(days=7)))
+        await wait_until(lambda: condition(world.server, "Ready", "alpha")["reason"] == "DataKept")
+
+        assert world.planes.stopped["alpha"] == 1
+        assert "alpha" not in world.runtimes.serving
+        assert world.server.store.find(PODS, "web", "alpha--default") is None
+        assert world.server.store.find(NAMESPACES, "alpha--default") is not None, "its volumes stay"
+        world.create("beta", pools=[pool(12)])
+        await wait_until(lambda: world.phase("beta") == "Ready")
+    async with world.gateway(clock=clock) as tenants:
+        await wait_until(lambda: world.planes.stopped["alpha"] == 2)
+        assert "alpha" not in world.planes.there
+        set_deletion(world, "alpha", None)
+        await wait_until(lambda: condition(world.server, "Accepted", "alpha")["status"] == "False")
+        world.server.store.delete(TENANTS, "beta")
+        await wait_until(lambda: world.gone("beta"))
+        tenants.enqueue_all()
+        await wait_until(lambda: world.phase("alpha") == "Ready")
+        assert world.planes.removed["alpha"] == 1, "only before its creation"
+        assert "alpha" in world.runtimes.serving
+
+
+async def test_tenant_is_deleted_when_its_time_comes(world: World) -> None:
+    clock = AdjustedClock()
+    world.create("alpha")
+    async with world.gateway(clock=clock) as tenants:
+        await wait_until(lambda: world.phase("alpha") == "Ready")
+        set_deletion(world, "alpha", render_time(clock.now() + timedelta(minutes=5)))
+        await wait_until(lambda: condition(world.server, "Ready", "alpha")["reason"] == "DataKept")
+        clock.passed += 301
+        tenants.enqueue("alpha")
+        await wait_until(lambda: world.gone("alpha"))
+    assert world.planes.removed["alpha"] == 2, "before its creation, and now"
+
+
+async def test_tenant_restored_during_its_provisioning_becomes_ready(world: World) -> None:
+    world.planes.held["alpha"] = asyncio.Event()
+    world.create("alpha")
+    async with world.gateway():
+        await wait_until(lambda: condition(world.server, "ControlPlaneReady", "alpha"))
+        set_deletion(world, "alpha", "2999-01-01T00:00:00Z")
+        await wait_until(lambda: condition(world.server, "Ready", "alpha")["reason"] == "DataKept")
+        world.planes.held["alpha"].set()
+        set_deletion(world, "alpha", None)
+        await wait_until(lambda: world.phase("alpha") == "Ready")
 
 
 async def test_accepted_spec_is_stored_before_provisioning(world: World) -> None:
@@ -932,3 +1024,11 @@ async def test_tenant_runs_on_existing_control_plane_while_provisioning_fails(wo
         await wait_until(lambda: "alpha" not in world.runtimes.serving)
         del world.planes.broken["alpha"]
         await wait_until(lambda: world.gone("alpha"))
+
+
+async def test_uid_of_a_name_is_that_of_the_current_tenant(world: World) -> None:
+    world.create("alpha", pools=[pool(8)])
+    async with world.gateway() as gateway:
+        await wait_until(lambda: world.phase("alpha") == "Ready")
+        assert gateway.uid_of("alpha") == world.get("alpha")["metadata"]["uid"]
+        assert gateway.uid_of("beta") == ""

@@ -101,6 +101,23 @@ def test_hours_are_summed_by_keys() -> None:
     assert (whole.by, whole.hours) == ({}, 21.0)
 
 
+def test_tenants_of_one_name_are_not_summed() -> None:
+    usages = [
+        usage("p", tenantUid="0a-1", units=8.0),
+        usage("p", tenantUid="0b-1", units=4.0),
+        usage("q", tenant="b", tenantUid="0c-1", units=1.0),
+        usage("r", tenant="b", units=2.0),
+    ]
+    found = sum_usage(usages, since=0.0, until=10 * HOUR, by=["tenant"])
+    assert [(total.by["tenant"], total.hours, total.pods) for total in found] == [
+        ("a (0a)", 8.0, 1),
+        ("a (0b)", 4.0, 1),
+        ("b", 3.0, 2),
+    ]
+    by_uid = sum_usage(usages[:2], since=0.0, until=10 * HOUR, by=["tenantUid"])
+    assert [total.by["tenantUid"] for total in by_uid] == ["0a-1", "0b-1"]
+
+
 @pytest.mark.parametrize(
     ("since", "until", "hours", "lost"),
     [

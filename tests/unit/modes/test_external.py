@@ -180,6 +180,8 @@ def test_only_gangs_within_the_guarantee_are_passed_on_while_a_budget_is_used_up
         "waiting",
     ]
     assert reason(world, "third")[0] is reason(world, "low")[0] is PendingReason.BUDGET
+    assert reason(world, "third")[1].endswith("needs nvidia.com/gpu 4; in use of the guarantee: nvidia.com/gpu 8 of 8")
+    assert "needs nvidia.com/gpu 1, and low-priority pods do not use the guarantee" in reason(world, "low")[1]
     world.quotas = (make_quota("a", 8),)
     world.settle()
     assert world.states("third") == world.states("low") == ["placed"]

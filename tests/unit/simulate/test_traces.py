@@ -224,6 +224,15 @@ def test_decision_log_yields_submissions_and_run_times() -> None:
     assert (found.unknown, len(found.pools)) == (0, 1)
 
 
+def test_decision_log_has_tenants_and_nodes_from_after_its_beginning() -> None:
+    cycles = recorded()
+    start, snapshot = cycles[0]
+    empty = replace(snapshot, pools=tuple(replace(each, nodes=()) for each in snapshot.pools), quotas=(), gangs=())
+    found = decision_log.read_decisions([(start - 1, empty), *cycles])
+    assert [each.tenant for each in found.quotas] == ["a", "b"]
+    assert [len(each.nodes) for each in found.pools] == [1]
+
+
 def test_usage_log_yields_more_exact_ends() -> None:
     cycles = recorded()
     thin = [each for number, each in enumerate(cycles) if number < 30 or number % 25 == 0]

@@ -618,7 +618,18 @@ def test_expanded_namespaces_exceed_the_size_budget() -> None:
 NETWORKS = "k8s.v1.cni.cncf.io/networks"
 
 
-@pytest.mark.parametrize("key", [NETWORKS, "io.katacontainers.config.hypervisor.path", "kubernetes.io/config.source"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        NETWORKS,
+        "io.katacontainers.config.hypervisor.path",
+        "kubernetes.io/config.source",
+        "kubernetes.io/egress-bandwidth",
+        "devices.crio.io",
+        "hami.io/vgpu-devices-to-allocate",
+        "prefer-isolated-cpus.resource-policy.nri.io/container.main",
+    ],
+)
 def test_plugin_annotations_are_not_forwarded_but_shown(key: str) -> None:
     wanted = pod(
         metadata={"annotations": {key: "x", "a": "1"}, "labels": {key: "y"}},
@@ -629,6 +640,34 @@ def test_plugin_annotations_are_not_forwarded_but_shown(key: str) -> None:
     assert made["metadata"]["annotations"]["a"] == "1"
     assert made["metadata"]["labels"][key] == "y"
     assert env_of(made)["X"]["value"] == "x"
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "kwok.x-k8s.io/status",
+        "pod-complete.stage.kwok.x-k8s.io/delay",
+        "sidecar.istio.io/inject",
+        "azure.workload.identity/use",
+    ],
+)
+def test_labels_that_programs_of_the_compute_cluster_read_are_renamed(key: str) -> None:
+    both = pod(metadata={"annotations": {key: "x"}, "labels": {key: "y"}})
+    made = forward(both)["metadata"]
+    prefix, _, name = key.partition("/")
+    assert key not in made["annotations"]
+    assert made["labels"][f"{prefix}.tenant-label.vkgateway.io/{name}"] == "y"
+    assert key not in made["labels"]
+    allowed = forward(both, tenant=replace(TENANT, plugin_annotations=("*",)))["metadata"]
+    assert (allowed["annotations"][key], allowed["labels"][key]) == ("x", "y")
+
+
+def test_simulated_usage_is_forwarded_unless_the_platform_excludes_it() -> None:
+    usage = {"kwok.x-k8s.io/usage-cpu": "1", "kwok.x-k8s.io/usage-memory": "1Gi"}
+    wanted = pod(metadata={"annotations": usage})
+    assert forward(wanted)["metadata"]["annotations"].items() >= usage.items()
+    excluded = forward(wanted, tenant=replace(TENANT, excluded_prefixes=("kwok.x-k8s.io/usage-",)))
+    assert not excluded["metadata"]["annotations"].keys() & usage.keys()
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.fakes.patches import apply_merge_patch
 from tests.unit.translate.samples import SCHEDULED, compute_pod, pod
 from vkgateway.model.objects import Object
 from vkgateway.translate.conditions import is_disrupted
@@ -65,9 +66,9 @@ def mirror(
 
 
 def merged(status: Object, patch: Object | None) -> Object:
-    """Apply a merge patch (RFC 7386) on the top level."""
-    made = {**status, **(patch or {})}
-    return {key: value for key, value in made.items() if value is not None}
+    """Apply a merge patch."""
+    made: Object = apply_merge_patch(status, patch or {})
+    return made
 
 
 def kinds(patch: Object | None) -> list[str]:
@@ -435,6 +436,13 @@ def test_strategic_patch_keeps_unknown_entries() -> None:
         ],
         "podIPs": [{"$patch": "replace"}, {"ip": "10.1.2.3"}],
     }
+
+
+def test_resources_that_went_are_removed() -> None:
+    current = {**PENDING, "resources": {"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "1"}}}
+    patch = mirror(running(resources={"limits": {"cpu": "1"}}), current)
+    assert patch is not None
+    assert patch["resources"] == {"limits": {"memory": None}, "requests": None}
 
 
 def test_order_of_conditions_is_ignored() -> None:

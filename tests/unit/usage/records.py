@@ -10,7 +10,7 @@ import msgspec
 from vkgateway.kube import errors
 from vkgateway.model.api import TenantBudget
 from vkgateway.usage.budgets import BudgetUse, budget_uses
-from vkgateway.usage.ledger import MonthUsage, UsageLedger
+from vkgateway.usage.ledger import MonthUsage, StoredMonth, UsageLedger
 from vkgateway.usage.records import UsageRecord
 
 GPU = "nvidia.com/gpu"
@@ -57,7 +57,7 @@ class MemoryStore:
     """Store in memory, which can fail."""
 
     def __init__(self) -> None:
-        self.months: dict[tuple[str, str], bytes] = {}
+        self.months: dict[StoredMonth, bytes] = {}
         self.is_down = False
         self.saves = 0
 
@@ -72,9 +72,9 @@ class MemoryStore:
     async def save(self, month: MonthUsage) -> None:
         self._check()
         self.saves += 1
-        self.months[month.tenant, month.month] = msgspec.json.encode(month)
+        self.months[month.tenant, month.uid, month.month] = msgspec.json.encode(month)
 
-    async def delete(self, months: Iterable[tuple[str, str]]) -> None:
+    async def delete(self, months: Iterable[StoredMonth]) -> None:
         self._check()
         for each in months:
             self.months.pop(each, None)

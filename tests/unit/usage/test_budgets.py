@@ -41,10 +41,10 @@ def test_next_month_starts_at_zero() -> None:
 def test_budget_of_pool_counts_and_stops_there_only() -> None:
     found = uses(TenantBudget(resource=GPU, hours=4, pool="a100"), TenantBudget(resource=GPU, hours=0.5, pool="v100"))
     assert [each.state for each in found] == [BudgetState.EXHAUSTED, BudgetState.OK]
-    assert stopped_resources(found, "a100") == {GPU}
+    assert stopped_resources(found, "a100") == {GPU: 4}
     assert not stopped_resources(found, "v100")
 
 
 def test_budget_of_all_pools_stops_everywhere() -> None:
     found = uses(TenantBudget(resource=GPU, hours=4), TenantBudget(resource="example.com/nic", hours=1))
-    assert stopped_resources(found, "h100") == {GPU}
+    assert stopped_resources(found, "h100") == {GPU: 4}

@@ -144,3 +144,16 @@ def test_one_tenant_sees_only_its_usage() -> None:
     ledger.count([used("p", NOON, NOON + HOUR), used("p", NOON, NOON + HOUR, tenant="beta")])
     assert [each.tenant for each in ledger.daily_usage(NOON, days=31, tenant="beta")] == ["beta"]
     assert [each.tenant for each in ledger.daily_usage(NOON, days=31)] == ["alpha", "beta"]
+
+
+def test_tenants_of_one_name_have_sums_of_their_own() -> None:
+    ledger = UsageLedger()
+    ledger.count([used("p", NOON, NOON + HOUR, tenantUid="first"), used("p", NOON, NOON + HOUR / 2, tenantUid="next")])
+    assert ledger.month_hours("alpha", "2026-11", resource=GPU, uid="first") == pytest.approx(8)
+    assert ledger.month_hours("alpha", "2026-11", resource=GPU, uid="next") == pytest.approx(4)
+    assert [each.tenant_uid for each in ledger.daily_usage(NOON, days=31, tenant="alpha", uid="next")] == ["next"]
+    months = ledger.take_changed(NOON + HOUR)
+    assert [(each.tenant, each.uid) for each in months] == [("alpha", "first"), ("alpha", "next")]
+    after = UsageLedger()
+    after.load(months)
+    assert after.daily_usage(NOON, days=31) == ledger.daily_usage(NOON, days=31)

@@ -18,10 +18,12 @@ def budget_verdict(uses: Sequence[BudgetUse]) -> Verdict | None:
         return None
     exhausted = [each for each in uses if each.state is BudgetState.EXHAUSTED]
     if exhausted:
-        until = next_month_text(exhausted[0].month)
+        # A budget of 0 hours is used up in the next month, too.
+        is_monthly = all(each.budget for each in exhausted)
+        until = f" until {next_month_text(exhausted[0].month)} (UTC)" if is_monthly else ""
         return false_verdict(
             "BudgetUsedUp",
-            f"{_names(exhausted)} used up: pods start only inside the guarantee until {until} (UTC)",
+            f"{_names(exhausted)} used up: pods start only inside the guarantee{until}",
         )
     warned = [each for each in uses if each.state is BudgetState.WARNING]
     if warned:

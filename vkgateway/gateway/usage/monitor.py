@@ -18,7 +18,7 @@ from vkgateway.model.api import TenantBudget
 from vkgateway.model.names import SYSTEM_NAMESPACE
 from vkgateway.usage.budgets import BudgetUse, UsageReport, budget_uses, stopped_resources
 from vkgateway.usage.days import month_of, months_before
-from vkgateway.usage.ledger import MonthUsage, UsageLedger
+from vkgateway.usage.ledger import MonthUsage, StoredMonth, UsageLedger
 from vkgateway.usage.records import UsageRecord
 
 log = structlog.get_logger(__name__)
@@ -45,8 +45,8 @@ class Store(Protocol):
     async def save(self, month: MonthUsage) -> None:
         """Write a month of a tenant. Raises ApiError."""
 
-    async def delete(self, months: Iterable[tuple[str, str]]) -> None:
-        """Delete the stored usage of tenants in months. Raises ApiError."""
+    async def delete(self, months: Iterable[StoredMonth]) -> None:
+        """Delete stored months. Raises ApiError."""
 
 
 class UsageMonitor:
@@ -61,9 +61,11 @@ class UsageMonitor:
         self._ledger = UsageLedger()
         self._is_loaded = False
         self._uncounted: list[UsageRecord] = []
-        self._uses: dict[str, tuple[BudgetUse, ...]] = {}
-        """Use of the budgets of each tenant since the last count; tenants that were not asked for are missing."""
-        self._saved_months: set[tuple[str, str]] = set()
+        self._uses: dict[tuple[str, str], tuple[BudgetUse, ...]] = {}
+        """Use of the budgets of each tenant (name and UID) since the last count; tenants that were not asked for are
+        missing.
+        """
+        self._saved_months: set[StoredMonth] = set()
         self._problem = ""
         """Last problem of the store; empty if there is none."""
         self._pruned_in = ""
@@ -74,6 +76,8 @@ class UsageMonitor:
         """Returns the budgets of a tenant's spec in force."""
         self.tenants: Callable[[], Iterable[str]] = tuple
         """Returns the names of all tenants."""
+        self.uid_of: Callable[[str], str] = lambda _tenant: ""
+        """Returns the UID of the Tenant of a name; empty: there is none."""
         self.on_change: Callable[[str], None] = lambda _tenant: None
         """Called with the name of a tenant of which the state of a budget changed."""
         self.on_stop: Callable[[], None] = lambda: None
@@ -91,11 +95,15 @@ class UsageMonitor:
     # Answers.
 
     def report(self, *, days: int = _MAX_DAYS, tenant: str = "") -> UsageReport:
-        """Return the usage of the last UTC days, at most 31, and the budgets; `tenant`: of one tenant only."""
+        """Return the usage of the last UTC days, at most 31, and the budgets; `tenant`: of one tenant only.
+
+        Of a name that has a Tenant, this is the usage of that Tenant, not of deleted ones of the same name.
+        """
         now = self._clock.time()
+        uid = self._identify(tenant) if tenant else ""
         names = [tenant] if tenant else sorted(self.tenants())
         return UsageReport(
-            days=self._ledger.daily_usage(now, days=max(1, min(days, _MAX_DAYS)), tenant=tenant),
+            days=self._ledger.daily_usage(now, days=max(1, min(days, _MAX_DAYS)), tenant=tenant, uid=uid),
             budgets=[use for name in names for use in self._budget_uses(name, now)],
         )
 
@@ -103,13 +111,14 @@ class UsageMonitor:
         """Return the report as JSON, of all tenants if `tenant` is empty. Called in separate threads."""
         return msgspec.json.encode(self.report(days=days, tenant=tenant))
 
-    def stopped_borrowing(self, tenant: str, pool: PoolKey) -> frozenset[str]:
-        """Return the resources that new pods of a tenant may not borrow in a pool."""
+    def stopped_borrowing(self, tenant: str, pool: PoolKey) -> Mapping[str, float]:
+        """Return the resources that new pods of a tenant may not borrow in a pool, with the hours of their budget."""
         if not self._is_loaded:
-            return frozenset()
-        if tenant not in self._uses:
-            self._uses[tenant] = self._budget_uses(tenant, self._clock.time())
-        return stopped_resources(self._uses[tenant], pool[1])
+            return {}
+        key = tenant, self._identify(tenant)
+        if key not in self._uses:
+            self._uses[key] = self._budget_uses(tenant, self._clock.time())
+        return stopped_resources(self._uses[key], pool[1])
 
     def verdict_for(self, tenant: str, previous: Verdict | None) -> Verdict | None:
         """Return the content of the condition WithinBudget, or the previous one while unknown; None: no budget.
@@ -118,8 +127,9 @@ class UsageMonitor:
         """
         if not self._is_loaded:
             return previous
-        before = self._uses.get(tenant)
-        uses = self._uses[tenant] = self._budget_uses(tenant, self._clock.time())
+        key = tenant, self._identify(tenant)
+        before = self._uses.get(key)
+        uses = self._uses[key] = self._budget_uses(tenant, self._clock.time())
         if before is not None and _states(before) != _states(uses):
             self.on_stop()
         return budget_verdict(uses)
@@ -129,7 +139,13 @@ class UsageMonitor:
         return [use for _, uses in sorted(self._uses.items()) for use in uses]
 
     def _budget_uses(self, tenant: str, now: float) -> tuple[BudgetUse, ...]:
-        return budget_uses(tenant, self.budgets_of(tenant), self._ledger, now=now)
+        return budget_uses(tenant, self.budgets_of(tenant), self._ledger, now=now, uid=self._identify(tenant))
+
+    def _identify(self, tenant: str) -> str:
+        """Return the UID of the Tenant of a name. It gets sums that were stored without a UID."""
+        if uid := self.uid_of(tenant):
+            self._ledger.adopt(tenant, uid)
+        return uid
 
     # Work of the leader.
 
@@ -143,7 +159,7 @@ class UsageMonitor:
 
     async def _load(self) -> None:
         months = await self._store.load()
-        self._saved_months = {(each.tenant, each.month) for each in months}
+        self._saved_months = {(each.tenant, each.uid, each.month) for each in months}
         self._ledger.load(months)
         self._is_loaded = True
         self._ledger.count(self._uncounted)
@@ -189,8 +205,9 @@ class UsageMonitor:
         before, self._uses = self._uses, {}
         changed = []
         for tenant in sorted(self.tenants()):
-            uses = self._uses[tenant] = self._budget_uses(tenant, now)
-            if tenant in before and _states(before[tenant]) != _states(uses):
+            key = tenant, self._identify(tenant)
+            uses = self._uses[key] = self._budget_uses(tenant, now)
+            if key in before and _states(before[key]) != _states(uses):
                 changed.append(tenant)
         for tenant in changed:
             self.on_change(tenant)
@@ -210,7 +227,7 @@ class UsageMonitor:
             except BaseException:
                 self._ledger.mark_changed(months[number:])
                 raise
-            self._saved_months.add((month.tenant, month.month))
+            self._saved_months.add((month.tenant, month.uid, month.month))
         await self._prune(month_of(now))
 
     async def _prune(self, month: str) -> None:
@@ -219,7 +236,7 @@ class UsageMonitor:
             return
         oldest = months_before(month, KEPT_MONTHS)
         self._ledger.forget_before(oldest)
-        old = {each for each in self._saved_months if each[1] < oldest}
+        old = {each for each in self._saved_months if each[2] < oldest}
         await self._store.delete(sorted(old))
         self._saved_months -= old
         self._pruned_in = month

@@ -1,4 +1,4 @@
-"""Usage in the management cluster: one ConfigMap for each tenant and UTC month, written by the leader only."""
+"""Usage in the management cluster: one ConfigMap for each Tenant (by UID) and UTC month, written by the leader only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vkgateway.kube.client import Client
 from vkgateway.kube.resources import CONFIG_MAPS
 from vkgateway.model.names import RESERVED_PREFIX, SYSTEM_NAMESPACE
 from vkgateway.model.objects import Meta
-from vkgateway.usage.ledger import MonthUsage
+from vkgateway.usage.ledger import MonthUsage, StoredMonth
 
 log = structlog.get_logger(__name__)
 
@@ -68,18 +68,21 @@ class UsageStore:
             await self._client.create(CONFIG_MAPS, body, namespace=SYSTEM_NAMESPACE, metadata_only=True)
         self._unreadable.pop(name, None)
 
-    async def delete(self, months: Iterable[tuple[str, str]]) -> None:
-        """Delete the stored usage of tenants in months. Raises ApiError."""
-        for tenant, month in months:
+    async def delete(self, months: Iterable[StoredMonth]) -> None:
+        """Delete stored months. Raises ApiError."""
+        for month in months:
             try:
-                await self._client.delete(CONFIG_MAPS, object_name(tenant, month), namespace=SYSTEM_NAMESPACE)
+                await self._client.delete(CONFIG_MAPS, object_name(*month), namespace=SYSTEM_NAMESPACE)
             except errors.NotFound:
                 continue
 
 
-def object_name(tenant: str, month: str) -> str:
-    """Return the name of the ConfigMap of a tenant's month, such as `usage-alpha-2026-11`."""
-    return f"usage-{tenant}-{month}"
+def object_name(tenant: str, uid: str, month: str) -> str:
+    """Return the name of the ConfigMap of a tenant's month, such as `usage-alpha-2026-11-0f3c...`, with the UID.
+
+    A tenant of the same name as a deleted one has another ConfigMap.
+    """
+    return f"usage-{tenant}-{month}" + (f"-{uid}" if uid else "")
 
 
 def config_map(month: MonthUsage) -> dict[str, Any]:
@@ -88,7 +91,7 @@ def config_map(month: MonthUsage) -> dict[str, Any]:
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {
-            "name": object_name(month.tenant, month.month),
+            "name": object_name(month.tenant, month.uid, month.month),
             "namespace": SYSTEM_NAMESPACE,
             "labels": {USAGE_LABEL: month.tenant, MONTH_LABEL: month.month},
         },

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from vkgateway.arbiter.snapshot import NOTIFIED, PLACED, Gang, Pool, Quota, Snapshot
+from vkgateway.arbiter.snapshot import NOTIFIED, PLACED, Gang, Pool, PoolKey, Quota, Snapshot
 from vkgateway.arbiter.snapshot_diff import diff_gangs
 from vkgateway.simulate.scenario import Job
 from vkgateway.simulate.traces.errors import TraceError
@@ -30,7 +30,9 @@ class RecordedTrace:
     """Contents of a log. Times of jobs are in seconds since the first cycle."""
 
     pools: tuple[Pool, ...]
+    """Every pool of the log, in the cycle with its largest number of nodes."""
     quotas: tuple[Quota, ...]
+    """Quotas of every tenant of the log, in the first cycle that has them."""
     jobs: tuple[Job, ...]
     duration: float
     begin: float
@@ -50,6 +52,8 @@ class _ReadState:
     histories: list[_GangHistory] = field(default_factory=list)
     current: dict[str, _GangHistory] = field(default_factory=dict)
     names: dict[str, int] = field(default_factory=dict)
+    pools: dict[PoolKey, Pool] = field(default_factory=dict)
+    quotas: dict[tuple[str, PoolKey], Quota] = field(default_factory=dict)
 
 
 def read_decisions(cycles: Iterable[tuple[float, Snapshot]], ends: Mapping[str, float] | None = None) -> RecordedTrace:
@@ -63,19 +67,17 @@ def read_decisions(cycles: Iterable[tuple[float, Snapshot]], ends: Mapping[str, 
         TraceError: there are no cycles.
     """
     reading = _ReadState()
-    pools: tuple[Pool, ...] = ()
-    quotas: tuple[Quota, ...] = ()
     for time, snapshot in cycles:
         if reading.snapshot is None:
-            reading.first, pools, quotas = time, snapshot.pools, snapshot.quotas
+            reading.first = time
         _add_cycle(reading, time, snapshot)
     if reading.snapshot is None:
         raise TraceError("the decision log holds no cycle with its snapshot")
     medians = _median_runs(reading, ends or {})
     jobs = [job for life in reading.histories if (job := _make_job(life, reading, ends or {}, medians)) is not None]
     return RecordedTrace(
-        pools=pools,
-        quotas=quotas,
+        pools=tuple(reading.pools.values()),
+        quotas=tuple(reading.quotas.values()),
         jobs=tuple(jobs),
         duration=reading.last - reading.first,
         begin=reading.first,
@@ -86,6 +88,11 @@ def read_decisions(cycles: Iterable[tuple[float, Snapshot]], ends: Mapping[str, 
 
 
 def _add_cycle(reading: _ReadState, time: float, snapshot: Snapshot) -> None:
+    for pool in snapshot.pools:
+        if pool.key not in reading.pools or len(pool.nodes) > len(reading.pools[pool.key].nodes):
+            reading.pools[pool.key] = pool
+    for quota in snapshot.quotas:
+        reading.quotas.setdefault((quota.tenant, quota.pool), quota)
     before = reading.snapshot.gangs if reading.snapshot is not None else ()
     came, gone = diff_gangs(before, snapshot.gangs)
     there = {gang.id for gang in came}

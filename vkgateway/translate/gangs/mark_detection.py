@@ -70,7 +70,7 @@ _LABELS: Final = frozenset(MARK_LABELS)
 def has_mark(pod: Mapping[str, Any]) -> bool:
     """Return whether a label, an annotation or a field of a pod names a gang.
 
-    The admission policy of each tenant (`admission-gate.yaml.j2`) follows the same rule.
+    The admission policy of each tenant (`governed.j2`) follows the same rule.
     """
     metadata, spec = pod.get("metadata") or {}, pod.get("spec") or {}
     return (

@@ -25,3 +25,11 @@ def test_tenant_reports_states() -> None:
         f"the budget of November 2026 for 8 hours of {GPU} and for 4 hours of {GPU} in pool a100 is used up: "
         "pods start only inside the guarantee until 1 December 2026 (UTC)"
     )
+
+
+def test_budget_of_no_hours_has_no_end() -> None:
+    exhausted = budget_verdict(uses(TenantBudget(resource=GPU, hours=0)))
+    assert exhausted is not None
+    assert exhausted.message == (
+        f"the budget of November 2026 for 0 hours of {GPU} is used up: pods start only inside the guarantee"
+    )

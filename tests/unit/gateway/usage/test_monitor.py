@@ -69,18 +69,18 @@ def store() -> MemoryStore:
 async def test_used_up_budget_stops_borrowing_and_higher_one_lifts_that(store: MemoryStore) -> None:
     there = Platform(store, hours=8)
     await there.monitor.load()
-    assert there.monitor.stopped_borrowing("alpha", A100) == frozenset()
+    assert there.monitor.stopped_borrowing("alpha", A100) == {}
     await there.pass_time(HOUR * 0.9)
-    assert (there.changed, there.monitor.stopped_borrowing("alpha", A100)) == (["alpha"], frozenset())
+    assert (there.changed, there.monitor.stopped_borrowing("alpha", A100)) == (["alpha"], {})
     await there.pass_time(HOUR * 0.1)
     assert (there.changed, there.stops) == (["alpha"] * 2, 2)
-    assert there.monitor.stopped_borrowing("alpha", A100) == {GPU}
-    assert there.monitor.stopped_borrowing("beta", A100) == frozenset()
+    assert there.monitor.stopped_borrowing("alpha", A100) == {GPU: 8}
+    assert there.monitor.stopped_borrowing("beta", A100) == {}
     there.budget = (TenantBudget(resource=GPU, hours=100),)
     verdict = there.monitor.verdict_for("alpha", None)
     assert verdict is not None
     assert (verdict.reason, there.stops) == ("WithinBudget", 3)
-    assert there.monitor.stopped_borrowing("alpha", A100) == frozenset()
+    assert there.monitor.stopped_borrowing("alpha", A100) == {}
 
 
 async def test_next_month_lifts_stop(store: MemoryStore) -> None:
@@ -90,7 +90,7 @@ async def test_next_month_lifts_stop(store: MemoryStore) -> None:
     del there.pods["p"]
     there.clock.seconds = at("2026-12-01 00:00")
     there.monitor.update_budgets(there.clock.time())
-    assert there.monitor.stopped_borrowing("alpha", A100) == frozenset()
+    assert there.monitor.stopped_borrowing("alpha", A100) == {}
     assert there.stops == 1
 
 
@@ -100,9 +100,9 @@ async def test_next_leader_knows_sums_and_stop_before_it_counts(store: MemorySto
     await there.pass_time(HOUR)
     await there.monitor.save()
     after = Platform(store, now=NOON + HOUR + 30)
-    assert after.monitor.stopped_borrowing("alpha", A100) == frozenset()
+    assert after.monitor.stopped_borrowing("alpha", A100) == {}
     await after.monitor.load()
-    assert after.monitor.stopped_borrowing("alpha", A100) == {GPU}
+    assert after.monitor.stopped_borrowing("alpha", A100) == {GPU: 8}
     await after.pass_time(HOUR)
     assert after.used_hours() == pytest.approx(8 * (2 + 30 / HOUR))
 
@@ -145,7 +145,7 @@ async def test_months_are_deleted_when_they_are_old(store: MemoryStore) -> None:
     there.pods = {"p": at("2026-08-31 20:00")}
     await there.monitor.load()
     await there.monitor.save()
-    assert set(store.months) == {("alpha", "2026-08")}
+    assert set(store.months) == {("alpha", "", "2026-08")}
     after = Platform(store, now=at("2026-11-01 00:10"))
     after.pods = {}
     await after.monitor.load()
@@ -168,3 +168,45 @@ async def test_sums_are_written_once_in_a_minute(store: MemoryStore) -> None:
     begun = there.clock.seconds
     await there.run_for(10 * SAVE_SECONDS)
     assert 8 <= store.saves <= (there.clock.seconds - begun) / SAVE_SECONDS
+
+
+async def test_tenant_with_the_name_of_a_deleted_one_starts_at_zero(store: MemoryStore) -> None:
+    there = Platform(store, hours=8)
+    uids = {"alpha": "first"}
+    there.monitor.uid_of = lambda tenant: uids.get(tenant, "")
+    there.running = lambda now: [used(pod, start, now, tenantUid=uids["alpha"]) for pod, start in there.pods.items()]  # type: ignore[method-assign]
+    there.monitor.running = there.running
+    await there.monitor.load()
+    await there.pass_time(HOUR)
+    assert there.monitor.stopped_borrowing("alpha", A100) == {GPU: 8}
+
+    uids["alpha"] = "second"
+    there.pods = {"p": NOON + HOUR}
+    assert there.monitor.stopped_borrowing("alpha", A100) == {}
+    await there.pass_time(HOUR / 2)
+    await there.monitor.save()
+    assert [(each.tenant_uid, each.hours) for each in there.monitor.report(tenant="alpha").days] == [("second", 4)]
+    assert [use.used for use in there.monitor.report(tenant="alpha").budgets] == [4]
+    assert {each.tenant_uid for each in there.monitor.report().days} == {"first", "second"}
+    assert set(store.months) == {("alpha", "first", "2026-11"), ("alpha", "second", "2026-11")}
+
+    after = Platform(store, hours=8, now=NOON + 2 * HOUR)
+    after.monitor.uid_of = there.monitor.uid_of
+    await after.monitor.load()
+    assert [use.used for use in after.monitor.report(tenant="alpha").budgets] == [4]
+
+
+async def test_sums_without_uid_are_those_of_the_tenant_of_the_name(store: MemoryStore) -> None:
+    there = Platform(store, hours=8)
+    await there.monitor.load()
+    await there.pass_time(HOUR)
+    await there.monitor.save()
+    for _ in range(2):
+        after = Platform(store, hours=8, now=NOON + HOUR)
+        after.monitor.uid_of = lambda tenant: "first" if tenant == "alpha" else ""
+        after.pods = {}
+        await after.monitor.load()
+        assert after.monitor.stopped_borrowing("alpha", A100) == {GPU: 8}
+        assert [each.hours for each in after.monitor.report(tenant="alpha").days] == [8]
+        await after.monitor.save()
+    assert set(store.months) == {("alpha", "", "2026-11"), ("alpha", "first", "2026-11")}

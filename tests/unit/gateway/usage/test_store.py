@@ -31,7 +31,7 @@ async def test_month_is_created_then_changed_and_read_again(server: FakeApiServe
         assert await store.load() == [month]
     found = server.store.get(CONFIG_MAPS, "usage-alpha-2026-11", SYSTEM_NAMESPACE)
     assert TENANT_LABEL not in found["metadata"]["labels"], "a compute cluster would take it for a copy"
-    await store.delete([("alpha", "2026-11"), ("alpha", "2026-10")])
+    await store.delete([("alpha", "", "2026-11"), ("alpha", "", "2026-10")])
     assert await store.load() == []
 
 
@@ -57,3 +57,15 @@ async def test_unreadable_sums_are_kept_beside_the_new_ones(server: FakeApiServe
         await store.save(month)
         assert server.store.get(CONFIG_MAPS, "usage-alpha-2026-11", SYSTEM_NAMESPACE)["data"]["unreadable.json"] == "{"
     assert await store.load() == [month]
+
+
+async def test_tenants_of_one_name_have_config_maps_of_their_own(server: FakeApiServer, client: Client) -> None:
+    server.store.create(NAMESPACES, {"metadata": {"name": SYSTEM_NAMESPACE}})
+    ledger, store = UsageLedger(), UsageStore(client)
+    ledger.count([used("p", NOON, NOON + HOUR, tenantUid=uid) for uid in ("first", "next")])
+    months = ledger.take_changed(NOON + HOUR)
+    for month in months:
+        await store.save(month)
+    assert await store.load() == months
+    await store.delete([("alpha", "first", "2026-11")])
+    assert await store.load() == months[1:]
