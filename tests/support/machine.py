@@ -43,12 +43,13 @@ def patience_option(seconds: float) -> str:
 
 
 def assert_linear(work: Callable[[int], None], size: int) -> None:
-    """Check that four times the size takes less than ten times the CPU time: quadratic work takes sixteen times.
+    """Check that 16 times the size takes less than a hundred times the CPU time: quadratic work takes 256 times.
 
-    Of three runs the fastest counts, because other processes displace the caches.
+    The bound leaves room for large work that leaves the caches, or whose memory the kernel must map first. Of three
+    runs the fastest counts, because other processes displace the caches.
     """
-    small, large = (min(_cpu_seconds(work, each) for _ in range(3)) for each in (size, 4 * size))
-    assert large < 10 * small, f"{small:.4f} s for {size}, {large:.4f} s for {4 * size}"
+    small, large = (min(_cpu_seconds(work, each) for _ in range(3)) for each in (size, 16 * size))
+    assert large < 100 * small, f"{small:.4f} s for {size}, {large:.4f} s for {16 * size}"
 
 
 def _cpu_seconds(work: Callable[[int], None], size: int) -> float:

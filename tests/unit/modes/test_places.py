@@ -101,7 +101,7 @@ def test_queues_of_an_administrator_are_ordered_by_age() -> None:
 
 def test_places_are_found_in_linear_time() -> None:
     """Half a second for 15,000 gangs would be too long."""
-    assert_linear(_find_places, 2000)
+    assert_linear(_find_places, 1000)
 
 
 def _find_places(gangs: int) -> None:
