@@ -221,3 +221,32 @@ async def test_status_follows_the_kubelet_after_the_end(world: World) -> None:
         world.tenant_server.store.update(PODS, pod, name="web", namespace="default", status=True)
         await world.wait_settled()
     assert "reason" not in terminated_message(world), "each version of the end is written once"
+
+
+async def test_later_end_is_complete_although_the_watch_was_behind_the_earlier_one(world: World) -> None:
+    """A kubelet removes the resources of a pod after it has reported its end."""
+    world.create_pod()
+    async with world.run_gateway():
+        await run_pod(world)
+        await world.wait_settled()
+        world.tenant_server.hold("GET", "/api/v1/pods", times=100)
+        world.tenant_server.end_watches()
+        set_resources(world, {"requests": {"memory": "1Gi"}})
+        world.end_pod(code=1)
+        await wait_until(lambda: world.pod_phase() == "Failed")
+        assert tenant_resources(world)
+        set_resources(world, {})
+        await world.wait_settled()
+        world.tenant_server.heal()
+        await wait_until(lambda: not tenant_resources(world))
+
+
+def set_resources(world: World, resources: dict[str, Any]) -> None:
+    """Write the resources of the compute pod to its status, as a kubelet does."""
+    pod = copy.deepcopy(world.compute_pod() or {})
+    pod["status"]["resources"] = resources
+    world.compute_server.store.update(PODS, pod, name="web", namespace=COMPUTE_NAMESPACE, status=True)
+
+
+def tenant_resources(world: World) -> dict[str, Any]:
+    return dict((world.tenant_pod() or {})["status"].get("resources", {}))

@@ -208,9 +208,12 @@ class PodMirror:
             observed=metadata.generation,
             containers=tenant_pod.containers,
         )
+        is_behind = self.is_watch_behind(metadata)
         if patch is not None:
             await self._write_mirrored(metadata, patch, current_status)
-        self._written_ends[metadata.uid] = version
+        if not is_behind:
+            # Otherwise the patch lacks what the last write added and this one should remove: the watch compares again.
+            self._written_ends[metadata.uid] = version
         if patch is not None and disruption is not None:
             self._meter.count_failed(disruption.reason)
             await self._events.emit_event(metadata, reason=disruption.reason, message=disruption.message)
