@@ -13,7 +13,7 @@ from vkgateway.kube.apply import Discovery
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import Resource
 from vkgateway.model.names import FIELD_MANAGER, RESERVED_PREFIX
-from vkgateway.model.objects import decode_object
+from vkgateway.model.objects import Meta, decode_object
 
 KEPT_ANNOTATION: Final = f"{RESERVED_PREFIX}kept"
 """Annotation of a kept object in a template, with any value. Such an object must set every field."""
@@ -36,6 +36,19 @@ _ADMISSION_KINDS: Final = {
 Object = dict[str, Any]
 
 
+class _PolicyStatus(msgspec.Struct, rename="camel"):
+    observed_generation: int = 0
+
+
+class _Policy(msgspec.Struct, rename="camel"):
+    api_version: str
+    kind: str
+    metadata: Meta
+    status: _PolicyStatus = msgspec.field(default_factory=_PolicyStatus)
+
+
+_decode_policy: Final = msgspec.json.Decoder(_Policy).decode
+
 def kept_objects(objects: Iterable[Object]) -> list[Object]:
     """Return the objects that are kept."""
     return [found for found in objects if KEPT_ANNOTATION in (found["metadata"].get("annotations") or {})]
@@ -57,6 +70,21 @@ async def create_missing(client: Client, objects: Iterable[Object]) -> None:
         except errors.NotFound:
             with contextlib.suppress(errors.AlreadyExists):
                 await client.create(resource, wanted, namespace=namespace)
+
+
+async def skip_type_checks(client: Client, stored: Iterable[bytes]) -> None:
+    """Mark the admission policies among stored objects as observed, so that no controller checks their types.
+
+    For that check, the controller-manager downloads the OpenAPI documents that the API server must build: 1.8 s of CPU
+    for each new tenant, more than half of what its API server needs to start. The result is a warning in the status,
+    which no one reads there. Raises ApiError.
+    """
+    discovery = Discovery(client)
+    for found in map(_decode_policy, stored):
+        if found.kind == "ValidatingAdmissionPolicy" and found.status.observed_generation < found.metadata.generation:
+            resource = await discovery.get_resource(found.api_version, found.kind)
+            status = {"status": {"observedGeneration": found.metadata.generation}}
+            await client.patch(resource, found.metadata.name, status, subresource="status")
 
 
 async def restore_objects(client: Client, objects: Iterable[Object]) -> list[str]:

@@ -146,6 +146,7 @@ class Provisioner:
                 await self._objects.delete_obsolete(client, objects, tenant=name)
             await on_step(Step.SERVING)
             await wait_until_ready(client, plane, driver=driver, clock=self._clock)
+        await driver.start_clients(plane, version=version)
         await wait_for_names(
             plane, ca=control_plane.ca, driver=driver, clock=self._clock, find_missing=self._find_missing
         )

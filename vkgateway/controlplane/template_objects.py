@@ -15,6 +15,7 @@ from vkgateway.controlplane.kept_objects import (
     is_initial,
     kept_objects,
     restore_objects,
+    skip_type_checks,
 )
 from vkgateway.controlplane.record_store import ControlPlaneRecord, RecordStore
 from vkgateway.kube import errors
@@ -51,7 +52,8 @@ class TemplateObjects:
                 _log.warning("failed to restore kept objects", tenant=tenant, error=str(error))
             return
         try:
-            await self._apply_with_retry(client, [one for one in objects if not is_initial(one)])
+            stored = await self._apply_with_retry(client, [one for one in objects if not is_initial(one)])
+            await skip_type_checks(client, stored)
             await create_missing(client, objects)
         except errors.ApiError as error:
             if not record.objects:
@@ -76,13 +78,12 @@ class TemplateObjects:
         if removed:
             _log.info("obsolete admission objects deleted", tenant=tenant, objects=removed)
 
-    async def _apply_with_retry(self, client: Client, objects: list[dict[str, Any]]) -> None:
-        """Apply objects; retry while a new API server has not created its first namespaces."""
+    async def _apply_with_retry(self, client: Client, objects: list[dict[str, Any]]) -> list[bytes]:
+        """Apply objects, and return the stored ones; retry while a new API server has not created its first namespaces."""
         started = self._clock.monotonic()
         while True:
             try:
-                await apply_objects(client, objects)
-                return
+                return await apply_objects(client, objects)
             except errors.ApiError as error:
                 missing = isinstance(error, errors.NotFound)
                 if not (missing or error.is_transient) or self._clock.monotonic() - started >= _RETRY_SECONDS:

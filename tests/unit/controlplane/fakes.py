@@ -283,6 +283,9 @@ class FakeDriver:
         self.running[plane.cluster] = (plane, version)
         return frozenset({f"fingerprint of {plane.kubelet_user}"})
 
+    async def start_clients(self, plane: ControlPlaneSpec, *, version: str) -> None:
+        """They start with the API server."""
+
     async def kubelet_clients(self, tenant: str) -> frozenset[str]:
         plane, _ = self.running.get(tenant, (None, ""))
         return frozenset({f"fingerprint of {plane.kubelet_user}"} if plane else ())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
@@ -16,6 +17,7 @@ from vkgateway.controlplane.kept_objects import (
     is_initial,
     kept_objects,
     restore_objects,
+    skip_type_checks,
 )
 from vkgateway.kube.resources import CONFIG_MAPS, Resource
 
@@ -130,3 +132,21 @@ async def test_policy_that_left_the_template_is_deleted(server: FakeApiServer) -
         server.register(POLICIES)
         server.store.create(POLICIES, _gate(POLICIES))
         assert await delete_obsolete(client, [_gate(WEBHOOKS)]) == ["MutatingAdmissionPolicy/vkgateway-admission"]
+
+
+async def test_types_of_the_platforms_policies_are_not_checked(server: FakeApiServer) -> None:
+    rules = Resource(f"{_GROUP}/v1", "validatingadmissionpolicies", "ValidatingAdmissionPolicy", namespaced=False)
+    server.register(rules)
+    seen = _gate(rules, "seen") | {"status": {"observedGeneration": 2}}
+    new = _gate(rules, "new")
+    for document, generation in ((seen, 2), (new, 1)):
+        server.store.create(rules, document)
+        document["metadata"]["generation"] = generation
+    async with server.client() as client:
+        await skip_type_checks(client, [msgspec.json.encode(one) for one in (seen, new, WANTED)])
+    assert [one for one in server.requests if not one.startswith("GET")] == [
+        f"PATCH /{_GROUP}/v1/validatingadmissionpolicies/new/status?fieldManager=vkgateway"
+    ]
+    stored = server.store.find(rules, "new")
+    assert stored is not None
+    assert stored["status"] == {"observedGeneration": 1}

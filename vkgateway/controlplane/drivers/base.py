@@ -129,7 +129,8 @@ class ServerEndpoints(Protocol):
 class Driver(Protocol):
     """Runs the control planes of tenants. Every call may be repeated and changes nothing the second time.
 
-    The provisioner calls `prepare`, `endpoints.ensure` and `start` for a tenant in turn, and `remove` at its end. Calls
+    The provisioner calls `prepare`, `endpoints.ensure`, `start` and `start_clients` for a tenant in turn, and `remove`
+    at its end. Calls
     for different tenants run concurrently. After a restart of the gateway, `endpoints.find` and `kubelet_clients`
     report what runs. So a driver keeps no state that it cannot read back.
     """
@@ -150,7 +151,7 @@ class Driver(Protocol):
         """Fetch what a Kubernetes version needs; the first call may take minutes."""
 
     async def start(self, plane: ControlPlaneSpec, *, credentials: Credentials, version: str) -> frozenset[str]:
-        """Start or update the components as `plane` describes, and return before they serve.
+        """Start or update the API server as `plane` describes, and return before it serves.
 
         Return the fingerprints (SHA-256, hexadecimal) of the client certificates that the API server presents to
         kubelets. During a renewal these are the old and the new one.
@@ -158,6 +159,12 @@ class Driver(Protocol):
         Raises:
             ConflictError: another program uses the API server's port.
             InputError: the driver cannot run this version.
+        """
+
+    async def start_clients(self, plane: ControlPlaneSpec, *, version: str) -> None:
+        """Start or update controller-manager and scheduler, unless `start` did; the API server is ready.
+
+        A client that starts earlier competes with the API server for cores, and backs off until that answers.
         """
 
     async def kubelet_clients(self, tenant: str) -> frozenset[str]:

@@ -191,6 +191,9 @@ class PodDriver:
             )
         return files.kubelet_clients()
 
+    async def start_clients(self, plane: ControlPlaneSpec, *, version: str) -> None:
+        """They start with the API server."""
+
     async def kubelet_clients(self, tenant: str) -> frozenset[str]:
         return PlaneFiles(MOUNT, await self._cluster.read_secret(tenant, "files")).kubelet_clients()
 

@@ -155,6 +155,9 @@ class KubernetesDriver:
         await self._mounted.deliver(files.contents, namespace=namespace, component=CONTROL_PLANE, labels=selector)
         return files.kubelet_clients()
 
+    async def start_clients(self, plane: ControlPlaneSpec, *, version: str) -> None:
+        """Do nothing: they are containers of the API server's pod."""
+
     async def kubelet_clients(self, tenant: str) -> frozenset[str]:
         """Read the fingerprints from the certificates in the Secret."""
         files = await self._read_files(tenant)

@@ -124,7 +124,7 @@ class ProcessDriver:
         await self._resolve_programs(version)
 
     async def start(self, plane: ControlPlaneSpec, *, credentials: Credentials, version: str) -> frozenset[str]:
-        """Write the files and start all processes at once; the clients wait for the API server themselves."""
+        """Write the files and start the API server."""
         if plane.pod.replicas > 1:
             raise InputError(
                 f"the template requests {plane.pod.replicas} replicas, and the driver process runs one",
@@ -136,11 +136,21 @@ class ProcessDriver:
         await self._listen(plane.cluster)
         files = await self._directories.write_files(plane, credentials)
         group = _process_group(plane.cluster)
-        for name in COMPONENTS:
-            cwd = self._data_dir if name == "apiserver" else None
-            spec = component_process(name, group=group, plane=plane, files=files, programs=programs, cwd=cwd)
-            await self._supervisor.ensure_process(spec)
+        await self._supervisor.ensure_process(
+            component_process("apiserver", group=group, plane=plane, files=files, programs=programs, cwd=self._data_dir)
+        )
         return files.kubelet_clients()
+
+    async def start_clients(self, plane: ControlPlaneSpec, *, version: str) -> None:
+        """Start the other processes."""
+        programs = await self._resolve_programs(version)
+        files = await self._directories.read_files(plane.cluster)
+        group = _process_group(plane.cluster)
+        for name in COMPONENTS:
+            if name != "apiserver":
+                await self._supervisor.ensure_process(
+                    component_process(name, group=group, plane=plane, files=files, programs=programs)
+                )
 
     async def kubelet_clients(self, tenant: str) -> frozenset[str]:
         """Read the fingerprints from the certificate files."""
