@@ -45,14 +45,22 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(20_000, 50, 100)
 
 
-_OF_USERS = ("DATA_DIR", "KUBECONFIG", "CONFIG", "GATEWAY", "GATEWAY_TOKEN_FILE", "GATEWAY_CA")
+_OF_USERS = (
+    "VKGATEWAY_CONFIG",
+    "VKGATEWAY_DATA_DIR",
+    "VKGATEWAY_GATEWAY",
+    "VKGATEWAY_GATEWAY_CA",
+    "VKGATEWAY_GATEWAY_TOKEN_FILE",
+    "VKGATEWAY_KUBECONFIG",
+    "XDG_DATA_HOME",
+)
 """Settings of a user's shell, which are for the user's own platform."""
 
 
 def pytest_configure() -> None:
     """Measure the machine before the worker processes start: they inherit the result."""
     for name in _OF_USERS:
-        os.environ.pop(f"VKGATEWAY_{name}", None)
+        os.environ.pop(name, None)
     slowness()
 
 

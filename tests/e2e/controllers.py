@@ -169,7 +169,8 @@ def run_koordinator(cluster: Cluster, folder: Path, *, name: str) -> Iterator[No
 
     In a cluster with few events, its check before the queue would keep a gang waiting whose last pod was just created,
     so it checks gangs in the queue only. For the same reason, it does not count the attempts to place a gang: all pods
-    of the gang would have to be tried again before it starts.
+    of the gang would have to be tried again before it starts. A pod that it tries while capacity becomes free would
+    wait for the next event, or five minutes: here ten seconds.
 
     Its kinds are deleted at the end: its NodeResourceTopology has another version than the one that the gateway reads.
     """
@@ -196,7 +197,8 @@ def run_koordinator(cluster: Cluster, folder: Path, *, name: str) -> Iterator[No
         plugins=plugins,
         pluginConfig=[{"name": "Coscheduling", "args": arguments}],
     )
-    argv = [str(program / "koord-scheduler"), f"--config={settings}", "--port=0", *_own_port(folder)]
+    again = "--pod-max-in-unschedulable-pods-duration=10s"
+    argv = [str(program / "koord-scheduler"), f"--config={settings}", again, "--port=0", *_own_port(folder)]
     try:
         with _run_controller(argv, cluster, folder):
             yield

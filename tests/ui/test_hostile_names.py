@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from playwright.sync_api import expect
 
 from tests.ui import documents
 from tests.ui.conftest import Visits
@@ -18,7 +19,7 @@ def test_hostile_names_stay_text(visit: Visits, now: float, view: str, width: in
     page = seen.open(view)
     page.wait_for_timeout(200)
     assert page.evaluate("window.hacked") is None
-    assert page.locator("main img, main script").count() == 0
+    expect(page.locator("main img, main script")).to_have_count(0)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     seen.take_picture(f"hostile-{view}-{width}")
 
@@ -32,7 +33,7 @@ def test_details_of_a_hostile_gang(visit: Visits, now: float, kind: str) -> None
         "key => { location.hash = '#/gangs?' + new URLSearchParams({gang: key}) }", f"{text}/{text}/Job/{text}"
     )
     page.wait_for_selector(".details .answer")
-    assert shown(text) in (page.text_content("#detail-title") or "")
+    expect(page.locator("#detail-title")).to_contain_text(shown(text))
     assert page.evaluate("window.hacked") is None
     assert page.evaluate("document.documentElement.scrollWidth") <= 1280
     seen.check_access()

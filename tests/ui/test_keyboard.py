@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 
 from tests.ui.conftest import Visits
 
@@ -65,7 +65,7 @@ def test_map_is_one_stop_and_arrows_move_in_it(visit: Visits) -> None:
     page.keyboard.press("Home")
     assert page.evaluate(FOCUSED)["text"].startswith("a100-01")
     page.keyboard.press("Enter")
-    assert "a100-01" in (page.locator(".node-content").text_content() or "")
+    expect(page.locator(".node-content")).to_contain_text("a100-01")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Tab")
     assert not page.evaluate(FOCUSED)["text"].startswith("a100-"), "the next stop is after the map"

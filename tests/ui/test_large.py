@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable
 
 import pytest
+from playwright.sync_api import expect
 
 from tests.ui import documents
 from tests.ui.conftest import Visit, Visits
@@ -59,7 +61,7 @@ def test_map_of_1_000_nodes(large: Visit, capsys: pytest.CaptureFixture[str]) ->
     newer = {**document, "nodes": {**document["nodes"], **changed}}
     with capsys.disabled():
         timed("1,000 nodes: open the map", lambda: large.open("pools"))
-        assert page.locator(".node").count() == 1000
+        expect(page.locator(".node")).to_have_count(1000)
         assert page.evaluate(ELEMENTS) < 14_000
         large.take_picture("large-pools")
         timed(
@@ -75,7 +77,7 @@ def test_map_draws_the_nodes_that_come_near(large: Visit) -> None:
     page.wait_for_selector(".node .part")
     last = page.locator(".node").last
     assert last.locator(".part").count() == 0
-    assert "free" in (last.get_attribute("aria-label") or ""), "the text of a node does not depend on its place"
+    expect(last).to_have_attribute("aria-label", re.compile(re.escape("free")))
     page.locator(".node").first.focus()
     page.keyboard.press("End")
     last.locator(".part").first.wait_for()

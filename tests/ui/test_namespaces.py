@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from playwright.sync_api import expect
 
 from tests.ui import documents
 from tests.ui.conftest import Visits
@@ -34,10 +35,10 @@ def test_views_show_what_belongs_to_namespaces(
     gateway = gateways({**document, "tenants": {}}, tenant="alpha", namespaces=namespaces)
     seen = visit("tenant", gateway=gateway, scheme=scheme, width=width)
     page = seen.open("overview")
-    assert page.locator("nav.views a").count() == 3
+    expect(page.locator("nav.views a")).to_have_count(3)
     note = page.locator(".note").first.text_content() or ""
     assert all(name in note for name in namespaces)
-    assert page.locator("#capacity-title").count() == 0
+    expect(page.locator("#capacity-title")).to_have_count(0)
     seen.take_picture(f"tenant-namespaces-{len(namespaces)}-{scheme}")
     seen.check_access()
     for view in ("gangs", "timeline", "usage"):

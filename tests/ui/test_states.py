@@ -36,13 +36,13 @@ def test_signing_in(visit: Visits, scheme: str) -> None:
     seen_in_both(seen, "sign-in", scheme)
     page.fill("[name=token]", "wrong")
     page.keyboard.press("Enter")
-    assert "does not know this token" in (page.locator(".problem").text_content() or "")
-    assert page.input_value("[name=token]") == ""
+    expect(page.locator(".problem")).to_contain_text("does not know this token")
+    expect(page.locator("[name=token]")).to_have_value("")
     seen_in_both(seen, "sign-in-refused", scheme)
     page.fill("[name=token]", TOKEN)
     page.keyboard.press("Enter")
     page.wait_for_selector(".connection.live")
-    assert page.text_content("#title") == "Pools"
+    expect(page.locator("#title")).to_have_text("Pools")
 
 
 @pytest.mark.parametrize("address", [f"#token={TOKEN}&tenant=alpha", f"#tenant=alpha&token={TOKEN}"])
@@ -82,7 +82,7 @@ def test_signing_out(visit: Visits) -> None:
     page.get_by_role("button", name="Sign out").click()
     page.wait_for_selector("form")
     assert not page.context.cookies()
-    assert "a100" not in (page.text_content("body") or "")
+    expect(page.locator("body")).not_to_contain_text("a100")
 
 
 @SCHEMES
@@ -96,7 +96,7 @@ def test_loading_shows_shapes_only_after_a_while(visit: Visits, now: float, sche
     page.clock.run_for(200)
     assert page.locator(".skeleton").count() == 0
     page.clock.run_for(300)
-    assert page.locator(".skeleton").count() == 1
+    expect(page.locator(".skeleton")).to_have_count(1)
     page.clock.resume()
     seen_in_both(seen, "loading", scheme)
     seen.gateway.release()
@@ -120,14 +120,14 @@ def test_restart_under_an_open_page_heals(visit: Visits, now: float, scheme: str
     page.fill("input[type=search]", "train")
     seen.gateway.stop()
     page.wait_for_selector(".banner.warn")
-    assert page.locator("tbody tr").count() > 0
+    expect(page.locator("tbody tr")).not_to_have_count(0)
     seen_in_both(seen, "stale", scheme)
     changed = documents.platform(now, seed=8)
     seen.gateway.document = changed
     seen.gateway.start()
     page.wait_for_selector(".connection.live")
-    assert page.locator(".banner").count() == 0
-    assert page.input_value("input[type=search]") == "train"
+    expect(page.locator(".banner")).to_have_count(0)
+    expect(page.locator("input[type=search]")).to_have_value("train")
     page.fill("input[type=search]", "")
     name = next(gang["name"] for gang in changed["gangs"].values() if gang["place"] == 1)
     page.wait_for_selector(f"text={name}")
@@ -149,7 +149,7 @@ def test_failing_gateway(visit: Visits, scheme: str) -> None:
     seen.allowed = (REFUSED,)
     seen.gateway.refuse = (500, "The gateway failed to read the session.", "See the log of the gateway.")
     page = seen.open(ready=False)
-    assert "See the log of the gateway." in (page.locator(".problem").text_content() or "")
+    expect(page.locator(".problem")).to_contain_text("See the log of the gateway.")
     seen_in_both(seen, "failing", scheme)
     seen.gateway.refuse = None
     page.wait_for_selector(".connection.live")
@@ -163,8 +163,8 @@ def test_end_of_the_session(visit: Visits, now: float, scheme: str) -> None:
     page.wait_for_timeout(200)
     seen.gateway.publish({**seen.gateway.document, "gangs": {}})
     page.wait_for_selector("form")
-    assert "The session has ended." in (page.text_content("main") or "")
-    assert "does not know this token" in (page.text_content("main") or "")
+    expect(page.locator("main")).to_contain_text("The session has ended.")
+    expect(page.locator("main")).to_contain_text("does not know this token")
     seen_in_both(seen, "ended", scheme)
     requests = len(seen.gateway.requests)
     page.wait_for_timeout(1500)
@@ -174,7 +174,7 @@ def test_end_of_the_session(visit: Visits, now: float, scheme: str) -> None:
     page.fill("[name=tenant]", "alpha")
     page.keyboard.press("Enter")
     page.wait_for_selector(".connection.live")
-    assert page.text_content("#title") == "Timeline"
+    expect(page.locator("#title")).to_have_text("Timeline")
 
 
 def test_session_that_is_unknown_after_a_restart(visit: Visits) -> None:

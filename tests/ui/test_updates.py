@@ -6,7 +6,7 @@ import random
 import time
 
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 
 from tests.ui import documents
 from tests.ui.conftest import TIMEOUT_MS, Visit, Visits
@@ -82,7 +82,7 @@ def test_filters_focus_scroll_and_open_parts_survive_updates(visit: Visits, now:
     page.locator(".wait-why", has_text="(changed)").first.wait_for()
     assert page.evaluate("[document.activeElement.textContent, scrollY]") == before
     assert page.locator(".wait details").first.evaluate("element => element.open")
-    assert page.locator(".wait-name").first.text_content() == first
+    expect(page.locator(".wait-name").first).to_have_text(first or "")
 
 
 def test_rows_stay_under_the_pointer(visit: Visits) -> None:
@@ -99,11 +99,11 @@ def test_rows_stay_under_the_pointer(visit: Visits) -> None:
     newer = documents.gang("alpha", "ml", "first", place=1, code="WaitingForRoom", message="new", since=1.0)
     seen.gateway.publish({**document, "gangs": {newer["id"]: newer, **gangs}})
     page.wait_for_selector(".held")
-    assert rows.nth(2).locator(".gang-link").text_content() == name
-    assert page.locator("tr.ended").count() > 0
+    expect(rows.nth(2).locator(".gang-link")).to_have_text(name or "")
+    expect(page.locator("tr.ended")).not_to_have_count(0)
     page.mouse.move(0, 0)
     page.wait_for_selector(".held", state="detached")
-    assert page.locator("tr.ended").count() == 0
+    expect(page.locator("tr.ended")).to_have_count(0)
     page.wait_for_selector("text=ml/first")
 
 
@@ -116,4 +116,4 @@ def test_sorting_and_pages_are_kept_in_the_address(visit: Visits, now: float) ->
     page.wait_for_selector("th[aria-sort=ascending]")
     page.reload()
     page.wait_for_selector("th[aria-sort=ascending]")
-    assert page.locator("tbody .gang-link").first.text_content() == "ml/gang-0"
+    expect(page.locator("tbody .gang-link").first).to_have_text("ml/gang-0")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from playwright.sync_api import expect
 
@@ -21,7 +23,7 @@ TITLES = {"clusters": "Clusters and control planes", "what-if": "What-if"}
 def test_view(visit: Visits, scope: str, view: str, scheme: str) -> None:
     seen = visit(scope, scheme=scheme)
     page = seen.open(view)
-    assert page.text_content("#title") == TITLES.get(view, view.capitalize())
+    expect(page.locator("#title")).to_have_text(TITLES.get(view, view.capitalize()))
     seen.take_picture(f"{scope}-{view}-{scheme}")
     seen.check_access()
 
@@ -67,9 +69,9 @@ def test_details_of_a_waiting_gang_say_why_it_waits_what_is_before_it_and_when_i
         page.fill("input[type=search]", waiting["name"])
     page.get_by_role("link", name=f"{waiting['namespace']}/{waiting['name']}").first.click()
     details = page.locator(".details")
-    assert waiting["message"] in (details.text_content() or "")
-    assert waiting["help"] in (details.text_content() or "")
-    assert f"{waiting['place'] - 1} gang" in (details.text_content() or "")
+    expect(details).to_contain_text(waiting["message"])
+    expect(details).to_contain_text(waiting["help"])
+    expect(details).to_contain_text(f"{waiting['place'] - 1} gang")
     assert page.evaluate("document.activeElement.id") == "detail-title"
     seen.take_picture(f"{scope}-{view}-details-{scheme}")
     seen.check_access()
@@ -109,7 +111,7 @@ def test_tenant_has_an_address_of_its_own(visit: Visits) -> None:
 def test_documentation_is_linked(visit: Visits) -> None:
     page = visit().open()
     link = page.get_by_role("contentinfo").get_by_role("link", name="documentation")
-    assert link.get_attribute("href") == "https://docs.example.com/vkgateway/"
+    expect(link).to_have_attribute("href", "https://docs.example.com/vkgateway/")
 
 
 def test_single_pods_of_a_controller_are_one_row(visit: Visits, now: float) -> None:
@@ -122,13 +124,13 @@ def test_single_pods_of_a_controller_are_one_row(visit: Visits, now: float) -> N
     page.fill("input[type=search]", "sweep-")
     row = page.locator("tbody tr", has_text="3 single pods")
     expect(row).to_have_count(1)
-    assert str(sum(gang["units"] for gang in pods)) in (row.locator("td[data-title=GPUs]").text_content() or "")
+    expect(row.locator("td[data-title=GPUs]")).to_contain_text(str(sum(gang["units"] for gang in pods)))
     seen.take_picture("platform-gangs-together", whole=False)
     row.get_by_role("link").click()
     expect(page.locator("tbody tr")).to_have_count(3)
     seen.check_access()
     page.get_by_role("link", name="Show all gangs").click()
-    assert page.locator("tbody tr").count() > 3
+    expect(page.locator("tbody tr").nth(3)).to_be_attached()
 
 
 def test_timeline_shows_runs_as_bars(visit: Visits, now: float) -> None:
@@ -145,7 +147,7 @@ def test_timeline_shows_runs_as_bars(visit: Visits, now: float) -> None:
     seen = visit(document=document)
     page = seen.open("timeline")
     rows = page.locator("table tbody tr")
-    assert rows.count() == 2
+    expect(rows).to_have_count(2)
     going, ended = (rows.filter(has_text=name).locator("svg.bar") for name in (running["name"], "gone"))
     assert [going.locator(f".bar-{look}").count() for look in ("borrowed", "used", "gap")] == [1, 1, 0]
     assert [ended.locator(f".bar-{look}").count() for look in ("borrowed", "used", "gap")] == [0, 1, 1]
@@ -153,7 +155,7 @@ def test_timeline_shows_runs_as_bars(visit: Visits, now: float) -> None:
         float((going.locator(f".bar-{look}").get_attribute("width") or "").strip("%")) for look in ("borrowed", "used")
     ]
     assert widths == pytest.approx([75, 25], abs=1)
-    assert "until now" in (going.get_attribute("aria-label") or "")
+    expect(going).to_have_attribute("aria-label", re.compile(re.escape("until now")))
     page.fill("input[type=search]", "gone")
     expect(rows).to_have_count(1)
     seen.take_picture("platform-timeline-runs", whole=False)
@@ -180,6 +182,6 @@ def test_node_of_the_map_shows_what_runs_on_it(visit: Visits) -> None:
     seen = visit()
     page = seen.open("pools")
     page.locator(".map .node").nth(3).click()
-    assert "free" in (page.locator(".node-content").text_content() or "")
+    expect(page.locator(".node-content")).to_contain_text("free")
     seen.take_picture("platform-pools-node", whole=False)
     seen.check_access()

@@ -89,7 +89,9 @@ class World:
     def keep_note(self) -> None:
         """Mark the template's ConfigMap as kept."""
         note = self.templates.folder / "default" / "objects" / "note.yaml.j2"
-        note.write_text(note.read_text().replace("name: note", f"name: note, annotations: {{{KEPT_ANNOTATION}: 'yes'}}"))
+        note.write_text(
+            note.read_text().replace("name: note", f"name: note, annotations: {{{KEPT_ANNOTATION}: 'yes'}}")
+        )
 
     def left(self) -> list[object]:
         return [*self.store.records, *self.driver.running, *self.etcd.auth.users, *self.etcd.auth.roles]

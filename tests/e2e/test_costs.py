@@ -1,0 +1,181 @@
+"""What a pod costs, in requests, bytes and watch events: exact numbers, which no machine changes.
+
+`costs.yaml` has the numbers. Whoever adds a write, a watch or an annotation changes a number there, on purpose.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pytest
+import yaml
+
+from bench.load import Place
+from bench.pods import PodKind, gang_marks
+from bench.servercounts import ServerCounts, read_counts
+from tests.e2e.cluster import COMPUTE_VERSION, TENANT_VERSION, Platform
+from tests.e2e.conftest import start_platform
+from tests.e2e.faults import frozen, pid_of
+from tests.support.machine import patience
+from vkgateway.kube.client import Client
+from vkgateway.kube.resources import PODS, SERVICES
+
+pytestmark = pytest.mark.skipif(bool(COMPUTE_VERSION or TENANT_VERSION), reason="releases differ in their watches")
+
+NUMBERS: Final = yaml.safe_load(Path(__file__).with_name("costs.yaml").read_text())
+GANG: Final = 8
+CASES: Final = {
+    "plain": (50, PodKind(run="plain")),
+    "token": (50, PodKind(run="token", token=True)),
+    "gang": (GANG, PodKind(run="gang", gpus=4, annotations=gang_marks("train", GANG), restart="Never")),
+}
+QUIET_SECONDS: Final = 3.0
+"""Time without a write, after which a phase has ended."""
+SERVICE_ADDRESSES: Final = 5
+"""How often a compute pod contains the address of its tenant's API server, whose length varies."""
+Numbers = dict[str, dict[str, int]]
+
+
+@dataclass(frozen=True)
+class Servers:
+    """API servers of a tenant and of its compute cluster, as their admins connect."""
+
+    tenant: Client
+    compute: Client
+
+    async def read(self) -> dict[str, ServerCounts]:
+        """Return what both servers counted, once they count no further write."""
+        seen: dict[str, ServerCounts] = {}
+        async with asyncio.timeout(patience(120)):
+            while True:
+                now = {"tenant": await read_counts(self.tenant), "compute": await read_counts(self.compute)}
+                if seen and all(now[name].writes() == seen[name].writes() for name in now):
+                    return now
+                seen = now
+                await asyncio.sleep(QUIET_SECONDS)
+
+    async def pods(self) -> list[dict[str, Any]]:
+        """Return the tenant's pods."""
+        page = await self.tenant.list_all(PODS, namespace="default")
+        return [msgspec.json.decode(bytes(item)) for item in page.items]
+
+    async def create(self, count: int, kind: PodKind) -> None:
+        """Create pods at once."""
+        place = Place("tenant", self.tenant, "default")
+        await asyncio.gather(*(place.create_pod(f"{kind.run}-{number:02d}", kind) for number in range(count)))
+
+    async def wait_ready(self) -> list[str]:
+        """Wait until all pods are ready, and return their addresses."""
+        ready = await self._wait(lambda pods: all(map(is_ready, pods)))
+        return [pod["status"]["podIP"] for pod in ready]
+
+    async def delete_all(self) -> None:
+        """Delete all pods as a user does, and wait until they are gone."""
+        place = Place("tenant", self.tenant, "default")
+        await asyncio.gather(*(place.delete_pod(pod["metadata"]["name"]) for pod in await self.pods()))
+        await self._wait(lambda pods: not pods)
+
+    async def _wait(self, condition: Callable[[list[dict[str, Any]]], bool]) -> list[dict[str, Any]]:
+        """Return the tenant's pods once they fulfil a condition. A watch would count as one more."""
+        async with asyncio.timeout(patience(60)):
+            while True:
+                if condition(pods := await self.pods()):
+                    return pods
+                await asyncio.sleep(0.5)
+
+
+def is_ready(pod: dict[str, Any]) -> bool:
+    """Return whether the pod's condition Ready is true."""
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in pod["status"].get("conditions", []))
+
+
+@pytest.fixture(scope="module")
+def quiet() -> Iterator[Platform]:
+    """Yield a platform on which nothing else happens, with one tenant."""
+    with start_platform("--real-node", "no", "--hollow-nodes", "a100=4") as platform:
+        platform.vkgateway("tenant", "create", "costs", "--pool", "a100")
+        yield platform
+
+
+@asynccontextmanager
+async def connect(platform: Platform) -> AsyncIterator[Servers]:
+    clients = [Client.from_kubeconfig(one.kubeconfig) for one in (platform.tenant("costs"), platform.compute)]
+    try:
+        yield Servers(*clients)
+    finally:
+        for client in clients:
+            await client.close()
+
+
+def numbers(counts: ServerCounts, pods: int) -> Numbers:
+    """Return the numbers of a phase for each pod.
+
+    Counts that are no multiple of the number of pods are those of all pods, so that nothing is lost by rounding. Only
+    watch events are rounded, because servers also count bookmarks.
+    """
+    return {
+        "writes": {
+            key: count // pods if count % pods == 0 else count
+            for key, count in counts.writes().items()
+            if not key.endswith(" configmaps")  # the gateway's records of usage and history, once in a while
+        },
+        "reads": {key: counts.requests[key] for key in ("GET pods", "GET secrets") if counts.requests[key]},
+        "watch events": {key: found for key in ("pods", "secrets") if (found := counts.watch_events[key] // pods)},
+    }
+
+
+def sizes(
+    ready: dict[str, ServerCounts], before: dict[str, ServerCounts], *, addresses: list[str], service: str
+) -> dict[str, int]:
+    """Return the bytes of what the gateway writes for each pod until it is ready, without those of addresses."""
+    tenant, compute = (ready[who].bytes_in - before[who].bytes_in for who in ("tenant", "compute"))
+    pods = len(addresses)
+    found = {
+        # The status contains the pod's address twice.
+        "tenant PATCH pods": tenant["PATCH pods"] // pods - 2 * sum(map(len, addresses)) // pods,
+        "compute POST pods": compute["POST pods"] // pods - SERVICE_ADDRESSES * len(service),
+        "compute POST secrets": compute["POST secrets"] // pods,
+    }
+    return {key: size for key, size in found.items() if size}
+
+
+async def test_new_tenant_serves_no_openapi_document(quiet: Platform) -> None:
+    """Its API server would build them for a second of CPU, if a controller asked."""
+    async with connect(quiet) as servers:
+        counts = (await servers.read())["tenant"]
+    assert counts.requests["GET openapi/v3/"] == 0
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_pod_costs_what_is_recorded(quiet: Platform, case: str) -> None:
+    count, kind = CASES[case]
+    gateway = await asyncio.to_thread(pid_of, quiet, "gateway")
+    async with connect(quiet) as servers:
+        service = msgspec.json.decode(await servers.tenant.get(SERVICES, "kubernetes", namespace="default"))
+        # The first pods of a namespace make the gateway create it in the compute cluster, and copy the CA.
+        await servers.create(1, PodKind(run="first", token=True))
+        await servers.wait_ready()
+        await servers.delete_all()
+        before = await servers.read()
+        # The gateway sees all pods at once then, and reports to no pod that its gang waits.
+        with frozen(gateway):
+            await servers.create(count, kind)
+        addresses = await servers.wait_ready()
+        ready = await servers.read()
+        await servers.delete_all()
+        gone = await servers.read()
+    ended = {who: numbers(gone[who] - ready[who], count) for who in before}
+    # Node and gateway end a compute pod together: whose write is the first changes the number of events.
+    del ended["compute"]["watch events"]
+    found = {
+        "ready": {who: numbers(ready[who] - before[who], count) for who in before},
+        "gone": ended,
+        "bytes": sizes(ready, before, addresses=addresses, service=service["spec"]["clusterIP"]),
+    }
+    assert found == NUMBERS[case], f"\n{yaml.safe_dump({case: found})}"
