@@ -10,6 +10,7 @@ import click
 
 from bench import (
     burst,
+    check,
     cost,
     decide,
     failover,
@@ -31,6 +32,7 @@ from bench.environment import component_versions
 from bench.failures import first_failure
 from bench.measurement import start_measurement
 from bench.options import parse_sizes, platform_options, run_to_exit
+from bench.outcome import Outcome
 from bench.platform import GPU_NODES, start_platform
 from bench.queueload import COHORTS
 from bench.queueload import LARGEST as LARGEST_LOAD
@@ -75,7 +77,7 @@ _REAL = frozenset({"streams"})
 
 
 @click.command()
-@click.argument("names", nargs=-1, required=True, type=click.Choice([*BENCHMARKS, "all"]))
+@click.argument("names", nargs=-1, required=True, type=click.Choice([*BENCHMARKS, "all", "check"]))
 @click.option("--pods", type=click.IntRange(1, LARGEST), help="Concurrent pods. [default: each benchmark's own sizes]")
 @click.option("--tenants", type=click.IntRange(1, 50), default=25, show_default=True, help="Number of tenants.")
 @click.option(
@@ -120,45 +122,54 @@ _REAL = frozenset({"streams"})
 )
 @platform_options
 def main(names: tuple[str, ...], **options: object) -> None:
-    """Run benchmarks by name, or all of them, on a temporary platform."""
+    """Run benchmarks by name, or all of them, on a temporary platform.
+
+    `check` runs a short burst and cost. It compares their ratios with the published ones, writes nothing, and fails if
+    one is worse by more than a tenth.
+    """
     settings = Settings(**options)  # type: ignore[arg-type] # click has checked every one of them
+    if "check" in names:
+        names, settings = check.NAMES, check.short_settings(settings)
     logs.configure_logging(Logging(level="warning"))
     chosen = [name for name in BENCHMARKS if name in names or ("all" in names and name not in _NOT_IN_ALL)]
-    run_to_exit(_run_benchmarks(chosen, settings))
+    outcomes: dict[str, Outcome] = {}
+    run_to_exit(_run_benchmarks(chosen, settings, outcomes))
+    if settings.check and (worse := check.find_worse(outcomes)):
+        raise click.ClickException("\n".join(["worse than published by more than a tenth:", *worse]))
 
 
-async def _run_benchmarks(names: list[str], settings: Settings) -> None:
+async def _run_benchmarks(names: list[str], settings: Settings, outcomes: dict[str, Outcome]) -> None:
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     for name in (name for name in names if name in _ALONE):
-        await _measure_benchmark(name, None, settings)
+        outcomes[name] = await _measure_benchmark(name, None, settings)
     for real in (True, False):
         chosen = [name for name in names if name not in _ALONE and (name in _REAL) == real]
         if chosen:
-            await _run_on_platform(chosen, settings, real=real)
+            outcomes |= await _run_on_platform(chosen, settings, real=real)
 
 
-async def _run_on_platform(names: list[str], settings: Settings, *, real: bool) -> None:
+async def _run_on_platform(names: list[str], settings: Settings, *, real: bool) -> dict[str, Outcome]:
     nodes = hollow_nodes(max(settings.pod_counts(2500)) + 100)
     gpu_nodes = GPU_NODES if {"gang", "reclaim"} & set(names) else 1
     with Progress() as progress:
         try:
             async with start_platform(settings, nodes=nodes, gpu_nodes=gpu_nodes, real=real, report=progress) as ready:
                 session = Session(ready, settings, report=progress)
-                for name in names:
-                    await _measure_benchmark(name, session, settings)
+                return {name: await _measure_benchmark(name, session, settings) for name in names}
         except* VkgatewayError as group:
             raise first_failure(group) from group
 
 
-async def _measure_benchmark(name: str, session: Session | None, settings: Settings) -> None:
+async def _measure_benchmark(name: str, session: Session | None, settings: Settings) -> Outcome:
     module = BENCHMARKS[name]
     measurement = await start_measurement()
     outcome = await (idle.run(settings) if module is idle else module.run(session))
     measurement.end_load()
     versions = component_versions(session.platform.record if session is not None else None)
     measurement.publish_result(outcome, name=name, title=module.TITLE, versions=versions, write=settings.write)
+    return outcome
 
 
 if __name__ == "__main__":

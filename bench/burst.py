@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from statistics import median
 from typing import Final
 
+from bench.flows import BurstFigures
 from bench.outcome import Cell, Outcome, Target
 from bench.session import Case, Session, System
 
@@ -14,7 +16,6 @@ COLUMNS: Final = [
     "of the courier", "gone, pods/s",
 ]  # fmt: skip
 _BASELINES: Final[tuple[System, ...]] = ("floor", "courier", "direct")
-_THROUGHPUT: Final = 0.8
 
 
 async def run(session: Session) -> Outcome:
@@ -40,10 +41,14 @@ def _build_outcome(session: Session, cases: list[Case]) -> Outcome:
     targets: list[Target] = []
     for case in cases:
         rows += [_system_row(session, system, case) for system in (*_BASELINES, "gateway")]
-        for baseline in ("floor", "courier"):
-            what = f"throughput of {case.title}, share of the {baseline}'s"
-            share = _median_share(session, "gateway", baseline, case)
-            targets.append(Target(what=what, seen=share, limit=_THROUGHPUT, at_least=True))
+        for what, ratio, limit, at_least in (
+            ("pods/s until Ready", lambda flow: flow.throughput, 0.95, True),
+            ("p99 until Ready", lambda flow: flow.ready_p99, 1.1, False),
+            ("pods/s until deleted", lambda flow: flow.pods / flow.gone_span, 0.95, True),
+        ):
+            seen = _median_ratio(session, "gateway", "courier", case, ratio)
+            title = f"{what} of {case.title}, share of the courier's"
+            targets.append(Target(what=title, seen=seen, limit=limit, at_least=at_least))
     return Outcome(columns=COLUMNS, rows=rows, targets=targets, notes=NOTES)
 
 
@@ -65,9 +70,15 @@ def _system_row(session: Session, system: System, case: Case) -> list[Cell]:
 
 
 def _median_share(session: Session, system: System, of: System, case: Case) -> float:
-    """Return the median over all turns of a system's throughput divided by that of another system."""
+    return _median_ratio(session, system, of, case, lambda flow: flow.throughput)
+
+
+def _median_ratio(
+    session: Session, system: System, of: System, case: Case, figure: Callable[[BurstFigures], float]
+) -> float:
+    """Return the median over all turns of a system's figure divided by that of another system."""
     turns = zip(session.get_turns(system, case), session.get_turns(of, case), strict=True)
-    return round(median(flow.throughput / other.throughput for flow, other in turns), 2)
+    return round(median(figure(flow) / figure(other) for flow, other in turns), 2)
 
 
 NOTES: Final = [

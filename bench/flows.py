@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from bench import load, procfs
 from bench.platform import POOL, Platform
 from bench.pods import PodKind, spread_pods
+from bench.servercounts import ServerCounts
 from bench.timeline import Key, Timeline, now, summarize_delays
 from bench.watching import PlaceOf, SeenPod, watch_pods
 from vkgateway.kube import errors
@@ -29,9 +30,16 @@ class BurstFigures:
     gone_span: float
     cpu_ready: Mapping[str, float] = field(default_factory=dict)
     cpu_gone: Mapping[str, float] = field(default_factory=dict)
+    counts_ready: Mapping[str, ServerCounts] = field(default_factory=dict)
+    counts_gone: Mapping[str, ServerCounts] = field(default_factory=dict)
+    """Counts of the API servers by kind of server, until Ready and from then to the deletion."""
     memory_before: float = 0.0
     memory_peak: float = 0.0
     pss: float = 0.0
+
+    def total_cpu_ms(self) -> float:
+        """Return milliseconds of CPU of all processes but the load's, per pod, until Ready."""
+        return 1000 * sum(seconds for group, seconds in self.cpu_ready.items() if group != "load") / self.pods
 
     @property
     def throughput(self) -> float:
@@ -74,14 +82,18 @@ async def measure_burst(
 
     Watches must feed `timeline`, and `start` must mark there when each pod was requested.
     """
+    before = await platform.read_counts()
     meter = await platform.start_meter()
     await start()
     await timeline.wait_for("ready", keys)
     cpu_ready = meter.read_seconds()
+    ready = await platform.read_counts()
     p50, p99 = summarize_delays(timeline.delays("sent", "ready"))
     meter, started = await platform.start_meter(), now()
     await end()
     await timeline.wait_for("gone", keys)
+    cpu_gone = meter.read_seconds()
+    gone = await platform.read_counts()
     return BurstFigures(
         pods=len(keys),
         ready_p50=p50,
@@ -89,7 +101,9 @@ async def measure_burst(
         ready_span=timeline.time_span("sent", "ready"),
         gone_span=max(timeline.times_of("gone").values()) - started,
         cpu_ready=cpu_ready,
-        cpu_gone=meter.read_seconds(),
+        cpu_gone=cpu_gone,
+        counts_ready={server: ready[server] - before[server] for server in before},
+        counts_gone={server: gone[server] - ready[server] for server in before},
     )
 
 

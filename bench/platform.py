@@ -15,6 +15,7 @@ import msgspec
 
 from bench.load import Place, for_each
 from bench.procfs import CpuMeter
+from bench.servercounts import ServerCounts, read_counts
 from bench.settings import Settings
 from bench.timeline import now
 from vkgateway.gateway.config import LeaderElection
@@ -207,6 +208,13 @@ class Platform:
     async def start_meter(self) -> CpuMeter:
         """Return a meter of CPU time by kind of process. `load` is the benchmark's process."""
         return CpuMeter({"load": [os.getpid()], **group_processes(await self.process_ids(), _process_kind)})
+
+    async def read_counts(self) -> dict[str, ServerCounts]:
+        """Return what the API servers have counted since their start, by kind of server."""
+        return {
+            "the compute API server": await read_counts(self.compute),
+            "the tenants' API servers": await read_counts(*self.tenants.values()),
+        }
 
     async def stop_gateway(self) -> None:
         """Stop the gateway until it is started again."""

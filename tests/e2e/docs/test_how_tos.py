@@ -145,7 +145,10 @@ cp ~/.local/share/vkgateway/arbiter/decisions.jsonl decisions.jsonl
 cat > other.yaml <<END
 - name: alpha
   pools:
-  - {name: a100, guarantee: {nvidia.com/gpu: 16}}
+  - {name: a100, guarantee: {nvidia.com/gpu: 8}}
+- name: gamma
+  pools:
+  - {name: a100, guarantee: {nvidia.com/gpu: 24}}
 END
 """,
         left_out={"openb_pod_list_default.csv": "needs the data set"},
