@@ -49,6 +49,7 @@ class _Policy(msgspec.Struct, rename="camel"):
 
 _decode_policy: Final = msgspec.json.Decoder(_Policy).decode
 
+
 def kept_objects(objects: Iterable[Object]) -> list[Object]:
     """Return the objects that are kept."""
     return [found for found in objects if KEPT_ANNOTATION in (found["metadata"].get("annotations") or {})]

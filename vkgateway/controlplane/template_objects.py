@@ -79,7 +79,7 @@ class TemplateObjects:
             _log.info("obsolete admission objects deleted", tenant=tenant, objects=removed)
 
     async def _apply_with_retry(self, client: Client, objects: list[dict[str, Any]]) -> list[bytes]:
-        """Apply objects, and return the stored ones; retry while a new API server has not created its first namespaces."""
+        """Apply objects and return the stored ones; retry until a new API server has created its first namespaces."""
         started = self._clock.monotonic()
         while True:
             try:

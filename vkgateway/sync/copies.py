@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
@@ -116,6 +117,8 @@ class CopyReconciler:
         self._scope = scope
         self._sources = scope.cache.sources
         self.references = CopyReferences()
+        self._writes: dict[tuple[str, Reference, str], asyncio.Future[bool]] = {}
+        """Running writes by compute cluster, object and its version; the result is whether the copy was written."""
 
     def set_up(self, registry: Registry) -> None:
         """See `Reconciler`."""
@@ -150,7 +153,7 @@ class CopyReconciler:
             return
         if copy is not None and _is_current(source.metadata, copy.metadata):
             return
-        await self._write_copy(link, reference, copy)
+        await self._write_once(link, reference, version=source.metadata.resource_version, copy=copy)
 
     async def reconcile(self, reference: Reference) -> None:
         """Make the copies in all trusted compute clusters that have one, or have pods that refer to the object.
@@ -202,6 +205,23 @@ class CopyReconciler:
             )
         except (errors.NotFound, errors.Conflict):
             return
+
+    async def _write_once(
+        self, link: ComputeLink, reference: Reference, *, version: str, copy: ObjectView | None
+    ) -> None:
+        """Write a copy, or wait until it is written for another pod: the first pods of a namespace start together."""
+        key = link.name, reference, version
+        while (running := self._writes.get(key)) is not None:
+            if await asyncio.shield(running):
+                return
+        is_written = False
+        done = self._writes[key] = asyncio.get_running_loop().create_future()
+        try:
+            await self._write_copy(link, reference, copy)
+            is_written = True
+        finally:
+            del self._writes[key]
+            done.set_result(is_written)
 
     async def _write_copy(self, link: ComputeLink, reference: Reference, copy: ObjectView | None) -> None:
         kind, namespace, name = reference

@@ -278,3 +278,21 @@ async def test_deleted_copy_is_created_again(world: World) -> None:
         await world.wait_forwarded()
         world.compute_server.store.delete(CONFIG_MAPS, "settings", COMPUTE_NAMESPACE)
         await wait_until(lambda: copied_data(world) == "red")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_pods_that_start_together_copy_an_object_once(world: World, fails: bool) -> None:
+    """If the write for the first pod fails, another one's succeeds."""
+    world.workers = 64
+    set_config(world, "red")
+    names = [f"web-{number}" for number in range(5)]
+    for name in names:
+        world.create_pod(name, **USES_SETTINGS)
+    path = f"/api/v1/namespaces/{COMPUTE_NAMESPACE}/configmaps"
+    if fails:
+        world.compute_server.fail("POST", path, status=500)
+    async with world.run_gateway():
+        for name in names:
+            await world.wait_forwarded(name)
+    creations = [one for one in world.compute_server.requests if one.startswith(f"POST {path}")]
+    assert len(creations) == 1 + fails
