@@ -68,7 +68,7 @@ DIFFERENCES: Final[tuple[tuple[str, str, str], ...]] = (
 KUBELET_DIFFERENCES: Final[tuple[tuple[str, str, str], ...]] = (
     ("rejected", "message", "the gateway names the largest request that a machine of the pool can hold"),
     ("unschedulable", r"conditions\[PodScheduled\]\.message", "it counts the nodes of its cluster"),
-    (".*ed|deadline", r"resources(\..*)?", "the kubelet reads them from the cgroup of the pod, which goes at its end"),
+    (".*", r"resources(\..*)?", "the kubelet reads them from the cgroup of the pod, which comes and goes with it"),
     ("evicted", r".*", "the kubelet sometimes loses a container that it evicts: reason ContainerStatusUnknown"),
 )
 """The same for the status of an equal pod."""

@@ -16,7 +16,7 @@ from tests.ui.gateway import Gateway, shorten_waits
 
 try:
     from axe_playwright_python.sync_playwright import Axe
-    from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+    from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 except ImportError as error:  # pragma: no cover
     raise pytest.UsageError("The tests of the page need the extra `ui` and chromium: run make test-ui.") from error
 
@@ -51,6 +51,7 @@ def watchdog() -> Iterator[None]:
 def browser() -> Iterator[Browser]:
     if not Path(CHROMIUM).exists():
         pytest.fail(f"{CHROMIUM} does not exist. As root on Debian, make test-ui installs it.")
+    expect.set_options(timeout=TIMEOUT_MS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         yield browser

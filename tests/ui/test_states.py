@@ -51,13 +51,13 @@ def test_signing_in_by_the_address_removes_the_token_from_it(visit: Visits, addr
     page = seen.page
     page.goto(f"{seen.gateway.url}{address}")
     page.wait_for_selector(".connection.live")
-    assert "token" not in page.url
+    expect(page).to_have_url(seen.gateway.url)
     page.get_by_role("link", name="Gangs", exact=True).click()
     page.fill("input[type=search]", "train")
-    assert "token" not in page.url
+    expect(page).to_have_url(f"{seen.gateway.url}#/gangs?q=train")
     page.go_back()
     page.wait_for_selector("text=Capacity")
-    assert "token" not in page.url
+    expect(page).to_have_url(seen.gateway.url)
     with page.expect_response(lambda answer: answer.request.method == "POST") as signed_in:
         page.evaluate("location.hash = '#tenant=alpha&token=good-token'")
     assert signed_in.value.ok
@@ -94,7 +94,8 @@ def test_loading_shows_shapes_only_after_a_while(visit: Visits, now: float, sche
     seen.gateway.hold()
     seen.open(ready=False)
     page.clock.run_for(200)
-    assert page.locator(".skeleton").count() == 0
+    expect(page.locator(".boot")).to_have_count(0)
+    expect(page.locator(".skeleton")).to_have_count(0)
     page.clock.run_for(300)
     expect(page.locator(".skeleton")).to_have_count(1)
     page.clock.resume()
@@ -272,7 +273,8 @@ def test_what_if_answer(visit: Visits, now: float, scheme: str) -> None:
     seen.gateway.source.answer = answer
     page = seen.open("what-if")
     page.get_by_role("button", name="Ask the arbiter").click()
-    assert page.evaluate("document.activeElement.name") == "tenant"
+    expect(page.locator("select[name=tenant]")).to_be_focused()
+    page.wait_for_selector("#tenant-wrong")
     seen.check_access()
     page.get_by_label("Tenant").select_option("beta")
     page.get_by_label("Pods", exact=True).fill("2")
@@ -280,10 +282,8 @@ def test_what_if_answer(visit: Visits, now: float, scheme: str) -> None:
     page.get_by_label("Other requests of each pod").fill("cpu=4")
     page.get_by_label("Run limit").fill("1h30m")
     page.get_by_role("button", name="Ask the arbiter").click()
-    page.wait_for_selector("#verdict-title")
-    text = page.text_content(".verdict") or ""
-    assert "Starts after evictions" in text
-    assert "vkgateway whatif gang --tenant beta --pods 2" in text
+    expect(page.locator("#verdict-title")).to_have_text("Starts after evictions")
+    expect(page.locator(".verdict")).to_contain_text("vkgateway whatif gang --tenant beta --pods 2")
     seen.take_picture(f"platform-what-if-answer-{scheme}")
     seen.check_access()
 
@@ -299,6 +299,5 @@ def test_what_if_that_the_gateway_refuses(visit: Visits) -> None:
     page.get_by_text("Drain nodes").click()
     page.fill("[name=nodes]", "a100-01")
     page.get_by_role("button", name="Ask the arbiter").click()
-    assert re.search(
-        "Pool 'x' does not exist.*Available pools", page.locator(".problem").text_content() or "", re.DOTALL
-    )
+    answered = re.compile("Pool 'x' does not exist.*Available pools", re.DOTALL)
+    expect(page.locator(".problem")).to_have_text(answered)
