@@ -84,6 +84,10 @@ conformance: setup programs ## Run the Kubernetes conformance tests in a tenant 
 bench: setup programs ## Run the benchmarks and write docs/reference/benchmarks.md
 	@$(BIN)/python -m bench all
 
+.PHONY: bench-check
+bench-check: setup programs ## Compare a short burst and its cost with the published ratios
+	@$(BIN)/python -m bench check
+
 .PHONY: bench-%
 bench-%: setup programs
 	@$(BIN)/python -m bench $*
