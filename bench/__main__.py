@@ -134,7 +134,16 @@ def main(names: tuple[str, ...], **options: object) -> None:
     chosen = [name for name in BENCHMARKS if name in names or ("all" in names and name not in _NOT_IN_ALL)]
     outcomes: dict[str, Outcome] = {}
     run_to_exit(_run_benchmarks(chosen, settings, outcomes))
-    if settings.check and (worse := check.find_worse(outcomes)):
+    if settings.check:
+        _report_worse(outcomes)
+
+
+def _report_worse(outcomes: dict[str, Outcome]) -> None:
+    try:
+        worse = check.find_worse(outcomes)
+    except VkgatewayError as error:
+        raise click.ClickException(f"{error}\n{error.hint}") from error
+    if worse:
         raise click.ClickException("\n".join(["worse than published by more than a tenth:", *worse]))
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
 from bench import report
-from bench.outcome import Outcome
+from bench.outcome import Outcome, Target
 from bench.settings import Settings
+from vkgateway.model.errors import InputError
 
 NAMES: Final = ("burst", "cost")
 _PODS: Final = 1250
@@ -24,22 +25,27 @@ def find_worse(outcomes: Mapping[str, Outcome]) -> list[str]:
     """Return a line for each ratio that is worse than the published one by more than a tenth.
 
     Ratios are the targets without a unit: another machine has other seconds and bytes.
+
+    Raises:
+        InputError: no published ratio is one of these.
     """
     published = report.load_results(report.DOCS / "benchmarks.json")
-    return [
-        line
+    pairs = [
+        (target, known[target.what])
         for name, outcome in outcomes.items()
         if name in published
-        for line in _compare(outcome, published[name].outcome)
+        for known in ({found.what: found.seen for found in published[name].outcome.targets},)
+        for target in outcome.targets
+        if not target.unit and target.what in known
+    ]
+    if not pairs:
+        raise InputError(
+            "no ratio of this run is published", hint="Run `python -m bench burst cost` at the commit to compare with."
+        )
+    return [
+        f"{target.what}: {target.seen:g}, published {before:g}" for target, before in pairs if _is_worse(target, before)
     ]
 
 
-def _compare(outcome: Outcome, published: Outcome) -> Iterator[str]:
-    known = {target.what: target.seen for target in published.targets}
-    for target in outcome.targets:
-        before = known.get(target.what)
-        if target.unit or before is None:
-            continue
-        worse = target.seen < before * (1 - _TENTH) if target.at_least else target.seen > before * (1 + _TENTH)
-        if worse:
-            yield f"{target.what}: {target.seen:g}, published {before:g}"
+def _is_worse(target: Target, before: float) -> bool:
+    return target.seen < before * (1 - _TENTH) if target.at_least else target.seen > before * (1 + _TENTH)

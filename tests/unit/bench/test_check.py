@@ -7,6 +7,7 @@ import pytest
 from bench import check, report
 from bench.outcome import Machine, Outcome, Result, Target
 from bench.servercounts import parse_counts
+from vkgateway.model.errors import InputError
 
 METRICS = """
 # TYPE apiserver_request_total counter
@@ -54,6 +55,12 @@ def test_ratios_worse_by_more_than_a_tenth_are_named(
     )
     monkeypatch.setattr(report, "load_results", lambda _file: {"burst": published})
     assert check.find_worse({"burst": now, "cost": now}) == worse
+
+
+def test_nothing_to_compare_with_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "load_results", lambda _file: {})
+    with pytest.raises(InputError, match="no ratio of this run is published"):
+        check.find_worse({"burst": outcome(0.9, 1.2, 1.0)})
 
 
 def test_counts_are_sums_over_codes_without_the_platforms_background() -> None:
