@@ -128,17 +128,13 @@ def main(names: tuple[str, ...], **options: object) -> None:
     one is worse by more than a tenth.
     """
     settings = Settings(**options)  # type: ignore[arg-type] # click has checked every one of them
-    if "check" in names:
-        names, settings = check.NAMES, check.short_settings(settings)
     logs.configure_logging(Logging(level="warning"))
     chosen = [name for name in BENCHMARKS if name in names or ("all" in names and name not in _NOT_IN_ALL)]
-    outcomes: dict[str, Outcome] = {}
-    run_to_exit(_run_benchmarks(chosen, settings, outcomes))
-    if settings.check:
-        _report_worse(outcomes)
+    run_to_exit(_run_check(settings) if "check" in names else _run_benchmarks(chosen, settings))
 
 
-def _report_worse(outcomes: dict[str, Outcome]) -> None:
+async def _run_check(settings: Settings) -> None:
+    outcomes = await _run_benchmarks(list(check.NAMES), check.short_settings(settings))
     try:
         worse = check.find_worse(outcomes)
     except VkgatewayError as error:
@@ -147,16 +143,16 @@ def _report_worse(outcomes: dict[str, Outcome]) -> None:
         raise click.ClickException("\n".join(["worse than published by more than a tenth:", *worse]))
 
 
-async def _run_benchmarks(names: list[str], settings: Settings, outcomes: dict[str, Outcome]) -> None:
+async def _run_benchmarks(names: list[str], settings: Settings) -> dict[str, Outcome]:
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    for name in (name for name in names if name in _ALONE):
-        outcomes[name] = await _measure_benchmark(name, None, settings)
+    outcomes = {name: await _measure_benchmark(name, None, settings) for name in names if name in _ALONE}
     for real in (True, False):
         chosen = [name for name in names if name not in _ALONE and (name in _REAL) == real]
         if chosen:
             outcomes |= await _run_on_platform(chosen, settings, real=real)
+    return outcomes
 
 
 async def _run_on_platform(names: list[str], settings: Settings, *, real: bool) -> dict[str, Outcome]:

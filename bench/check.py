@@ -18,7 +18,7 @@ _TENTH: Final = 0.1
 
 def short_settings(settings: Settings) -> Settings:
     """Return these settings for one turn of the published burst with the fewest pods."""
-    return replace(settings, pods=settings.pods or _PODS, turns=1, write=False, check=True)
+    return replace(settings, pods=settings.pods or _PODS, turns=1, write=False)
 
 
 def find_worse(outcomes: Mapping[str, Outcome]) -> list[str]:
@@ -30,13 +30,14 @@ def find_worse(outcomes: Mapping[str, Outcome]) -> list[str]:
         InputError: no published ratio is one of these.
     """
     published = report.load_results(report.DOCS / "benchmarks.json")
+    known = {
+        (name, target.what): target.seen for name, result in published.items() for target in result.outcome.targets
+    }
     pairs = [
-        (target, known[target.what])
+        (target, known[name, target.what])
         for name, outcome in outcomes.items()
-        if name in published
-        for known in ({found.what: found.seen for found in published[name].outcome.targets},)
         for target in outcome.targets
-        if not target.unit and target.what in known
+        if not target.unit and (name, target.what) in known
     ]
     if not pairs:
         raise InputError(

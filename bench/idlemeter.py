@@ -13,6 +13,7 @@ from bench import procfs, startmetrics
 from bench.platform import Platform, group_processes
 from bench.procfs import CpuMeter
 from bench.residents import has_operator
+from bench.samples import read_samples
 from bench.timeline import now
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import NODES
@@ -25,11 +26,7 @@ COMPUTE: Final = "compute/apiserver"
 OTHER: Final = "other"
 PLAIN: Final = "tenants without operator"
 BUSY: Final = "tenants with operator"
-_SAMPLE: Final = re.compile(
-    r"^vkgateway_(api_requests_total|api_watches|datastore_bytes)\{(.*?)\} (\S+)$", re.MULTILINE
-)
 _CORDONS: Final = 4
-_LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
 _TENANT: Final = re.compile(r"tenant/bench-(\d+)/")
 
 Requests = Mapping[tuple[str, str], float]
@@ -150,14 +147,13 @@ def parse_page(text: str) -> GatewayPage:
     requests: dict[tuple[str, str], float] = {}
     watches: dict[str, float] = {}
     datastore = 0.0
-    for metric, label_text, value in _SAMPLE.findall(text):
-        labels = dict(_LABEL.findall(label_text))
-        if metric == "api_requests_total":
-            requests[labels["cluster"], labels["method"]] = float(value)
-        elif metric == "api_watches":
-            watches[labels["cluster"]] = float(value)
-        elif labels["what"] == "in_use":
-            datastore = float(value) / 2**20
+    for metric, labels, value in read_samples(text, "vkgateway_"):
+        if metric == "vkgateway_api_requests_total":
+            requests[labels["cluster"], labels["method"]] = value
+        elif metric == "vkgateway_api_watches":
+            watches[labels["cluster"]] = value
+        elif metric == "vkgateway_datastore_bytes" and labels["what"] == "in_use":
+            datastore = value / 2**20
     return GatewayPage(requests=requests, watches=watches, datastore=datastore)
 
 

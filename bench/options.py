@@ -51,7 +51,7 @@ def parse_sizes(text: str | None) -> tuple[int, ...]:
     return sizes
 
 
-def run_to_exit(measuring: Coroutine[Any, Any, None]) -> None:
+def run_to_exit(measuring: Coroutine[Any, Any, object]) -> None:
     """Run to the end. Print errors and exit with their exit code, or with 130 after an interruption."""
     try:
         uvloop.run(measuring)

@@ -5,12 +5,11 @@ Names and labels of the metrics: https://kubernetes.io/docs/reference/instrument
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from bench.samples import read_samples
 from vkgateway.kube.client import Client
 
 WRITES: Final = frozenset({"POST", "PUT", "PATCH", "APPLY", "DELETE", "DELETECOLLECTION"})
@@ -24,8 +23,6 @@ _BODY_VERBS: Final = {
     "delete": "DELETE",
     "delete_collection": "DELETECOLLECTION",
 }
-_SAMPLE: Final = re.compile(r"(\w+)\{(.*)\} (\S+)")
-_LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +85,7 @@ async def read_counts(*clients: Client) -> ServerCounts:
 def parse_counts(text: str) -> ServerCounts:
     """Return the counts in a server's metrics, in the text format of Prometheus."""
     found = ServerCounts()
-    for name, labels, value in _read_samples(text):
+    for name, labels, value in read_samples(text, "apiserver_"):
         match name:
             case "apiserver_request_total":
                 found.requests[_request(labels)] += int(value)
@@ -105,14 +102,6 @@ def parse_counts(text: str) -> ServerCounts:
                 # A Counter of floats: differences keep what is positive.
                 found.admission_ms[f"{labels['operation']} {labels['type']}"] += 1000 * value  # type: ignore[assignment]
     return found
-
-
-def _read_samples(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
-    for line in text.splitlines():
-        if line.startswith("apiserver_") and (sample := _SAMPLE.fullmatch(line)) is not None:
-            name, labels, value = sample.groups()
-            if not name.endswith("_bucket"):
-                yield name, dict(_LABEL.findall(labels)), float(value)
 
 
 def _request(labels: dict[str, str]) -> str:

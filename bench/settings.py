@@ -36,8 +36,6 @@ class Settings:
     reserve_gib: float = 2.5
     workloads: int = 15_000
     cohorts: int = 5
-    check: bool = False
-    """Whether the results are compared with the published ones."""
 
     def pod_counts(self, *usual: int) -> tuple[int, ...]:
         """Return the numbers of pods: the requested one, or the usual ones."""

@@ -1,6 +1,6 @@
 """What a pod costs, in requests, bytes and watch events: exact numbers, which no machine changes.
 
-`costs.yaml` has the numbers. Whoever adds a write, a watch or an annotation changes a number there, on purpose.
+`costs.yaml` has the numbers. A change that adds a write, a watch or an annotation must change a number there.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Servers:
         return [pod["status"]["podIP"] for pod in ready]
 
     async def delete_all(self) -> None:
-        """Delete all pods as a user does, and wait until they are gone."""
+        """Delete all pods as a user does, and wait until none exists."""
         place = Place("tenant", self.tenant, "default")
         await asyncio.gather(*(place.delete_pod(pod["metadata"]["name"]) for pod in await self.pods()))
         await self._wait(lambda pods: not pods)

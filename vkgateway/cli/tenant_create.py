@@ -14,7 +14,7 @@ from vkgateway.cli.gateway_state import GatewayEndpoint, gateway_option
 from vkgateway.cli.options import cluster_options, run_async
 from vkgateway.cli.output import FORMATS, serialize
 from vkgateway.cli.progress import Progress, explain_interruption
-from vkgateway.cli.tenant_options import POOL_METAVAR, spec_options
+from vkgateway.cli.tenant_options import POOL_METAVAR, spec_options, wait_options
 
 if TYPE_CHECKING:
     from vkgateway.kube.client import Client
@@ -49,8 +49,7 @@ Examples:
 )
 @click.option("--template", help="Tenant template. [default: default]")
 @spec_options(has_defaults=True)
-@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until the tenant is ready.")
-@click.option("--timeout", type=click.FloatRange(min=1), default=300.0, show_default=True, help="Seconds to wait.")
+@wait_options("the tenant is ready")
 @click.option(
     "--dry-run",
     is_flag=True,

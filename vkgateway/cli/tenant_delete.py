@@ -15,6 +15,7 @@ from vkgateway.cli.confirmation import confirm_deletion, yes_option
 from vkgateway.cli.options import cluster_options, run_async
 from vkgateway.cli.progress import Progress, explain_interruption
 from vkgateway.cli.simulate_options import Seconds
+from vkgateway.cli.tenant_options import wait_options
 from vkgateway.model.times import render_time
 
 if TYPE_CHECKING:
@@ -40,8 +41,7 @@ Examples:
     metavar="DURATION",
     help="Keep the data for this time, such as 7d, in which `tenant restore` brings the tenants back.",
 )
-@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until the tenants are deleted.")
-@click.option("--timeout", type=click.FloatRange(min=1), default=300.0, show_default=True, help="Seconds to wait.")
+@wait_options("the tenants are deleted")
 @cluster_options
 @run_async
 async def delete(

@@ -1,4 +1,4 @@
-"""Options for the fields of a tenant's spec, the same for `tenant create` and `tenant set`."""
+"""Options that several commands of `vkgateway tenant` have."""
 
 from __future__ import annotations
 
@@ -71,3 +71,18 @@ def spec_options(*, has_defaults: bool) -> Callable[[F], F]:
         return command
 
     return add
+
+
+def wait_options(until: str) -> Callable[[F], F]:
+    """Add `--wait` and `--timeout`; `until` is what the command waits for, in words."""
+
+    def add(command: F) -> F:
+        command = timeout_option(command)
+        return click.option("--wait/--no-wait", default=True, show_default=True, help=f"Wait until {until}.")(command)
+
+    return add
+
+
+timeout_option = click.option(
+    "--timeout", type=click.FloatRange(min=1), default=300.0, show_default=True, help="Seconds to wait."
+)

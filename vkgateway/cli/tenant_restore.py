@@ -9,12 +9,12 @@ import click
 from vkgateway.cli import name_completion
 from vkgateway.cli.options import cluster_options, run_async
 from vkgateway.cli.progress import explain_interruption
+from vkgateway.cli.tenant_options import wait_options
 
 
 @click.command(short_help="Bring back deleted tenants.", epilog="\b\nExample: vkgateway tenant restore alpha")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=name_completion.tenants)
-@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until the tenants are ready.")
-@click.option("--timeout", type=click.FloatRange(min=1), default=300.0, show_default=True, help="Seconds to wait.")
+@wait_options("the tenants are ready")
 @cluster_options
 @run_async
 async def restore(

@@ -13,7 +13,7 @@ from vkgateway.cli.gateway_state import GatewayEndpoint, gateway_option
 from vkgateway.cli.options import cluster_options, run_async
 from vkgateway.cli.output import FORMATS, serialize
 from vkgateway.cli.progress import explain_interruption
-from vkgateway.cli.tenant_options import POOL_METAVAR, spec_options
+from vkgateway.cli.tenant_options import POOL_METAVAR, spec_options, wait_options
 
 if TYPE_CHECKING:
     from vkgateway.kube.client import Client
@@ -42,8 +42,7 @@ Examples:
     "--remove-pool", "removed_pools", multiple=True, metavar="POOL[.CLUSTER]", help="A pool to remove; repeatable."
 )
 @spec_options(has_defaults=False)
-@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until the tenant is ready.")
-@click.option("--timeout", type=click.FloatRange(min=1), default=300.0, show_default=True, help="Seconds to wait.")
+@wait_options("the tenant is ready")
 @click.option(
     "--dry-run",
     is_flag=True,

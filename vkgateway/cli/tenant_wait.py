@@ -8,13 +8,14 @@ import click
 
 from vkgateway.cli import name_completion
 from vkgateway.cli.options import cluster_options, run_async
+from vkgateway.cli.tenant_options import timeout_option
 
 
 @click.command(
     short_help="Wait until tenants are ready.", epilog="\b\nExample: vkgateway tenant wait alpha --timeout 60"
 )
 @click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=name_completion.tenants)
-@click.option("--timeout", type=click.FloatRange(min=1), default=300.0, show_default=True, help="Seconds to wait.")
+@timeout_option
 @cluster_options
 @run_async
 async def wait(*, names: tuple[str, ...], timeout: float, data_dir: Path, kubeconfig: Path | None) -> None:

@@ -77,8 +77,8 @@ async def skip_type_checks(client: Client, stored: Iterable[bytes]) -> None:
     """Mark the admission policies among stored objects as observed, so that no controller checks their types.
 
     For that check, the controller-manager downloads the OpenAPI documents that the API server must build: 1.8 s of CPU
-    for each new tenant, more than half of what its API server needs to start. The result is a warning in the status,
-    which no one reads there. Raises ApiError.
+    for each new tenant, more than half of what its API server needs to start. The result would be warnings in the
+    status, which a tenant cannot act upon. Raises ApiError.
     """
     discovery = Discovery(client)
     for found in map(_decode_policy, stored):

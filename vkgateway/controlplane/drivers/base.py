@@ -130,9 +130,8 @@ class Driver(Protocol):
     """Runs the control planes of tenants. Every call may be repeated and changes nothing the second time.
 
     The provisioner calls `prepare`, `endpoints.ensure`, `start` and `start_clients` for a tenant in turn, and `remove`
-    at its end. Calls
-    for different tenants run concurrently. After a restart of the gateway, `endpoints.find` and `kubelet_clients`
-    report what runs. So a driver keeps no state that it cannot read back.
+    at its end. Calls for different tenants run concurrently. After a restart of the gateway, `endpoints.find` and
+    `kubelet_clients` report what runs. So a driver keeps no state that it cannot read back.
     """
 
     @property
@@ -164,7 +163,7 @@ class Driver(Protocol):
     async def start_clients(self, plane: ControlPlaneSpec, *, version: str) -> None:
         """Start or update controller-manager and scheduler, unless `start` did; the API server is ready.
 
-        A client that starts earlier competes with the API server for cores, and backs off until that answers.
+        A client that starts earlier competes with the API server for cores, and backs off until the API server answers.
         """
 
     async def kubelet_clients(self, tenant: str) -> frozenset[str]:
