@@ -223,8 +223,12 @@ async def test_status_follows_the_kubelet_after_the_end(world: World) -> None:
     assert "reason" not in terminated_message(world), "each version of the end is written once"
 
 
-async def test_later_end_is_complete_although_the_watch_was_behind_the_earlier_one(world: World) -> None:
-    """A kubelet removes the resources of a pod after it has reported its end."""
+@pytest.mark.parametrize("ended", [True, False])
+@pytest.mark.parametrize("later", [{}, None])
+async def test_later_status_is_complete_although_the_watch_was_behind_the_earlier_one(
+    world: World, later: dict[str, Any] | None, *, ended: bool
+) -> None:
+    """A kubelet removes the resources of a pod after it has reported them, of a running pod and of one that ended."""
     world.create_pod()
     async with world.run_gateway():
         await run_pod(world)
@@ -232,19 +236,22 @@ async def test_later_end_is_complete_although_the_watch_was_behind_the_earlier_o
         world.tenant_server.hold("GET", "/api/v1/pods", times=100)
         world.tenant_server.end_watches()
         set_resources(world, {"requests": {"memory": "1Gi"}})
-        world.end_pod(code=1)
-        await wait_until(lambda: world.pod_phase() == "Failed")
-        assert tenant_resources(world)
-        set_resources(world, {})
+        if ended:
+            world.end_pod(code=1)
+            await wait_until(lambda: world.pod_phase() == "Failed")
+        await wait_until(lambda: tenant_resources(world))
+        set_resources(world, later)
         await world.wait_settled()
         world.tenant_server.heal()
         await wait_until(lambda: not tenant_resources(world))
 
 
-def set_resources(world: World, resources: dict[str, Any]) -> None:
-    """Write the resources of the compute pod to its status, as a kubelet does."""
+def set_resources(world: World, resources: dict[str, Any] | None) -> None:
+    """Write the resources of the compute pod to its status, or remove them, as a kubelet does."""
     pod = copy.deepcopy(world.compute_pod() or {})
-    pod["status"]["resources"] = resources
+    pod["status"].pop("resources", None)
+    if resources is not None:
+        pod["status"]["resources"] = resources
     world.compute_server.store.update(PODS, pod, name="web", namespace=COMPUTE_NAMESPACE, status=True)
 
 

@@ -66,7 +66,7 @@ class PodMirror:
         self._events = scope.events
         self._clock = scope.clock
         self.written_versions: dict[str, tuple[str, str]] = {}
-        """Base and result version of the last status write, by pod UID."""
+        """Base and result version of the last status write, by pod UID; the base is "" if the watch was behind then."""
         self._written_ends: dict[str, str] = {}
         """Version of the compute pod whose end was written last, by UID of the tenant pod."""
         self._quiet_until: dict[str, float] = {}
@@ -127,8 +127,8 @@ class PodMirror:
             hide=_nodes_in_status(context),
             containers=tenant_pod.containers,
         )
+        await self._write_mirrored(tenant_pod.metadata, patch, current_status)
         if patch is not None:
-            await self._write_mirrored(tenant_pod.metadata, patch, current_status)
             await self._report_unscheduled(
                 tenant_pod.metadata,
                 patch,
@@ -136,11 +136,20 @@ class PodMirror:
                 placed=COMPUTE_NODE_ANNOTATION in compute_pod.metadata.annotations,
             )
 
-    async def _write_mirrored(self, metadata: Meta, patch: Object, current_status: Object) -> None:
-        """Patch a status that mirrors the compute pod, and record the versions before and after."""
-        version = await self.reporter.patch_status(metadata, patch, current_status)
-        self.written_versions[metadata.uid] = metadata.resource_version, version
-        self._meter.count_mirrored()
+    async def _write_mirrored(self, metadata: Meta, patch: Object | None, current_status: Object) -> bool:
+        """Patch a status that mirrors the compute pod, if it differs, and record the versions before and after.
+
+        Return whether the watch had shown the last write. Otherwise the patch lacks what that write added and this one
+        should remove, so that the status must be compared again: what the watch shows next is no echo.
+        """
+        is_behind = self.is_watch_behind(metadata)
+        base, version = self.written_versions.get(metadata.uid, ("", ""))
+        if patch is not None:
+            base, version = metadata.resource_version, await self.reporter.patch_status(metadata, patch, current_status)
+            self._meter.count_mirrored()
+        if version:
+            self.written_versions[metadata.uid] = "" if is_behind else base, version
+        return not is_behind
 
     async def _report_unscheduled(self, metadata: Meta, patch: Object, current_status: Object, *, placed: bool) -> None:
         """Emit a new reason of the compute scheduler as an event.
@@ -208,11 +217,7 @@ class PodMirror:
             observed=metadata.generation,
             containers=tenant_pod.containers,
         )
-        is_behind = self.is_watch_behind(metadata)
-        if patch is not None:
-            await self._write_mirrored(metadata, patch, current_status)
-        if not is_behind:
-            # Otherwise the patch lacks what the last write added and this one should remove: the watch compares again.
+        if await self._write_mirrored(metadata, patch, current_status):
             self._written_ends[metadata.uid] = version
         if patch is not None and disruption is not None:
             self._meter.count_failed(disruption.reason)
