@@ -44,6 +44,8 @@ _REASON_SECONDS: Final = 60.0
 _UNSCHEDULABLE: Final = b"Unschedulable"
 _SILENT_SECONDS: Final = 60.0
 """Seconds after the end of a pod's grace period from which its kubelet counts as silent."""
+_COMPARE_SECONDS: Final = 1.0
+"""Seconds after which a status is compared again, if the watch was behind the last write."""
 SHOWN_SECONDS: Final = 30.0
 """Seconds for which an ended pod stays visible for users and log collectors."""
 _REPLACING: Final = frozenset({("apps", "ReplicaSet"), ("", "ReplicationController")})
@@ -140,9 +142,11 @@ class PodMirror:
         """Patch a status that mirrors the compute pod, if it differs, and record the versions before and after.
 
         Return whether the watch had shown the last write. Otherwise the patch lacks what that write added and this one
-        should remove, so that the status must be compared again: what the watch shows next is no echo.
+        should remove, so that the status must be compared again: what the watch shows next is no echo, and a reconcile
+        is requested, because the watch may have shown that write in between.
         """
-        is_behind = self.is_watch_behind(metadata)
+        if is_behind := self.is_watch_behind(metadata):
+            self._scope.work_queue.enqueue(POD, metadata.key, _COMPARE_SECONDS)
         base, version = self.written_versions.get(metadata.uid, ("", ""))
         if patch is not None:
             base, version = metadata.resource_version, await self.reporter.patch_status(metadata, patch, current_status)
