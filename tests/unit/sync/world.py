@@ -49,6 +49,7 @@ class World:
     clock: Clock = SYSTEM_CLOCK
     sync: TenantSync | None = None
     link: ComputeLink | None = None
+    arbiter: Arbitration | None = None
     _engine: WorkerPool | None = None
     _reconcilers: asyncio.Task[None] | None = None
     limit: dict[str, int] = field(default_factory=lambda: dict(PLENTY))
@@ -197,7 +198,7 @@ class World:
         )
         sync.set_limit(NODE, self.limit)
         sync.set_quotas([Quota(tenant=TENANT, pool=("local", "a100"), limit=self.limit, guarantee=self.guarantee)])
-        self.sync, self.link = sync, link
+        self.sync, self.link, self.arbiter = sync, link, arbiter
         tasks = [asyncio.create_task(part.run(), name="gateway") for part in (link, sync, engine, arbiter)]
         self._reconcilers, self._engine = tasks[1], engine
         try:
