@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -37,6 +37,11 @@ START: Final = RequestKind[str]("start")
 SLOW_START: Final = "SlowStart"
 """Reason of the event about a start that took `SLOW_SECONDS` after the admission, or longer."""
 SLOW_SECONDS: Final = 10.0
+REPORTS_MAX: Final = 10
+REPORTS_SECONDS: Final = 60.0
+"""At most `REPORTS_MAX` events in this time: in a burst of pods every start is slow, and an event for each would make
+them slower. The metrics have all starts.
+"""
 _SETTLE_SECONDS: Final = 3.0
 """Seconds after the end of a start: kubelets send events independently of the pod's status."""
 _NEW_SECONDS: Final = 10.0
@@ -98,6 +103,8 @@ class PodStartups:
         """By the UID of the tenant pod."""
         self._seen_events: OrderedDict[str, int] = OrderedDict()
         """UIDs of events about pulls, with their last count."""
+        self._reported: deque[float] = deque(maxlen=REPORTS_MAX)
+        """Times of the last events about slow starts."""
 
     def set_up(self, registry: Registry) -> None:
         """See `Reconciler`."""
@@ -225,7 +232,7 @@ class PodStartups:
         view = self._scope.cache.pods.store.get(start.key)
         total = sum(phases.values())
         is_slow = "ready" in phases and total - phases["admit"] >= SLOW_SECONDS
-        if view is None or view.metadata.uid != uid or not is_slow:
+        if view is None or view.metadata.uid != uid or not is_slow or not self._may_report():
             return
         await self._scope.events.emit_event(
             view.metadata,
@@ -233,6 +240,14 @@ class PodStartups:
             message=f"The pod became ready {total:.1f} s after its creation: {describe_phases(phases)}.",
             kind="Normal",
         )
+
+    def _may_report(self) -> bool:
+        """Return whether an event about a slow start is allowed now, and count it."""
+        now = self._clock.time()
+        if len(self._reported) == REPORTS_MAX and now - self._reported[0] < REPORTS_SECONDS:
+            return False
+        self._reported.append(now)
+        return True
 
     def _drop(self, uid: str) -> None:
         start = self._starts.get(uid)

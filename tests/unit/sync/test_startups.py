@@ -186,6 +186,34 @@ async def test_each_phase_is_measured_once_the_pod_is_ready(server: FakeApiServe
     )
 
 
+async def test_burst_of_slow_starts_has_few_events_and_all_measurements(
+    server: FakeApiServer, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a burst of pods every start is slow: an event for each would make them slower."""
+
+    async def start_slowly(number: int) -> None:
+        start.created, start.compute_uid = start.clock.time(), f"c-{number}"
+        start.status = {"conditions": [], "containerStatuses": []}
+        start.tenant()
+        start.clock.seconds += 11 + number
+        start.run_container(start.clock.time())
+        start.compute(PodScheduled=start.clock.time(), Ready=start.clock.time())
+        await start.startups.finish_start(UID)
+        start.remove_tenant_pod()
+
+    def reports() -> int:
+        return sum("/events" in request for request in server.requests)
+
+    monkeypatch.setattr(startups, "REPORTS_SECONDS", 200.0)
+    for number in range(11):
+        await start_slowly(number)
+    assert reports() == startups.REPORTS_MAX
+    start.clock.seconds += 200
+    await start_slowly(12)
+    assert reports() == startups.REPORTS_MAX + 1
+    assert metric("pod_start_phase_seconds_count", phase="total") == 12
+
+
 async def test_wait_for_the_arbiter_is_no_slow_start(server: FakeApiServer, start: Start) -> None:
     start.tenant(gates=(ADMISSION_GATE,))
     start.clock.seconds += 7200
