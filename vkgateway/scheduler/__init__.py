@@ -1,0 +1,1 @@
+"""Scheduling of gangs in pools of shared nodes."""

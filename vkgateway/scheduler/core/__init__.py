@@ -1,0 +1,1 @@
+"""Decisions of the scheduler: pure functions of pools, quotas and gangs."""
