@@ -68,7 +68,7 @@ class PodMirror:
         self._events = scope.events
         self._clock = scope.clock
         self.written_versions: dict[str, tuple[str, str]] = {}
-        """Base and result version of the last status write, by pod UID; the base is "" if the watch was behind then."""
+        """Base and result version of the last status write, by pod UID."""
         self._written_ends: dict[str, str] = {}
         """Version of the compute pod whose end was written last, by UID of the tenant pod."""
         self._quiet_until: dict[str, float] = {}
@@ -142,17 +142,14 @@ class PodMirror:
         """Patch a status that mirrors the compute pod, if it differs, and record the versions before and after.
 
         Return whether the watch had shown the last write. Otherwise the patch lacks what that write added and this one
-        should remove, so that the status must be compared again: what the watch shows next is no echo, and a reconcile
-        is requested, because the watch may have shown that write in between.
+        should remove, and the watch may show the last write as an echo: the status is compared again later.
         """
         if is_behind := self.is_watch_behind(metadata):
             self._scope.work_queue.enqueue(POD, metadata.key, _COMPARE_SECONDS)
-        base, version = self.written_versions.get(metadata.uid, ("", ""))
         if patch is not None:
-            base, version = metadata.resource_version, await self.reporter.patch_status(metadata, patch, current_status)
+            version = await self.reporter.patch_status(metadata, patch, current_status)
+            self.written_versions[metadata.uid] = metadata.resource_version, version
             self._meter.count_mirrored()
-        if version:
-            self.written_versions[metadata.uid] = "" if is_behind else base, version
         return not is_behind
 
     async def _report_unscheduled(self, metadata: Meta, patch: Object, current_status: Object, *, placed: bool) -> None:
