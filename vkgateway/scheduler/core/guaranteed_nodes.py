@@ -53,8 +53,8 @@ def pack_cells(cells: Mapping[str, Iterable[int]], node_units: int) -> Guarantee
     """
     nodes: dict[str, int] = {}
     groups: list[dict[str, int]] = []
-    sized = sorted((-size, tenant) for tenant, sizes in cells.items() for size in sizes)
-    for size, tenant in ((-negative, tenant) for negative, tenant in sized):
+    sized = [(size, tenant) for tenant, sizes in cells.items() for size in sizes]
+    for size, tenant in sorted(sized, key=lambda each: (-each[0], each[1])):
         if size == node_units:
             nodes[tenant] = nodes.get(tenant, 0) + 1
             continue
@@ -89,10 +89,9 @@ class GuaranteedNodes:
 
         While nodes are missing, a pod may use a node if that makes no promise worse.
         """
-        before = self.excess()
+        allowed = max(self.excess(), self.spare)
         self.add(tenant, node, units)
-        # The groups can only lower it, and are rarely needed.
-        allowed = max(before, self.spare)
+        # Groups only lower the excess, and are rarely needed.
         found = self._excess_without_groups() <= allowed or self.excess() <= allowed
         self.remove(tenant, node, units)
         return found
