@@ -47,9 +47,9 @@ def draw_guarantees(random: Random, nodes: int, node_units: int) -> Guarantees:
     for _ in range(random.randint(1, 12)):
         tenant = random.choice(TENANTS)
         cells[tenant].append(random.choice([size for size in (1, 2, 4, 8) if size <= node_units]))
-        if pack_cells(cells, node_units).total > nodes:
+        if sum(map(sum, cells.values())) > nodes * node_units:
             cells[tenant].pop()
-    return pack_cells(cells, node_units)
+    return pack_cells(cells, [node_units] * nodes)[node_units]
 
 
 def check_promises(uses: Uses, guarantees: Guarantees, taken: dict[int, int]) -> None:
@@ -105,6 +105,12 @@ def test_every_promise_holds_after_any_placements_and_ends(seed: int) -> None:
             for node, use in enumerate(uses)
             if sum(use.values()) + units <= full and nodes.may_add(tenant, node, units)
         ]
+        most = limits[tenant] - sum(used for name, _, used in pods if name == tenant)
+        for node in range(count):
+            largest = nodes.largest_amount(tenant, node, most)
+            assert [amount for amount in range(1, most + 1) if nodes.may_add(tenant, node, amount)] == [
+                *range(1, largest + 1)
+            ]
         assert allowed or not is_promised(uses, guarantees, taken, tenant, units, full)
         if allowed:
             node = random.choice(allowed)
@@ -115,8 +121,17 @@ def test_every_promise_holds_after_any_placements_and_ends(seed: int) -> None:
 
 def test_small_cells_of_all_tenants_fill_whole_nodes() -> None:
     """Cells of 4, 4, 2, 1 and 1 units of nodes with 8 units: no gap between them."""
-    found = pack_cells({"a": [8, 4, 1], "b": [4, 2], "c": [1]}, 8)
-    assert found == Guarantees({"a": 1}, [{"a": 4, "b": 4}, {"b": 2, "a": 1, "c": 1}])
+    found = pack_cells({"a": [8, 4, 1], "b": [4, 2], "c": [1]}, [8, 8, 8])
+    assert found == {8: Guarantees({"a": 1}, ({"a": 4, "b": 4}, {"b": 2, "a": 1, "c": 1}))}
+
+
+def test_cells_name_the_smallest_nodes_that_hold_them() -> None:
+    found = pack_cells({"a": [4, 1], "b": [8]}, [8, 4, 8, 1])
+    assert found == {8: Guarantees({"b": 1}), 4: Guarantees({"a": 1}), 1: Guarantees({"a": 1})}
+
+
+def test_node_with_cells_of_one_tenant_is_its_own() -> None:
+    assert pack_cells({"a": [4, 1]}, [8, 8]) == {8: Guarantees({"a": 1})}
 
 
 def test_while_nodes_are_missing_a_tenant_keeps_what_makes_no_promise_worse() -> None:

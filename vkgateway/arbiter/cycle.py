@@ -177,7 +177,7 @@ def _is_unsettled(state: CycleState, found: Decisions) -> bool:
         return True  # What was reserved for gangs that lost their plans is not free yet.
     # Where nodes are missing, the tenants whose cells are reduced depend on what runs in the cells.
     starts_guaranteed = any(not admit.borrowed for admit in found.admits)
-    if starts_guaranteed and any(pool_state.cells.guarantee_losses for pool_state in state.pool_states.values()):
+    if starts_guaranteed and any(pool_state.guarantees.losses for pool_state in state.pool_states.values()):
         return True
     return bool(found.admits) and (
         is_overtaken(state, state.queue_order) or _may_be_reclaimed(state, found) or any_plan_lacks_reserve(state)

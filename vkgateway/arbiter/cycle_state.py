@@ -206,7 +206,7 @@ def _charge_tenant(
 ) -> None:
     state.decision_count += 1
     for each in state.pool_states.values():
-        if each.reservations.release_cells(pending.gang):
+        if each.reservations.release_guarantee(pending.gang):
             state.note_freed_capacity()
     for pod in pods:
         pool_state.tenant_usage.add_usage(pending.tenant, pod.shape, 1)
@@ -261,7 +261,7 @@ def has_plan(state: CycleState, whole_id: str) -> bool:
 
 def collect_decisions(state: CycleState) -> Decisions:
     """Return all decisions of the round, without the reasons of pending gangs."""
-    losses = (loss for pool_state in state.pool_states.values() for loss in pool_state.cells.guarantee_losses)
+    losses = (loss for pool_state in state.pool_states.values() for loss in pool_state.guarantees.losses)
     return Decisions(
         admits=tuple(state.merged_admits()),
         evicts=tuple(state.evicts),

@@ -142,6 +142,9 @@ class Pool:
     """Percentage of the units of usable nodes, rounded down to whole units. It adds to `reserve`."""
     virtual_nodes_by: str = ""
     """Node label, of which each value is one virtual node, and the nodes without it another. Empty: all nodes are."""
+    low_yields: bool = True
+    """Low pods of all tenants make room for gangs of the guaranteed band that borrow. False: only for guarantees, and
+    for work of their own tenant."""
 
     @property
     def unit_resource(self) -> str:

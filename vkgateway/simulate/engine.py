@@ -124,7 +124,8 @@ class Simulation:
     def _is_entitled(self, gang: Gang) -> bool:
         state = self.state
         others = self._gangs.of_tenant(gang.tenant)
-        pending = [one for one in others if one.id != gang.id and state.runs[one.id].since is None]
+        ahead = [one for one in others if one.id != gang.id]
+        pending = [one for one in ahead if state.runs[one.id].since is None or all(pod.borrowed for pod in one.pods)]
         return self._entitlement.fits_guarantee(gang, others, pending)
 
     # Cycles

@@ -31,8 +31,8 @@ class Entitlement:
     def fits_guarantee(self, gang: Gang, others: Iterable[Gang], pending: Iterable[Gang]) -> bool:
         """Return whether a pending gang fits.
 
-        `others` are the tenant's gangs that may run, `pending` those of them that are older and pending: the ones that
-        fit come first.
+        `others` are the tenant's gangs that may run, `pending` those of them that are older, and pending or borrowing:
+        the ones that fit come first.
         """
         key = gang.pools[0]
         cells, pool = self._cells.get((gang.tenant, key)), self._pools[key]
@@ -58,6 +58,8 @@ class _FreeCells:
     def __init__(self, cells: CellCounts, levels: Sequence[int], used: Mapping[str, int]) -> None:
         self._levels = levels
         self._unused = list(cells)
+        self._left = total_units(cells, levels) * MILLI_PER_UNIT - sum(used.values())
+        """Thousandths in all cells that are not used, also by pods on more nodes than there are cells."""
         self._free_in_bound: list[int] = []
         for amount in sorted(used.values(), reverse=True):
             self._bind_cell(amount)
@@ -67,8 +69,12 @@ class _FreeCells:
 
         Return False, and allocate nothing, if they do not all fit.
         """
+        amounts = list(amounts)
         unused, spares = list(self._unused), list(self._free_in_bound)
-        if all(self._fill_bound(amount) or self._bind_cell(amount) for amount in amounts):
+        if sum(amounts) <= self._left and all(
+            self._fill_bound(amount) or self._bind_cell(amount) for amount in amounts
+        ):
+            self._left -= sum(amounts)
             return True
         self._unused, self._free_in_bound = unused, spares
         return False

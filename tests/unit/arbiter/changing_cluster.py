@@ -229,7 +229,7 @@ class ChangingCluster(CheckedCluster):
     def _has_no_cells(self, tenant: str, pod: Pod) -> bool:
         """Return whether the tenant lost cells because its guarantee was reduced."""
         pool = next(pool for pool in self.pools if pool.key == pod.pool)
-        return bool(self.derive_cells(pool).excess_by_node(tenant))
+        return tenant in self.count_guarantees(pool).overused_tenants()
 
     def _check_state(self) -> None:
         for each in self.gangs.values():

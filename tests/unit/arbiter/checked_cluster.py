@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from tests.unit.arbiter.simulated_cluster import GPU, Cluster, reports_by_gang
-from tests.unit.arbiter.stories import GRACE, NOTICE, TENANTS, Story
+from tests.unit.arbiter.stories import GRACE, NOTICE, Story
 from vkgateway.arbiter.capacity.node_fit import BoolArray
 from vkgateway.arbiter.capacity.node_resources import NodeResources
 from vkgateway.arbiter.capacity.placement import place_pods
 from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.decisions import Decisions, PendingReason, PendingReport
-from vkgateway.arbiter.guarantees.cell_placement import GuaranteedPlacement, allocate_placed
-from vkgateway.arbiter.guarantees.cells import PoolCells
+from vkgateway.arbiter.guarantees.guaranteed_placement import GuaranteedPlacement
+from vkgateway.arbiter.guarantees.pool_guarantees import PoolGuarantees
 from vkgateway.arbiter.preemption.eviction_units import has_min_members
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang, read_pending_gang
 from vkgateway.arbiter.snapshot import Band, Gang, Pod, PodState, Policy, Pool, PoolKey, PreemptionPlan, Snapshot
@@ -120,7 +120,7 @@ class CheckedCluster(Cluster):
                 assert found is None or short or not may_borrow, f"{pending_gang.gang.id} would fit into {key[1]}"
                 if found is not None and pending_gang.gang.band is Band.GUARANTEED:
                     inside = GuaranteedPlacement(
-                        self.derive_cells(self.pool_of(key), plans),
+                        self.count_guarantees(self.pool_of(key), plans),
                         pending_gang.tenant,
                         pending_gang.min_members,
                         among=among,
@@ -174,7 +174,7 @@ class CheckedCluster(Cluster):
             assert isinstance(pending_gang, PendingGang)
             for key in pending_gang.allowed_pools if not plan.borrowed and not self._has_cpu(pending_gang) else ():
                 if key != plan.pool and self._may_use_pool(pending_gang, key, plans):
-                    cells = self.derive_cells(self.pool_of(key), plans)
+                    cells = self.count_guarantees(self.pool_of(key), plans)
                     search = GuaranteedPlacement(
                         cells,
                         pending_gang.tenant,
@@ -194,15 +194,15 @@ class CheckedCluster(Cluster):
             )
 
     def check_guarantees_bindable(self, decisions: Decisions) -> None:
-        """Check that all unused cells can be bound and that guaranteed pods have cells.
+        """Check that every promise can be kept, and that guarantees hold the guaranteed pods.
 
         After a node loss this may not hold, since other gangs may have started meanwhile.
         """
         for pool in self.pools if not self.had_node_loss else ():
-            cells = self.derive_cells(pool, dict(decisions.plans))
-            assert not cells.guarantee_losses, f"promises of {pool.key[1]} are not kept: {cells.guarantee_losses}"
-            over = {tenant: excess for tenant in TENANTS if (excess := cells.excess_by_node(tenant))}
-            assert not over, f"inside without cells: {over}"
+            found = self.count_guarantees(pool, dict(decisions.plans))
+            assert not found.losses, f"promises of {pool.key[1]} are not kept: {found.losses}"
+            assert not found.broken_promises(), f"{found.broken_promises()} nodes of {pool.key[1]} are out of reach"
+            assert not found.overused_tenants(), f"beyond their guarantees: {found.overused_tenants()}"
 
     def _has_cpu(self, pending_gang: PendingGang) -> bool:
         return any(pod.shape.amount_of("cpu") for pod in pending_gang.min_members)
@@ -256,19 +256,17 @@ class CheckedCluster(Cluster):
             if plan.borrowed:
                 called = {pod.behind for pod in victim.pods if pod.state is PodState.PLACED}
                 surplus = victim.elastic and not evict.whole
-                assert surplus or preemptor.id in called or self.outranks(preemptor, victim), (
+                low = victim.band is Band.LOW and preemptor.band is Band.GUARANTEED
+                yields = low and self.pool_of(plan.pool).low_yields
+                assert surplus or yields or preemptor.id in called or self.outranks(preemptor, victim), (
                     f"{evict}: a borrowing gang evicts no other"
                 )
                 found = place_pods(resources, min_members, required_level=preemptor.required_level)
             else:
-                cells = self.derive_cells(self.pool_of(plan.pool), others)
+                cells = self.count_guarantees(self.pool_of(plan.pool), others)
                 found = GuaranteedPlacement(
                     cells, preemptor.tenant, min_members, required_level=preemptor.required_level
                 )(resources)
-                if found is not None and _has_largest_cell(cells, preemptor, min_members, found) < _has_largest_cell(
-                    cells, preemptor, min_members, plan.nodes
-                ):
-                    continue  # Without the eviction, the gang would use the last cell of its size.
             stays = set(evict.pods)
             needed = found is None or (plan.borrowed and self.uses_reserve(resources, min_members))
             assert needed or self.is_over_limit(
@@ -290,8 +288,10 @@ class CheckedCluster(Cluster):
                 return True
         return False
 
-    def derive_cells(self, pool: Pool | None = None, plans: dict[str, PreemptionPlan] | None = None) -> PoolCells:
-        """Return the cells with the plans of these gangs."""
+    def count_guarantees(
+        self, pool: Pool | None = None, plans: dict[str, PreemptionPlan] | None = None
+    ) -> PoolGuarantees:
+        """Return the guarantees with the plans of these gangs."""
         pool = pool or self.pool
         names = {each.name for each in pool.nodes}
         placed = [
@@ -301,22 +301,13 @@ class CheckedCluster(Cluster):
             for node_name in [self._guaranteed_node_of(each, pod, plans or {})]
             if node_name in names
         ]
-        return PoolCells(pool, self.quotas, placed)
+        return PoolGuarantees(pool, self.quotas, placed)
 
     def _guaranteed_node_of(self, each: Gang, pod: Pod, plans: dict[str, PreemptionPlan]) -> str:
         if pod.node:
             return "" if pod.borrowed else pod.node
         plan = plans.get(each.id)
         return plan.nodes.get(pod.uid, "") if plan is not None and not plan.borrowed else ""
-
-
-def _has_largest_cell(cells: PoolCells, preemptor: Gang, min_members: list[Pod], nodes: Mapping[str, str]) -> int:
-    """Return 1 if the tenant could still bind a cell of the largest size with the gang on these nodes, else 0."""
-    mark = cells.bindings.mark()
-    allocate_placed(cells, preemptor.tenant, GPU, [(pod, nodes[pod.uid]) for pod in min_members])
-    left = cells.unused_cells(preemptor.tenant).get(max(cells.levels), 0)
-    cells.bindings.undo(mark)
-    return min(1, left)
 
 
 def _overcommitted_plans(resources: NodeResources, plans: Mapping[str, PreemptionPlan], key: PoolKey) -> list[str]:
@@ -437,8 +428,12 @@ class StartsInTime(Cluster):
         return any(self._count_places(one, pool) >= one.minimum for pool in self.pools if pool.key in one.pools)
 
     def _count_places(self, one: Gang, pool: Pool) -> int:
-        cells, size = self.derive_cells(pool), one.pods[0].shape.amount_of(GPU) // 1000
-        places = sum(cell // size * number for cell, number in cells.unused_cells(one.tenant).items())
-        return places + sum(
-            cells.spare_amount(one.tenant, name) // 1000 // size for name in cells.bound_cells(one.tenant)
-        )
+        return count_places(self.count_guarantees(pool), one.tenant, one.pods[0].shape.amount_of(GPU) // 1000)
+
+
+def count_places(guarantees: PoolGuarantees, tenant: str, size: int) -> int:
+    """Return how many pods of a size the tenant's cells hold, beside those in use."""
+    places = sum(cell // size * number for cell, number in guarantees.unused_cells(tenant).items())
+    in_use = guarantees.cells_in_use(tenant)
+    rests = (sum(cells) - -(-guarantees.used_on(tenant, node) // 1000) for node, cells in in_use.items())
+    return places + sum(max(0, rest) // size for rest in rests)

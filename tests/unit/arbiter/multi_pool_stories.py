@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import product
 from random import Random
 
-from tests.unit.arbiter.checked_cluster import CheckedCluster
+from tests.unit.arbiter.checked_cluster import CheckedCluster, count_places
 from tests.unit.arbiter.simulated_cluster import GPU, KEY, OTHER, reports_by_gang, with_pod_pools
 from tests.unit.arbiter.stories import GRACE, NOTICE, Story, StoryMix, StoryStep, random_story
 from tests.unit.arbiter.story_invariants import StoryCheck
@@ -208,12 +208,7 @@ class MultiPoolStartsInTime(CheckedCluster):
         size = one.pods[0].shape.amount_of(GPU) // 1000
         for pool in self.pools:
             number = sum(pod.pools == (pool.key,) for pod in one.pods)
-            cells = self.derive_cells(pool)
-            places = sum(cell // size * count for cell, count in cells.unused_cells(one.tenant).items())
-            places += sum(
-                cells.spare_amount(one.tenant, name) // 1000 // size for name in cells.bound_cells(one.tenant)
-            )
-            if places < number:
+            if count_places(self.count_guarantees(pool), one.tenant, size) < number:
                 return False
         return one.minimum == len(one.pods)
 

@@ -13,7 +13,7 @@ from vkgateway.arbiter.capacity.node_matching import has_untolerated_taint, matc
 from vkgateway.arbiter.capacity.node_resources import NodeResources
 from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.decisions import Decisions, PendingReport
-from vkgateway.arbiter.guarantees.cells import PoolCells
+from vkgateway.arbiter.guarantees.pool_guarantees import PoolGuarantees
 from vkgateway.arbiter.preemption.notice import notice_seconds
 from vkgateway.arbiter.preemption.ranks import may_preempt
 from vkgateway.arbiter.snapshot import Band, Gang, Node, Pod, PodState, Policy, Pool, PoolKey, Quota, Shape, Snapshot
@@ -108,6 +108,10 @@ class Cluster:
         gangs = tuple(sorted(self.gangs.values(), key=lambda each: each.id))
         return Snapshot(pools=self.pools, quotas=self.quotas, gangs=gangs, policy=self.policy)
 
+    def keep_low(self) -> None:
+        """Let low work yield to guarantees alone."""
+        self.pool, self.other = replace(self.pool, low_yields=False), replace(self.other, low_yields=False)
+
     def add(self, *gangs: Gang) -> None:
         self.gangs.update((each.id, replace(each, created=each.created or self.now)) for each in gangs)
 
@@ -170,7 +174,7 @@ class Cluster:
         by_priority = all(each.preempts for each in self.quotas if each.tenant == gang.tenant)
         return may_preempt(gang, other, by_priority=by_priority)
 
-    def derive_cells(self, pool: Pool | None = None) -> PoolCells:
+    def count_guarantees(self, pool: Pool | None = None) -> PoolGuarantees:
         pool = pool or self.pool
         placed = [
             (each.tenant, pod.node, pod.shape.amount_of(GPU))
@@ -178,7 +182,7 @@ class Cluster:
             for pod in each.pods
             if pod.node and pod.pool == pool.key and not pod.borrowed
         ]
-        return PoolCells(pool, self.quotas, placed)
+        return PoolGuarantees(pool, self.quotas, placed)
 
     # Carrying out decisions
 

@@ -22,8 +22,8 @@ from tests.unit.arbiter.stories import (
 )
 from vkgateway.arbiter.capacity.node_resources import NodeResources
 from vkgateway.arbiter.capacity.placement import place_pods
-from vkgateway.arbiter.guarantees.cell_placement import GuaranteedPlacement
-from vkgateway.arbiter.guarantees.cells import PoolCells
+from vkgateway.arbiter.guarantees.guaranteed_placement import GuaranteedPlacement
+from vkgateway.arbiter.guarantees.pool_guarantees import PoolGuarantees
 from vkgateway.arbiter.guarantees.refusals import find_refusals
 from vkgateway.arbiter.snapshot import Band, Gang, Policy, Pool, PoolKey, Quota
 
@@ -144,10 +144,8 @@ def _with_guarantee(random: Random, one: Quota, begins: Story, big: Gang) -> Quo
     pool = Pool(key=KEY, nodes=begins.nodes, governed=(GPU,), levels=("rack",))
     for size in (random.randint(least, most), least, most):
         found = replace(one, guarantee={GPU: size * 1000})
-        if (
-            not find_refusals(pool, [found])
-            and GuaranteedPlacement(PoolCells(pool, [found]), one.tenant, big.pods)(NodeResources(pool)) is not None
-        ):
+        placement = GuaranteedPlacement(PoolGuarantees(pool, [found]), one.tenant, big.pods)
+        if not find_refusals(pool, [found]) and placement(NodeResources(pool)) is not None:
             return found
     return one
 
@@ -251,7 +249,7 @@ def _single_pod_gang(one: Gang, size: int, key: PoolKey) -> Gang:
 
 
 def _own_cells(cluster: Cluster, pool: Pool) -> list[int]:
-    cells = cluster.derive_cells(pool).unused_cells("a")
+    cells = cluster.count_guarantees(pool).unused_cells("a")
     return [size for size, number in cells.items() for _ in range(number)]
 
 

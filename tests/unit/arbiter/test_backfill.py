@@ -59,6 +59,7 @@ def test_low_gang_backfills_until_reserved_start() -> None:
 
 def test_backfill_is_not_evicted_for_other_borrowing_gang() -> None:
     cluster = make_cluster(2, make_quota("a"), make_quota("b"))
+    cluster.keep_low()
     cluster.add(make_gang("runs", "a", [8], run_limit=100.0))
     cluster.cycle()
     cluster.add(make_gang("wide", "a", [8, 8], created=1.0), make_gang("low", "a", [8], band=LOW))

@@ -1,16 +1,13 @@
-"""Usage of guarantees by placed pods and by plans, across cycles and within one."""
+"""Usage of guarantees by placed pods, across cycles and within one."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-from dataclasses import replace
 
 from tests.unit.arbiter.placed_gangs import place_gang
 from tests.unit.arbiter.simulated_cluster import GPU, KEY, make_gang, make_node, make_quota
 from vkgateway.arbiter.guarantees.guarantee_sums import may_hold, may_hold_any
 from vkgateway.arbiter.guarantees.guaranteed_pods import GuaranteedPods
 from vkgateway.arbiter.guarantees.usage import GuaranteeUsage
-from vkgateway.arbiter.snapshot import Gang, Pool, PreemptionPlan, Quota
+from vkgateway.arbiter.snapshot import Gang, Pool, Quota
 
 
 def make_pool(*usable: bool) -> Pool:
@@ -19,19 +16,14 @@ def make_pool(*usable: bool) -> Pool:
 
 
 def make_usage(pool: Pool, *gangs: Gang, quotas: tuple[Quota, ...] = (make_quota("a", 8),)) -> GuaranteeUsage:
-    """Return the usage of placed gangs, with cells."""
+    """Return the usage of placed gangs, counted."""
     usage = GuaranteeUsage(pool)
     for gang in gangs:
         for pod in gang.pods:
             if pod.node:
                 usage.add_pod(gang.tenant, pod)
-        usage.set_plan(gang)
-    usage.recount_cells(quotas, {gang.id: gang for gang in gangs})
+    usage.recount(quotas, {gang.id: gang for gang in gangs})
     return usage
-
-
-def planned_gang(nodes: Mapping[str, str]) -> Gang:
-    return replace(make_gang("next", "a", [4]), plan=PreemptionPlan(pool=KEY, nodes=nodes, borrowed=False))
 
 
 def test_undo_restores_pods_and_entered_gangs() -> None:
@@ -52,41 +44,19 @@ def test_undo_restores_pods_and_entered_gangs() -> None:
     assert pods.used_amounts("a")[GPU] == 4000
 
 
-def test_plan_holds_cells_until_it_is_released() -> None:
-    usage = make_usage(make_pool(True, True), planned_gang({"next-0": "n1"}))
-    assert usage.plans.counted_gangs == {"next"}
-    assert usage.cells.units_left("a") == 4000
-
-    usage.release_plan("next")
-    assert usage.cells.units_left("a") == 8000
-
-
-def test_plan_on_unusable_node_holds_no_cells() -> None:
-    usage = make_usage(make_pool(True, False), planned_gang({"next-0": "n1"}))
-    assert usage.plans.counted_gangs == set()
-    assert usage.cells.units_left("a") == 8000
-
-
-def test_plan_that_does_not_fit_holds_no_cells() -> None:
-    running = place_gang(make_gang("running", "a", [6]), ["n0"], borrowed=False)
-    usage = make_usage(make_pool(True, True), running, planned_gang({"next-0": "n1"}))
-    assert usage.plans.counted_gangs == set()
-    assert usage.cells.units_left("a") == 2000
-
-
-def test_pods_beyond_cells_are_demoted_until_cells_return() -> None:
+def test_pods_beyond_a_guarantee_are_demoted_until_it_returns() -> None:
     running = place_gang(make_gang("running", "a", [8]), ["n0"], borrowed=False)
     usage = make_usage(make_pool(True, True), running, quotas=(make_quota("a", 4),))
     assert usage.demoted_gangs() == {"running"}
     assert usage.pods.uids == set()
 
-    usage.reset_cells()
-    assert usage.recount_cells([make_quota("a", 8)], {"running": running}) == {"running"}
+    usage.reset()
+    assert usage.recount([make_quota("a", 8)], {"running": running}) == {"running"}
     assert usage.demoted_gangs() == set()
     assert usage.pods.uids == {"running-0"}
 
 
-def test_sums_decide_before_cells() -> None:
+def test_sums_decide_before_nodes() -> None:
     running = place_gang(make_gang("running", "a", [6]), ["n0"], borrowed=False)
     usage, quota = make_usage(make_pool(True, True), running), make_quota("a", 8)
     small, large = make_gang("small", "a", [2]), make_gang("large", "a", [2, 1])
@@ -94,3 +64,25 @@ def test_sums_decide_before_cells() -> None:
     assert may_hold(usage, quota, small, small.pods)
     assert not may_hold(usage, quota, large, large.pods)
     assert not may_hold_any(usage, make_gang("other", "b", [1]))
+
+
+def test_changes_of_pods_are_followed_without_a_new_count() -> None:
+    usage = make_usage(make_pool(True, True))
+    guarantees = usage.guarantees
+    running = place_gang(make_gang("running", "a", [6]), ["n0"], borrowed=False).pods[0]
+    usage.add_pod("a", running)
+    assert usage.guarantees is guarantees
+    assert (guarantees.units_left("a"), guarantees.used_on("a", "n0")) == (2000, 6000)
+    usage.remove_pod("a", running)
+    assert (guarantees.units_left("a"), guarantees.used_on("a", "n0")) == (8000, 0)
+
+
+def test_pods_on_an_unusable_node_use_up_cells() -> None:
+    usage = make_usage(make_pool(True, False), quotas=(make_quota("a", 8), make_quota("b", 8)))
+    assert [loss.tenant for loss in usage.guarantees.losses] == ["a"]
+    running = place_gang(make_gang("running", "a", [6]), ["n1"], borrowed=False)
+    usage.add_pod("a", running.pods[0])
+    usage.recount((make_quota("a", 8), make_quota("b", 8)), {"running": running})
+    assert usage.guarantees.losses == ()
+    assert not usage.guarantees.use("a", "n0", 1000), "the node is promised to b"
+    assert usage.guarantees.use("b", "n0", 8000)

@@ -102,6 +102,7 @@ def test_cpu_guarantee_reclaims_borrowed_cpu(devices: int) -> None:
 
 def test_no_eviction_without_guarantee() -> None:
     made = make_cluster(host_nodes(2), make_quota("a"), make_quota("b"))
+    made.keep_low()
     made.add(make_gang("b/x", "b", [cpu_shape(90)] * 2, band=Band.LOW))
     made.cycle()
     made.add(make_gang("a/x", "a", [cpu_shape(90)] * 2))

@@ -132,6 +132,7 @@ def test_forecast_respects_reserve() -> None:
 def test_later_gangs_leave_reserve_to_first_waiting_gang() -> None:
     """Otherwise they would use up the freed capacity again and again."""
     cluster = two_node_cluster()
+    cluster.keep_low()
     cluster.add(make_gang("lent", "b", [8], band=LOW, run_limit=600.0))
     cluster.cycle()
     cluster.add(make_gang("first", "b", [8, 2], created=900.0))

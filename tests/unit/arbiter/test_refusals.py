@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vkgateway.arbiter.guarantees.cells import PlacedAmount
+from vkgateway.arbiter.guarantees.pool_guarantees import PlacedAmount
 from vkgateway.arbiter.guarantees.refusals import displaces_pods, find_refusals
 from vkgateway.arbiter.snapshot import Node, Pool, Quota
 
@@ -94,7 +94,8 @@ def test_guaranteed_pods_can_block_new_guarantee() -> None:
     assert displaces_pods(make_pool(3), others, more, apart)
     assert not displaces_pods(make_pool(3), others, more, together)
     assert not displaces_pods(make_pool(3), others, more, apart[:2])
-    assert not displaces_pods(make_pool(3), others, make_quota("c", 4000), apart)
+    assert displaces_pods(make_pool(3), others, make_quota("c", 4000), apart)
+    assert not displaces_pods(make_pool(3), others, make_quota("c", 4000), together)
     assert displaces_pods(make_pool(3), [others[1], more], others[0], apart), "its own pods are not moved either"
     assert not displaces_pods(make_pool(3), [others[1], more], others[0], together)
 

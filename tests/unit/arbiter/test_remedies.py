@@ -108,9 +108,11 @@ def beyond_budget(band: Band) -> Cluster:
     return cluster
 
 
-def beyond_budget_in_small_cells(band: Band) -> Cluster:
-    """The sum of the guarantee suffices, its cells do not."""
-    cluster = make_cluster(3, replace(make_quota("a", 8, cells=(4, 4)), stopped=(GPU,)), size=4, now=NOVEMBER)
+def beyond_budget_on_full_nodes(band: Band) -> Cluster:
+    """The sum of the guarantee suffices, its nodes do not."""
+    cluster = make_cluster(
+        3, replace(make_quota("a", 8, cells=(4, 4)), stopped=(GPU,)), make_quota("b", 4), size=4, now=NOVEMBER
+    )
     cluster.add(make_gang("web", "a", [3]))
     cluster.run_for(1)
     cluster.add(make_gang("waits", "a", [3, 2], band=band))
@@ -230,10 +232,10 @@ CASES = (
     Case(
         PendingReason.BUDGET,
         GUARANTEED,
-        beyond_budget_in_small_cells,
-        f"{GPU} 3 of 8; a guarantee of {GPU} 10 in cells of 4, 4, 2 or the end of web is enough",
+        beyond_budget_on_full_nodes,
+        f"{GPU} 3 of 8; the end of web is enough",
         "raises the guarantee",
-        BUDGET | {"cells": more(guarantee={GPU: 10_000}, cells=(4, 4, 2))},
+        BUDGET,
         frozenset({"end"}),
     ),
     Case(

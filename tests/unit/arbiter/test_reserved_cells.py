@@ -1,4 +1,4 @@
-"""Cells of the nominated placement are reserved for an aged gang; later gangs may use the other cells."""
+"""A part of a guarantee is reserved for an aged gang; later gangs may use the rest. No node is to spare."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ NOW = 100_000.0
 
 
 def cluster_with_aged_gang(*, old: bool = True, **later: object) -> Cluster:
-    """Of c's cells of 8, one holds old (4), the other later (1), which aged (8) awaits; low work fills the rest."""
-    cluster = Cluster([make_node(f"n{at}") for at in range(4)], [make_quota("c", 16), make_quota("d")], now=NOW)
+    """Of c's two nodes, one has old (4), the other later (1), which aged (8) awaits; low work fills the rest."""
+    cluster = Cluster([make_node(f"n{at}") for at in range(4)], [make_quota("c", 16), make_quota("d", 16)], now=NOW)
+    cluster.keep_low()
     if old:
         cluster.add(place_gang(make_gang("old", "c", [4], created=NOW - 20_000), ["n0"], borrowed=False))
     cluster.add(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
@@ -165,6 +167,7 @@ def test_late_gang_names_the_older_gang_with_reserved_cells() -> None:
         job("b/low", 8, at=3755, run=600, band=LOW),
         job("a/4", 8, at=3760, run=100),  # a/1 has waited for an hour
     )
+    given = replace(given, pools=tuple(replace(pool, low_yields=False) for pool in given.pools))
     state = simulated(given, ArbiterScheduler())
     (late,) = make_result("x", given, state).late
     assert (late.gang, late.reason, late.behind, late.behind_own) == ("a/4", "BehindReservation", "a/1", True)

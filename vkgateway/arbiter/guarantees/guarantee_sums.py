@@ -10,8 +10,8 @@ from vkgateway.arbiter.snapshot import Gang, Pod, Pool, Quota
 
 def may_hold_any(usage: GuaranteeUsage, gang: Gang) -> bool:
     """Return whether a guarantee may hold any pod of a gang; a cheap test before `may_hold`."""
-    pool = usage.pool
-    return usage.cells.units_left(gang.tenant) > 0 or not any(pool.requests_devices(pod.shape) for pod in gang.pods)
+    has_devices = any(usage.pool.requests_devices(pod.shape) for pod in gang.pods)
+    return usage.guarantees.units_left(gang.tenant) > 0 or not has_devices
 
 
 def may_hold(
@@ -34,7 +34,7 @@ def may_hold(
         held = used.get(name, 0) - (freed or {}).get(name, 0)
         if held + sum(pod.shape.amount_of(name) for pod in judged) > quota.guarantee[name]:
             return False
-    return sum(pod.shape.amount_of(unit) for pod in judged) <= usage.cells.units_left(quota.tenant)
+    return sum(pod.shape.amount_of(unit) for pod in judged) <= usage.guarantees.units_left(quota.tenant)
 
 
 def judged_pods(pool: Pool, quota: Quota, gang: Gang, pods: Sequence[Pod]) -> tuple[Sequence[Pod], list[str]]:

@@ -8,7 +8,7 @@ from decimal import Decimal
 
 from vkgateway.arbiter.guarantees.bindability import CellSlack
 from vkgateway.arbiter.guarantees.cell_sizes import MILLI_PER_UNIT, pool_levels, quota_cells, units_for_cells
-from vkgateway.arbiter.guarantees.cells import PlacedAmount, PoolCells
+from vkgateway.arbiter.guarantees.pool_guarantees import PlacedAmount, PoolGuarantees
 from vkgateway.arbiter.snapshot import Pool, Quota
 from vkgateway.model.quantity import render_quantity
 
@@ -17,11 +17,11 @@ def find_refusals(pool: Pool, quotas: Iterable[Quota]) -> list[str]:
     """Return one sentence for each reason why the usable nodes do not hold all these guarantees.
 
     Guarantees count in the order of their grants; one that does not fit takes nothing from later ones. The sum of each
-    governed resource must fit; for the pool's unit, all cells must be bindable at the same time.
+    governed resource must fit; for the pool's unit, the nodes must hold all cells at the same time.
     """
     levels = pool_levels(pool)
     usable = [node for node in pool.nodes if node.usable]
-    cell_slack = CellSlack(levels, [units_for_cells(node, pool.unit_resource) for node in usable], [True] * len(usable))
+    cell_slack = CellSlack(levels, (units_for_cells(node, pool.unit_resource) for node in usable))
     left = {
         name: sum(max(0, node.allocatable.get(name, 0) - node.used.get(name, 0)) for node in usable)
         for name in pool.governed
@@ -69,7 +69,7 @@ def largest_free_guarantee(pool: Pool, quotas: Iterable[Quota]) -> int:
     """Return the most whole units that one more tenant can be guaranteed on the usable nodes."""
     levels = pool_levels(pool)
     usable = [node for node in pool.nodes if node.usable]
-    cell_slack = CellSlack(levels, [units_for_cells(node, pool.unit_resource) for node in usable], [True] * len(usable))
+    cell_slack = CellSlack(levels, (units_for_cells(node, pool.unit_resource) for node in usable))
     left = dict.fromkeys(pool.governed, 0)
     for quota in quotas:
         if quota.pool == pool.key:
@@ -80,22 +80,23 @@ def largest_free_guarantee(pool: Pool, quotas: Iterable[Quota]) -> int:
 def displaces_pods(pool: Pool, quotas: Sequence[Quota], new_quota: Quota, placed: Sequence[PlacedAmount]) -> bool:
     """Return whether a guarantee that fits empty nodes conflicts with the placed guaranteed pods.
 
-    Guaranteed pods never move: the guarantee would reduce cells of some tenant, perhaps cells in use.
+    Guaranteed pods never move: the promises of some tenants could not be kept until enough of them have ended.
     """
-    before = {each for each in _find_conflicts(PoolCells(pool, quotas, placed), placed) if each[0] != new_quota.tenant}
-    return not _find_conflicts(PoolCells(pool, [*quotas, new_quota], placed), placed) <= before
+    others = [each for each in placed if each[0] != new_quota.tenant]
+    before = _find_conflicts(PoolGuarantees(pool, quotas, others))
+    return not _find_conflicts(PoolGuarantees(pool, [*quotas, new_quota], placed)) <= before
 
 
-def _find_conflicts(cells: PoolCells, placed: Sequence[PlacedAmount]) -> set[tuple[object, ...]]:
-    """Return the conflicts: lost cells, and pods beyond the cells of their tenants."""
-    lost = {(loss.tenant, loss.units, tuple(sorted(loss.held.items()))) for loss in cells.guarantee_losses}
-    tenants = {tenant for tenant, _, _ in placed}
-    return lost | {(tenant, *each) for tenant in tenants for each in cells.excess_by_node(tenant).items()}
+def _find_conflicts(guarantees: PoolGuarantees) -> set[tuple[object, ...]]:
+    """Return the conflicts: lost cells, pods beyond their tenants' guarantees, and promised nodes that are in use."""
+    lost = {(loss.tenant, loss.units, tuple(sorted(loss.held.items()))) for loss in guarantees.losses}
+    over = {(tenant, guarantees.units_left(tenant)) for tenant in guarantees.overused_tenants()}
+    return lost | over | {("", number) for number in range(guarantees.broken_promises())}
 
 
 def _count_grant(pool: Pool, quota: Quota, cell_slack: CellSlack, left: dict[str, int]) -> None:
     for level, number in enumerate(quota_cells(quota, pool.unit_resource, cell_slack.levels)):
-        cell_slack.add_unused(level, number)
+        cell_slack.add_cells(level, number)
     for name in left:
         left[name] -= quota.guarantee.get(name, 0)
 

@@ -24,10 +24,17 @@ from vkgateway.arbiter.snapshot import Gang, Pod, PreemptionPlan
 def start_borrowing_gangs(state: CycleState) -> None:
     """Start the gangs that fit in free capacity, in queue order, and record that order.
 
-    A planned gang is scheduled, too, where another pool may have capacity for it earlier.
+    A planned gang is scheduled, too, where another pool may have capacity for it earlier. Low gangs that yield come
+    last: what they took would be reclaimed in the next cycle. An aged low gang keeps its place, or it might not start.
     """
-    left = np.flatnonzero(state.undecided_mask() | _movable_mask(state))
-    queue = QueueOrder(state.pending_table, left, FairShares(state), state.policy, state.now)
+    left, last = state.undecided_mask() | _movable_mask(state), _yielding_mask(state)
+    order = [_start_in_order(state, np.flatnonzero(left & part)) for part in (~last, last)]
+    state.queue_order = np.concatenate(order)
+
+
+def _start_in_order(state: CycleState, among: IntArray) -> IntArray:
+    """Start the gangs of these indices of `pending_table` that fit; return them in queue order."""
+    queue = QueueOrder(state.pending_table, among, FairShares(state), state.policy, state.now)
     step, booked = _BorrowingStep(state, queue), state.decision_count
     while (pending := queue.next_gang(booked=state.decision_count != booked)) is not None:
         booked, plan = state.decision_count, state.plans.get(pending.gang.id)
@@ -39,7 +46,16 @@ def start_borrowing_gangs(state: CycleState) -> None:
             step.schedule_gang(pending)
         else:
             step.start_in_other_pool(pending, plan)
-    state.queue_order = queue.full_order()
+    return queue.full_order()
+
+
+def _yielding_mask(state: CycleState) -> BoolArray:
+    """Return a mask of the low gangs of `pending_table` that have not aged, where low work yields in all pools."""
+    table = state.pending_table
+    if not all(pool_state.pool.low_yields for pool_state in state.pool_states.values()):
+        return np.zeros(len(table), dtype=bool)
+    found: BoolArray = table.is_low & (state.now - table.created_times < state.policy.age_cap)
+    return found
 
 
 def _movable_mask(state: CycleState) -> BoolArray:

@@ -9,7 +9,7 @@ import numpy as np
 
 from vkgateway.arbiter.cycle_state import CycleState, pending_parts
 from vkgateway.arbiter.gang_parts import narrow_to_gang
-from vkgateway.arbiter.guarantees.cell_placement import GuaranteedPlacement
+from vkgateway.arbiter.guarantees.guaranteed_placement import GuaranteedPlacement
 from vkgateway.arbiter.phases.backfill import find_backfill
 from vkgateway.arbiter.phases.fair_shares import CurrentShares
 from vkgateway.arbiter.phases.gang_placement import allowed_nodes, place_keeping_reserve
@@ -134,8 +134,9 @@ def _take_guaranteed_nodes(
     core = _pods_in(pool_state, (select_min_members(part, pods) for part, pods in parts))
     if not all(pool_state.guarantee.is_guaranteed(one.uid) for one in core):
         return None
-    placement = GuaranteedPlacement(pool_state.cells, pending.tenant, [pod], among=allowed_nodes(pool_state, pending))
+    among = allowed_nodes(pool_state, pending)
+    placement = GuaranteedPlacement(pool_state.guarantees, pending.tenant, [pod], among=among)
     nodes = placement(pool_state.node_resources)
     if nodes is not None:
-        placement.commit_placement(nodes)
+        placement.commit_placement(nodes, pool_state.pool.unit_resource)
     return nodes

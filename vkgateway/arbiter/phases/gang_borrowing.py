@@ -15,7 +15,9 @@ from vkgateway.arbiter.phases.node_reservations import find_reservation
 from vkgateway.arbiter.phases.plan_search import CandidatePlan, find_candidate_plan
 from vkgateway.arbiter.phases.planned_starts import release_plan
 from vkgateway.arbiter.phases.pool_choice import pick_best, plan_in_best_pool
+from vkgateway.arbiter.phases.reserved_capacity import hide_reserved
 from vkgateway.arbiter.pools.pool_state import PoolState
+from vkgateway.arbiter.preemption.candidates import PreemptionCandidates
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang
 from vkgateway.arbiter.snapshot import PreemptionPlan
 
@@ -99,10 +101,8 @@ class GangBorrowing:
         )
 
     def _find_candidate_plan(self, pool_state: PoolState, pending: PendingGang) -> CandidatePlan | None:
-        """Return a plan to reclaim capacity; None where nodes are reserved for a gang that comes first."""
-        if pool_state.reservations.nodes is not None:
-            return None
-        reclaimable = pool_state.victims.reclaimable_for(pending.gang.whole_id)
+        """Return a plan to reclaim capacity, without what is reserved for a gang that comes first."""
+        reclaimable = pool_state.victims.reclaimable_for(pending.gang)
         if not (
             pool_state.terminating_pods
             or self._state.notified.for_gang(pending.gang.whole_id, pool_state)
@@ -113,8 +113,21 @@ class GangBorrowing:
             ("room",),
             pool_state,
             pending,
-            lambda: find_candidate_plan(self._state, pool_state, pending, reclaimable),
+            lambda: self._find_beside_reserved(pool_state, pending, reclaimable),
         )
+
+    def _find_beside_reserved(
+        self, pool_state: PoolState, pending: PendingGang, reclaimable: PreemptionCandidates
+    ) -> CandidatePlan | None:
+        reservation = pool_state.reservations.nodes
+        if reservation is None:
+            return find_candidate_plan(self._state, pool_state, pending, reclaimable)
+        if not len(reclaimable):
+            return None  # What terminates anyway is for the gang ahead.
+        with pool_state.node_resources.trial():
+            coming = pool_state.terminating_pods.values()
+            hide_reserved(self._state, pool_state, reservation, reclaimable, coming)
+            return find_candidate_plan(self._state, pool_state, pending, reclaimable)
 
     def make_reservation(self, pools: Sequence[PoolState], pending: PendingGang) -> bool:
         """Reserve nodes in the pool in which the gang can start first."""

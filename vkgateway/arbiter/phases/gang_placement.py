@@ -1,4 +1,4 @@
-"""Placement of the pods of a pending gang: on its allowed nodes, in free capacity or in cells."""
+"""Placement of the pods of a pending gang: on its allowed nodes, in free capacity or inside its guarantee."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from vkgateway.arbiter.capacity.node_fit import BoolArray
 from vkgateway.arbiter.capacity.placement import place_pods
-from vkgateway.arbiter.guarantees.cell_placement import GuaranteedPlacement
+from vkgateway.arbiter.guarantees.guaranteed_placement import GuaranteedPlacement
 from vkgateway.arbiter.phases.idle_reserve import leaves_reserve
 from vkgateway.arbiter.pools.pool_state import PoolState
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang
@@ -27,19 +27,19 @@ def allowed_nodes(
 
 
 def place_borrowed(pool_state: PoolState, pending: PendingGang, pods: Sequence[Pod]) -> dict[str, str] | None:
-    """Place these pods, which borrow, in free capacity; None: they do not fit. Among equal nodes, those without bound
-    cells come first: fewer guarantees reclaim them.
+    """Place these pods, which borrow, in free capacity; None: they do not fit. Among equal nodes, those without
+    guaranteed pods come first: guaranteed pods start beside others without evictions.
     """
     return _place_among(pool_state, pending, pods, allowed_nodes(pool_state, pending))
 
 
 def place_borrowed_last(pool_state: PoolState, pending: PendingGang, pods: Sequence[Pod]) -> dict[str, str] | None:
-    """Place these pods as `place_borrowed` does. In a pool with a reserve, the rest of bound cells is used last:
-    guaranteed pods start there without evictions. Idle units on nodes of other tenants' cells do not help them.
+    """Place these pods as `place_borrowed` does. In a pool with a reserve, nodes with guaranteed pods are used last:
+    guaranteed pods start there without evictions.
     """
     if pool_state.facts.idle_reserve:
         allowed = pool_state.node_resources.nodes.mask_of(allowed_nodes(pool_state, pending))
-        nodes = _place_among(pool_state, pending, pods, allowed & pool_state.guarantee.nodes_without_spare)
+        nodes = _place_among(pool_state, pending, pods, allowed & pool_state.guarantee.unused_nodes)
         if nodes is not None:
             return nodes
     return place_borrowed(pool_state, pending, pods)
@@ -54,7 +54,7 @@ def _place_among(
         required_level=pending.gang.required_level,
         preferred_level=pending.gang.preferred_level,
         among=among,
-        preferred_nodes=pool_state.guarantee.unbound_nodes,
+        preferred_nodes=pool_state.guarantee.unused_nodes,
     )
 
 
@@ -68,18 +68,15 @@ def place_keeping_reserve(pool_state: PoolState, pending: PendingGang, pods: Seq
     return None
 
 
-def placement_in_guarantee(
-    pool_state: PoolState, pending: PendingGang, pods: Sequence[Pod], *, only_bound: bool = False
-) -> GuaranteedPlacement:
-    """Return the placement search for these pods in their tenant's cells; `only_bound`: only in bound cells."""
+def placement_in_guarantee(pool_state: PoolState, pending: PendingGang, pods: Sequence[Pod]) -> GuaranteedPlacement:
+    """Return the placement search for these pods inside their tenant's guarantee."""
     gang = pending.gang
     return GuaranteedPlacement(
-        pool_state.cells,
+        pool_state.guarantees,
         pending.tenant,
         pods,
         required_level=gang.required_level,
         preferred_level=gang.preferred_level,
         among=allowed_nodes(pool_state, pending),
-        reservation=pool_state.guarantee.cells_reserved_ahead(gang),
-        only_bound=only_bound,
+        reservation=pool_state.guarantee.reserved_ahead(gang),
     )

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from vkgateway.arbiter.cycle_state import CycleState
 from vkgateway.arbiter.guarantees.guarantee_sums import may_hold_any
-from vkgateway.arbiter.phases.cell_filling import fill_cell
-from vkgateway.arbiter.phases.cell_reservations import reserve_cells
 from vkgateway.arbiter.phases.feasibility import is_impossible
-from vkgateway.arbiter.phases.gang_placement import place_borrowed, placement_in_guarantee
+from vkgateway.arbiter.phases.gang_placement import placement_in_guarantee
+from vkgateway.arbiter.phases.guarantee_reservations import reserve_guarantee
 from vkgateway.arbiter.phases.multi_pool_gangs import place_parts, undecided_parts
 from vkgateway.arbiter.phases.plan_search import CandidatePlan, find_candidate_plan
 from vkgateway.arbiter.phases.pool_choice import guaranteed_placements, plan_in_best_pool, start_in_best_pool
@@ -20,9 +19,6 @@ from vkgateway.arbiter.preemption.eviction_units import select_min_members
 from vkgateway.arbiter.queueing.gang_rank import priority_key
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang
 from vkgateway.arbiter.snapshot import PLACED, Gang
-
-_MAX_REBINDINGS = 4
-"""Gangs of a pool for which a round binds all cells again; more would take too long."""
 
 
 def start_guaranteed_gangs(state: CycleState) -> None:
@@ -53,7 +49,7 @@ def _promote_first(state: CycleState, queue: Sequence[_QueueEntry]) -> None:
         if pending is None:
             if entry.pool_state is not None:
                 _promote_pods(entry.pool_state, entry.gang)
-        elif _may_take_cells(state, pending):
+        elif _may_use_guarantee(state, pending):
             left.discard(tenant)
 
 
@@ -79,7 +75,7 @@ def _promote_pods(pool_state: PoolState, gang: Gang) -> None:
             pool_state.guarantee.promote_pods(gang, [(pod, pod.node)])
 
 
-def _may_take_cells(state: CycleState, pending: PendingGang) -> bool:
+def _may_use_guarantee(state: CycleState, pending: PendingGang) -> bool:
     """Return whether a pending gang takes or reserves cells before later gangs of its tenant."""
     if state.has_aged(pending.gang):
         return True
@@ -114,19 +110,12 @@ def _schedule_gang(state: CycleState, pending: PendingGang, failed_classes: set[
         for pool_state in possible
         if pool_state.guarantee.has_guarantee_left(pending.gang, pending.min_members)
     ]
-    evicts = len(state.evicts)
-    if (
-        fill_cell(state, pools, pending)
-        or _start_now(state, pools, pending)
-        or _start_with_rebinding(state, pools, pending)
-    ):
-        if len(state.evicts) > evicts:
-            failed_classes.clear()
+    if _start_now(state, pools, pending):
         return
     if _evict_cheapest(state, pools, pending):
         failed_classes.clear()
     else:
-        reserve_cells(state, possible, pending)
+        reserve_guarantee(state, possible, pending)
         failed_classes.add((pending.tenant, pending.equivalence_class))
 
 
@@ -138,7 +127,8 @@ def _schedule_parts(state: CycleState, pending: PendingGang, failed_classes: set
         place_parts(state, parts, lambda pools, part: start_within_guarantee(state, pools, part)) if parts else None
     )
     if failed is not None:
-        reserve_cells(state, [each for each in state.usable_pools(failed) if not is_impossible(each, failed)], failed)
+        possible = [each for each in state.usable_pools(failed) if not is_impossible(each, failed)]
+        reserve_guarantee(state, possible, failed)
         failed_classes.update((part.tenant, part.equivalence_class) for part in parts)
     elif len(state.evicts) > evicts:
         failed_classes.clear()
@@ -152,11 +142,7 @@ def start_within_guarantee(state: CycleState, pools: Iterable[PoolState], pendin
         for pool_state in possible
         if pool_state.guarantee.has_guarantee_left(pending.gang, pending.min_members)
     ]
-    return (
-        _start_now(state, allowed, pending)
-        or _start_with_rebinding(state, allowed, pending)
-        or _evict_cheapest(state, allowed, pending)
-    )
+    return _start_now(state, allowed, pending) or _evict_cheapest(state, allowed, pending)
 
 
 def _is_possible(state: CycleState, pool_state: PoolState, pending: PendingGang) -> bool:
@@ -169,33 +155,6 @@ def _start_now(state: CycleState, pools: Sequence[PoolState], pending: PendingGa
     if places:
         start_in_best_pool(state, pending, places)
     return bool(places)
-
-
-def _start_with_rebinding(state: CycleState, pools: Sequence[PoolState], pending: PendingGang) -> bool:
-    """Start the gang in free capacity where only the present cell bindings block it; return whether it starts."""
-    for pool_state in pools:
-        if pool_state.guarantee.rebind_count >= _MAX_REBINDINGS or pool_state.tenant_usage.exceeded_limits(
-            pending.tenant, pending.min_members
-        ):
-            continue
-        if pool_state.guarantee.cells_reserved_ahead(pending.gang) is not None:
-            continue
-        with pool_state.node_resources.trial() as trial:
-            nodes = place_borrowed(pool_state, pending, pending.min_members)
-            if nodes is None or _bind_with_others(pool_state, pending, nodes):
-                trial.commit()
-        if nodes is not None and trial.is_committed:
-            state.start_pods(pending, pool_state, pending.min_members, nodes, guaranteed=True)
-            return True
-    return False
-
-
-def _bind_with_others(pool_state: PoolState, pending: PendingGang, nodes: Mapping[str, str]) -> bool:
-    """Bind the tenant's cells to these nodes, and the cells of all tenants again; return whether that is possible."""
-    unit, amounts = pool_state.pool.unit_resource, dict[str, int]()
-    for pod in pending.min_members:
-        amounts[nodes[pod.uid]] = amounts.get(nodes[pod.uid], 0) + pod.shape.amount_of(unit)
-    return pool_state.guarantee.allocate_with_rebinding(pending.tenant, amounts)
 
 
 def _evict_cheapest(state: CycleState, pools: Sequence[PoolState], pending: PendingGang) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from vkgateway.arbiter.cycle_state import CycleState, late_pod_uids
-from vkgateway.arbiter.guarantees.cell_placement import allocate_placed
+from vkgateway.arbiter.guarantees.pool_guarantees import use_for_pods
 from vkgateway.arbiter.phases.gang_placement import allowed_nodes
 from vkgateway.arbiter.phases.idle_reserve import with_idle_left
 from vkgateway.arbiter.phases.planned_starts import is_plan_free, release_plan, remove_planned_pods
@@ -50,10 +50,6 @@ class _PlanKeeper:
                 continue
             waiting.append((pending, plan))
             self._pool_state.add_pods(pending.min_members, plan.nodes)
-        if not self._borrowed:
-            names = {pending.gang.id for pending, _ in waiting}
-            for name in sorted(self._pool_state.guarantee_usage.plans.counted_gangs - names):
-                self._pool_state.guarantee_usage.release_plan(name)
         valid = self._feasible_plans(waiting)
         for gang, pod in list(self._notified_pods(valid)):
             self._pool_state.terminating_pods.add_pods(gang.tenant, [pod])
@@ -96,11 +92,9 @@ class _PlanKeeper:
             return False
         if plan.borrowed:
             return pool_state.tenant_usage.may_borrow(pending.tenant, pods)
-        if pending.gang.id in pool_state.guarantee_usage.plans.counted_gangs:
-            return True
         placed = [(pod, plan.nodes[pod.uid]) for pod in pods]
-        return pool_state.guarantee.may_use_guarantee(pending.gang, pods) and allocate_placed(
-            pool_state.cells, pending.tenant, pool_state.pool.unit_resource, placed
+        return pool_state.guarantee.may_use_guarantee(pending.gang, pods) and use_for_pods(
+            pool_state.guarantees, pending.tenant, pool_state.pool.unit_resource, placed
         )
 
     def _feasible_plans(

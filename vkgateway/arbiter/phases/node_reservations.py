@@ -19,7 +19,7 @@ def find_reservation(state: CycleState, pool_state: PoolState, pending: PendingG
     gang = pending.gang
     reclaimable = tuple(
         pod
-        for pod in pool_state.victims.reclaimable_for(gang.whole_id).all_pods()
+        for pod in pool_state.victims.reclaimable_for(gang).all_pods()
         if pod.node in pool_state.node_resources.nodes
     )
     with pool_state.node_resources.trial():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vkgateway.arbiter.decisions import Evict
-from vkgateway.arbiter.guarantees.cell_placement import GuaranteedPlacement
+from vkgateway.arbiter.guarantees.guaranteed_placement import GuaranteedPlacement
 from vkgateway.arbiter.pools.pool_state import PoolState
 from vkgateway.arbiter.preemption.candidates import PreemptionCandidates
 from vkgateway.arbiter.preemption.eviction_units import PreemptionCandidate

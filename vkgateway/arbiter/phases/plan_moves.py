@@ -7,16 +7,12 @@ from collections.abc import Mapping, Set
 from vkgateway.arbiter.capacity.slow_terminations import find_late_pods, termination_seconds
 from vkgateway.arbiter.cycle_state import CycleState
 from vkgateway.arbiter.decisions import Evict
-from vkgateway.arbiter.guarantees.derived_bindings import rebind_tenants
 from vkgateway.arbiter.phases.planned_starts import find_other_nodes, release_plan
 from vkgateway.arbiter.phases.reprieves import plan_holds
 from vkgateway.arbiter.pools.pool_state import PoolState
 from vkgateway.arbiter.preemption.eviction_units import has_min_members
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang
 from vkgateway.arbiter.snapshot import PodState, PreemptionPlan
-
-_MAX_REBOUND_GANGS = 16
-"""Gangs for whose plans the cells of other tenants are bound again; more would take too long."""
 
 
 def move_plans(state: CycleState) -> bool:
@@ -25,29 +21,9 @@ def move_plans(state: CycleState) -> bool:
     """
     evicts = [evict for evict in state.evicts if _is_new_evict(state, evict)]
     moved = [evict for evict in evicts if _move_plan(state, evict)]
-    if not moved:
-        names = list(dict.fromkeys(evict.makes_room_for for evict in evicts))[:_MAX_REBOUND_GANGS]
-        others = {name for name in names if _changes_other_cells(state, name)}
-        moved = [evict for evict in evicts if evict.makes_room_for in others and _move_plan(state, evict, rebind=True)]
     for evict in moved:
         state.evicts.remove(evict)
     return bool(moved)
-
-
-def _changes_other_cells(state: CycleState, name: str) -> bool:
-    """Return whether cells that other gangs use since this round would be bound differently without this gang."""
-    plan, pending = state.plans[name], state.pending_gangs[name]
-    pool_state = state.pool_states[plan.pool]
-    if plan.borrowed or not pool_state.guarantee_usage.pods.entered_gangs.keys() - {name}:
-        return False
-    with pool_state.placement_trial():
-        release_plan(pool_state, pending, plan)
-        return _rebind_cells(state, pool_state)
-
-
-def _rebind_cells(state: CycleState, pool_state: PoolState) -> bool:
-    tenants = {state.gangs[name].tenant for name in pool_state.guarantee_usage.pods.entered_gangs}
-    return rebind_tenants(pool_state.cells.bindings, tenants)
 
 
 def _is_new_evict(state: CycleState, evict: Evict) -> bool:
@@ -57,10 +33,8 @@ def _is_new_evict(state: CycleState, evict: Evict) -> bool:
     return evict.makes_room_for in state.plans and notified.isdisjoint(evict.pods)
 
 
-def _move_plan(state: CycleState, evict: Evict, *, rebind: bool = False) -> bool:
-    """Move the plan to nodes where it does not need this eviction; return whether that is possible. `rebind`: with the
-    cells of all others bound again, as the next cycle would bind them.
-    """
+def _move_plan(state: CycleState, evict: Evict) -> bool:
+    """Move the plan to nodes where it does not need this eviction; return whether that is possible."""
     plan = state.plans[evict.makes_room_for]
     pending, pool_state = state.pending_gangs[evict.makes_room_for], state.pool_states[plan.pool]
     if not _would_keep_running(pool_state, evict):
@@ -71,8 +45,6 @@ def _move_plan(state: CycleState, evict: Evict, *, rebind: bool = False) -> bool
         pool_state.terminating_pods.remove_pod(uid)
     with pool_state.placement_trial() as trial:
         release_plan(pool_state, pending, plan)
-        if rebind:
-            _rebind_cells(state, pool_state)
         late = find_late_pods(
             pool_state.terminating_pods.values(),
             termination_seconds([pool_state.gangs[evict.gang]]),

@@ -7,17 +7,16 @@ from dataclasses import dataclass
 
 from vkgateway.arbiter.cycle_state import CycleState, late_pod_uids
 from vkgateway.arbiter.decisions import Evict
-from vkgateway.arbiter.guarantees.cell_placement import GuaranteedPlacement
+from vkgateway.arbiter.guarantees.guaranteed_placement import GuaranteedPlacement
 from vkgateway.arbiter.phases.gang_placement import allowed_nodes
 from vkgateway.arbiter.phases.idle_reserve import leaves_reserve, reserve_for
 from vkgateway.arbiter.phases.own_reclaim import own_limit_victims
 from vkgateway.arbiter.pools.pool_state import PoolState
 from vkgateway.arbiter.preemption.candidates import PreemptionCandidates
-from vkgateway.arbiter.preemption.eviction_units import has_min_members
 from vkgateway.arbiter.preemption.victim_search import VictimChoice, choose_victims
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang
 from vkgateway.arbiter.queueing.tenant_usage import sum_requests
-from vkgateway.arbiter.snapshot import PLACED, Gang, Pod
+from vkgateway.arbiter.snapshot import Gang, Pod
 from vkgateway.model.requests import MilliResources
 
 
@@ -177,24 +176,15 @@ def _notified_for_borrower(state: CycleState, pool_state: PoolState, pending: Pe
     """Return the pods that were notified for the gang and that it may reclaim while it borrows. The gang may have been
     within its guarantee when they were notified.
     """
-    name = pending.gang.whole_id
-    return [(gang, pod) for gang, pod in state.notified.for_gang(name, pool_state) if is_reclaimed_for(gang, name)]
-
-
-def is_reclaimed_for(gang: Gang, name: str) -> bool:
-    """Return whether terminating pods of a gang are reclaimed for a borrowing gang (`Gang.whole_id`). That holds for
-    surplus, and for pods on nodes that were reserved for it.
-    """
-    if any(each.behind == name for each in gang.pods):
-        return True
-    return gang.elastic and has_min_members(gang, [each for each in gang.pods if each.state is PLACED])
+    notified = state.notified.for_gang(pending.gang.whole_id, pool_state)
+    return [(gang, pod) for gang, pod in notified if pool_state.victims.is_reclaimable(gang, pending.gang)]
 
 
 def adopt_plan(state: CycleState, pool_state: PoolState, pending: PendingGang, candidate: CandidatePlan) -> None:
     """Plan the gang's start on the nodes that were found. Nothing in the pool may have changed since."""
     nodes, placement = candidate.victim_choice.nodes, candidate.guaranteed_placement
     if placement is not None:
-        placement.commit_placement(nodes)
+        placement.commit_placement(nodes, pool_state.pool.unit_resource)
     pool_state.add_pods(pending.min_members, nodes)
     may_start = pool_state.fits_on_nodes(pending.min_members, nodes) and (
         placement is not None or leaves_reserve(pool_state, pending.min_members)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from vkgateway.arbiter.cycle_state import CycleState
-from vkgateway.arbiter.phases.cell_filling import keeps_bound_cells
 from vkgateway.arbiter.phases.gang_placement import place_keeping_reserve, placement_in_guarantee
 from vkgateway.arbiter.phases.idle_reserve import plan_leaves_reserve
 from vkgateway.arbiter.pools.pool_state import PoolState
@@ -49,11 +48,10 @@ def find_other_nodes(pool_state: PoolState, pending: PendingGang, plan: Preempti
     """Return free nodes for a gang whose plan is released, in cells if the plan was, and take nodes and cells."""
     if plan.borrowed:
         return place_keeping_reserve(pool_state, pending, pending.min_members)
-    only_bound = keeps_bound_cells(pool_state, pending, plan.nodes.values())
-    placement = placement_in_guarantee(pool_state, pending, pending.min_members, only_bound=only_bound)
+    placement = placement_in_guarantee(pool_state, pending, pending.min_members)
     nodes = placement(pool_state.node_resources)
     if nodes is not None:
-        placement.commit_placement(nodes)
+        placement.commit_placement(nodes, pool_state.pool.unit_resource)
         pool_state.add_pods(pending.min_members, nodes)
     return nodes
 
@@ -63,9 +61,8 @@ def release_plan(pool_state: PoolState, pending: PendingGang, plan: PreemptionPl
     for pod in pending.min_members:
         pool_state.node_resources.remove_pods(plan.nodes[pod.uid], pod.shape)
         if not plan.borrowed:
-            pool_state.cells.release_cells(
-                pending.tenant, plan.nodes[pod.uid], pod.shape.amount_of(pool_state.pool.unit_resource)
-            )
+            amount = pod.shape.amount_of(pool_state.pool.unit_resource)
+            pool_state.guarantees.release(pending.tenant, plan.nodes[pod.uid], amount)
 
 
 def remove_planned_pods(pool_state: PoolState, pending: PendingGang, plan: PreemptionPlan) -> None:

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 from vkgateway.arbiter.capacity.node_resources import NodeResources
 from vkgateway.arbiter.cycle_state import CycleState
-from vkgateway.arbiter.guarantees.cell_placement import GuaranteedPlacement, allocate_placed
+from vkgateway.arbiter.guarantees.guaranteed_placement import GuaranteedPlacement
+from vkgateway.arbiter.guarantees.pool_guarantees import use_for_pods
 from vkgateway.arbiter.phases.gang_placement import placement_in_guarantee
 from vkgateway.arbiter.phases.plan_search import CandidatePlan, adopt_plan
 from vkgateway.arbiter.pools.pool_state import PoolState
@@ -51,9 +52,9 @@ def fits_guarantee(pool_state: PoolState, pending: PendingGang, nodes: Mapping[s
         pending.gang, pending.min_members
     ):
         return False
-    with pool_state.cells.trial():
+    with pool_state.guarantees.trial():
         placed = [(pod, nodes[pod.uid]) for pod in pending.min_members]
-        return allocate_placed(pool_state.cells, pending.tenant, pool_state.pool.unit_resource, placed)
+        return use_for_pods(pool_state.guarantees, pending.tenant, pool_state.pool.unit_resource, placed)
 
 
 def guaranteed_placements(pools: Iterable[PoolState], pending: PendingGang) -> Iterator[PoolPlacement]:
@@ -71,7 +72,7 @@ def start_in_best_pool(state: CycleState, pending: PendingGang, places: Sequence
     pool_state, placement, nodes = pick_best(
         places, lambda each: measure_fit(each[0].node_resources, pending.min_members, each[2])
     )
-    placement.commit_placement(nodes)
+    placement.commit_placement(nodes, pool_state.pool.unit_resource)
     pool_state.add_pods(pending.min_members, nodes)
     state.start_pods(pending, pool_state, pending.min_members, nodes, guaranteed=True)
 

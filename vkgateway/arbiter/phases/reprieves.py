@@ -10,7 +10,6 @@ from vkgateway.arbiter.capacity.slow_terminations import find_late_pods, termina
 from vkgateway.arbiter.cycle_state import CycleState, has_plan, victim_gangs
 from vkgateway.arbiter.decisions import Evict
 from vkgateway.arbiter.phases.idle_reserve import plan_leaves_reserve, reserve_for
-from vkgateway.arbiter.phases.plan_search import is_reclaimed_for
 from vkgateway.arbiter.phases.planned_starts import release_plan
 from vkgateway.arbiter.pools.pool_state import PoolState
 from vkgateway.arbiter.preemption.eviction_units import has_min_members
@@ -321,7 +320,7 @@ def _is_victim_for_reserve(
     return (
         reserve_for(pool_state, pending.min_members) > 0
         and all(pod.evicted_for == whole for pod in unit.pods)
-        and (plan.leaves is not None or is_reclaimed_for(pool_state.gangs[unit.gang_id], whole))
+        and (plan.leaves is not None or pool_state.victims.is_reclaimable(pool_state.gangs[unit.gang_id], pending.gang))
     )
 
 

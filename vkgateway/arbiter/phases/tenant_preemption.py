@@ -16,13 +16,14 @@ from vkgateway.arbiter.capacity.forecast import Reservation
 from vkgateway.arbiter.capacity.node_resources import take_idle_units
 from vkgateway.arbiter.cycle_state import CycleState, late_pod_uids
 from vkgateway.arbiter.decisions import Evict
-from vkgateway.arbiter.guarantees.cell_placement import allocate_placed
+from vkgateway.arbiter.guarantees.pool_guarantees import use_for_pods
 from vkgateway.arbiter.phases.feasibility import is_feasible, is_impossible
 from vkgateway.arbiter.phases.idle_reserve import reserve_for
 from vkgateway.arbiter.phases.multi_pool_gangs import place_parts, undecided_parts
 from vkgateway.arbiter.phases.plan_search import CandidatePlan, PlanSearch, evicted_pods
 from vkgateway.arbiter.phases.pool_choice import plan_in_best_pool
 from vkgateway.arbiter.phases.quick_check import could_fit_without
+from vkgateway.arbiter.phases.reserved_capacity import gangs_with_candidates, hide_reserved, placed_pods
 from vkgateway.arbiter.pools.pool_state import PoolState
 from vkgateway.arbiter.pools.victims import allows_preemption
 from vkgateway.arbiter.preemption.candidates import PreemptionCandidates
@@ -30,7 +31,7 @@ from vkgateway.arbiter.preemption.victim_search import VictimChoice
 from vkgateway.arbiter.queueing.gang_rank import is_ranked_after
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang
 from vkgateway.arbiter.queueing.tenant_usage import sum_requests
-from vkgateway.arbiter.snapshot import GUARANTEED, LOW, PLACED, Gang, Pod
+from vkgateway.arbiter.snapshot import GUARANTEED, LOW, Gang, Pod
 from vkgateway.model.requests import MilliResources
 
 _MAX_SEARCHES = 32
@@ -201,7 +202,7 @@ class _TenantSearch(PlanSearch):
     def find_plan(self) -> CandidatePlan | None:
         with self.pool_state.node_resources.trial():
             if self.promised is not None:
-                _hide_reserved(self.state, self.pool_state, self.promised, self.candidates, self.terminating)
+                hide_reserved(self.state, self.pool_state, self.promised, self.candidates, self.terminating)
             return PlanSearch.find_plan(self)
 
     def find_plan_with(self, own: tuple[Evict, ...]) -> CandidatePlan | None:
@@ -262,46 +263,12 @@ def _blocking_reservation(
     if reservation is None or reservation.gang in pending.gang.part_ids:
         return None
     begins = state.now + max(
-        (gang.notice + gang.grace for gang in _gangs_with_candidates(pool_state, lower)), default=0.0
+        (gang.notice + gang.grace for gang in gangs_with_candidates(pool_state, lower)), default=0.0
     )
     return (
         None
         if pending.gang.part_info is None and reservation.can_backfill(pool_state.expected_ends, pending.gang, begins)
         else reservation
-    )
-
-
-def _gangs_with_candidates(pool_state: PoolState, lower: PreemptionCandidates) -> Iterator[Gang]:
-    return (pool_state.gangs[name] for name in lower.gang_ids())
-
-
-def _hide_reserved(
-    state: CycleState,
-    pool_state: PoolState,
-    reservation: Reservation,
-    lower: PreemptionCandidates,
-    coming: Iterable[Pod],
-) -> None:
-    """Take the capacity that a reservation needs: free, becoming free, and assumed to end before it starts. It must be
-    undone. Candidates count as assumed where they borrow reserved nodes, are surplus, or end before.
-    """
-    reclaimable = {
-        pod.uid for pod in pool_state.victims.reclaimable_for(state.gangs[reservation.gang].whole_id).all_pods()
-    }
-    leaves = {pod.uid: pod for pod in coming}
-    freed = {
-        pod.uid: pod for gang in _gangs_with_candidates(pool_state, lower) for pod in _placed_pods(pool_state, gang)
-    }
-    freed = {
-        uid: pod
-        for uid, pod in freed.items()
-        if uid in reclaimable or reservation.starts_after(pool_state.expected_ends, uid)
-    }
-    freed |= {uid: pod for uid, pod in leaves.items() if reservation.starts_after(pool_state.expected_ends, uid)}
-    reservation.withhold_needed(
-        pool_state.node_resources,
-        freed_pods=[(pod.node, pod.shape) for pod in freed.values()],
-        terminating_pods=[(pod.node, pod.shape) for uid, pod in leaves.items() if uid not in freed],
     )
 
 
@@ -313,7 +280,7 @@ def _lower_candidates(
     for name in pool_state.gang_index.ranks.gang_ids(pending.tenant):
         gang = pool_state.gangs[name]
         if pool_state.victims.may_preempt(pending.gang, gang) and all(
-            pod.since < state.now for pod in _placed_pods(pool_state, gang)
+            pod.since < state.now for pod in placed_pods(pool_state, gang)
         ):
             if only_guaranteed and not any(pool_state.guarantee.is_guaranteed(pod.uid) for pod in gang.pods):
                 continue
@@ -328,10 +295,6 @@ def _possible_victims(state: CycleState, pool_state: PoolState, pending: Pending
             yield from (pod for pod in gang.pods if pool_state.gang_index.has_pod(pod))
     yield from pool_state.terminating_pods.values()
     yield from (pod for _, pod in _usable_notified(state, pool_state, pending))
-
-
-def _placed_pods(pool_state: PoolState, gang: Gang) -> Iterator[Pod]:
-    return (pod for pod in gang.pods if pod.state is PLACED and pool_state.gang_index.has_pod(pod))
 
 
 def _released_usage(
@@ -365,7 +328,7 @@ def _needed_limit_victims(
 
 def _adopt_plan(state: CycleState, pool_state: PoolState, pending: PendingGang, candidate: CandidatePlan) -> None:
     """Plan the gang's start: within its guarantee where cells hold it, the cells of its victims included."""
-    guaranteed = _allocate_cells(pool_state, pending, candidate)
+    guaranteed = _use_guarantee(pool_state, pending, candidate)
     pool_state.add_pods(pending.min_members, candidate.victim_choice.nodes)
     pool_state.terminating_pods.add_pods(pending.tenant, [pod for _, pod in candidate.notified])
     state.add_plan(
@@ -382,10 +345,10 @@ def _adopt_plan(state: CycleState, pool_state: PoolState, pending: PendingGang, 
 def _would_be_guaranteed(pool_state: PoolState, pending: PendingGang, candidate: CandidatePlan) -> bool:
     """Return whether the gang would be within its guarantee."""
     with pool_state.trial():
-        return _allocate_cells(pool_state, pending, candidate)
+        return _use_guarantee(pool_state, pending, candidate)
 
 
-def _allocate_cells(pool_state: PoolState, pending: PendingGang, candidate: CandidatePlan) -> bool:
+def _use_guarantee(pool_state: PoolState, pending: PendingGang, candidate: CandidatePlan) -> bool:
     """Release the victims' cells and allocate the gang's; return whether cells hold it."""
     placed = [(pod, candidate.victim_choice.nodes[pod.uid]) for pod in pending.min_members]
     pool_state.guarantee.demote_pods(
@@ -395,5 +358,5 @@ def _allocate_cells(pool_state: PoolState, pending: PendingGang, candidate: Cand
     return (
         pending.gang.band is GUARANTEED
         and pool_state.guarantee.may_use_guarantee(pending.gang, pending.min_members)
-        and allocate_placed(pool_state.cells, pending.tenant, pool_state.pool.unit_resource, placed)
+        and use_for_pods(pool_state.guarantees, pending.tenant, pool_state.pool.unit_resource, placed)
     )

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from vkgateway.arbiter.capacity.expected_ends import ExpectedEnds
 from vkgateway.arbiter.capacity.node_fit import BoolArray
 from vkgateway.arbiter.capacity.node_resources import NodeResources
-from vkgateway.arbiter.guarantees.cell_placement import allocate_placed
-from vkgateway.arbiter.guarantees.cells import PoolCells
-from vkgateway.arbiter.guarantees.derived_bindings import allocate_with_rebinding
+from vkgateway.arbiter.guarantees.guarantee_reservation import GuaranteeReservation
 from vkgateway.arbiter.guarantees.guarantee_sums import may_hold
-from vkgateway.arbiter.guarantees.reserved_cells import CellReservation
+from vkgateway.arbiter.guarantees.pool_guarantees import PoolGuarantees, use_for_pods
 from vkgateway.arbiter.guarantees.usage import GuaranteeUsage
 from vkgateway.arbiter.pools.gang_index import GangIndex
 from vkgateway.arbiter.pools.reservations import PoolReservations
@@ -35,50 +33,31 @@ class GuaranteeState:
         expected_ends: ExpectedEnds,
     ) -> None:
         self.usage = usage
-        self.rebind_count = 0
-        """Gangs in this round for which the cells of all tenants were bound again."""
         self._tenant_usage, self._gang_index, self._victims = tenant_usage, gang_index, victims
         self._reservations, self._expected_ends = reservations, expected_ends
         self._now = 0.0
         self._node_resources: NodeResources | None = None
-        self._unbound_nodes: BoolArray | None = None
-        self._nodes_without_spare: BoolArray | None = None
+        self._unused_nodes: BoolArray | None = None
 
     def begin_round(self, now: float, node_resources: NodeResources) -> None:
         """Count the cells again if their pods have changed."""
         self._now, self._node_resources = now, node_resources
-        self._unbound_nodes = self._nodes_without_spare = None
-        self.rebind_count = 0
-        for name in self.usage.recount_cells(self._tenant_usage.quotas.values(), self._gang_index.gangs):
+        self._unused_nodes = None
+        for name in self.usage.recount(self._tenant_usage.quotas.values(), self._gang_index.gangs):
             self._victims.mark_changed(name)
 
     @property
-    def cells(self) -> PoolCells:
-        """The tenants' cells."""
-        return self.usage.cells
+    def guarantees(self) -> PoolGuarantees:
+        """The tenants' guarantees."""
+        return self.usage.guarantees
 
     @property
-    def unbound_nodes(self) -> BoolArray:
-        """Mask of the nodes to which no cell was bound at the first read in this round."""
-        if self._unbound_nodes is None:
+    def unused_nodes(self) -> BoolArray:
+        """Mask of the nodes without guaranteed pods, as of the first read in this round."""
+        if self._unused_nodes is None:
             assert self._node_resources is not None
-            self._unbound_nodes = ~self._node_resources.nodes.mask_of(self.cells.bound_nodes())
-        return self._unbound_nodes
-
-    @property
-    def nodes_without_spare(self) -> BoolArray:
-        """Mask of the nodes on which no bound cell had spare units at the first read in this round."""
-        if self._nodes_without_spare is None:
-            cells, resources = self.cells, self._node_resources
-            assert resources is not None
-            spare = [
-                name
-                for tenant in self._tenant_usage.quotas
-                for name in cells.bound_cells(tenant)
-                if name in resources.nodes and cells.spare_amount(tenant, name) > 0
-            ]
-            self._nodes_without_spare = ~resources.nodes.mask_of(spare)
-        return self._nodes_without_spare
+            self._unused_nodes = ~self.guarantees.used_nodes()[self._node_resources.nodes.pool_order]
+        return self._unused_nodes
 
     def is_guaranteed(self, uid: str) -> bool:
         """Return whether a placed pod is in its tenant's cells."""
@@ -100,7 +79,7 @@ class GuaranteeState:
         pods = [pod for pod, _ in placed]
         if not self.may_use_guarantee(gang, pods):
             return False
-        if not allocate_placed(self.cells, gang.tenant, self.usage.pool.unit_resource, placed):
+        if not use_for_pods(self.guarantees, gang.tenant, self.usage.pool.unit_resource, placed):
             return False
         self.mark_guaranteed(gang.tenant, pods, gang=gang.id)
         return True
@@ -123,11 +102,11 @@ class GuaranteeState:
 
         It has not while cells are reserved for a gang that comes first; `has_guarantee_left` ignores reservations.
         """
-        return self.cells_reserved_ahead(gang) is None and self.has_guarantee_left(gang, pods)
+        return self.reserved_ahead(gang) is None and self.has_guarantee_left(gang, pods)
 
-    def cells_reserved_ahead(self, gang: Gang) -> CellReservation | None:
+    def reserved_ahead(self, gang: Gang) -> GuaranteeReservation | None:
         """Return the cells that are reserved for a gang that comes first; None if this gang ends before that starts."""
-        reservation = self._reservations.cells.get(gang.tenant)
+        reservation = self._reservations.guarantees.get(gang.tenant)
         if reservation is None or not is_ranked_after(gang, reservation.gang):
             return None
         run = self._expected_ends.expected_run_time(gang)
@@ -138,11 +117,3 @@ class GuaranteeState:
         """Return whether the guarantee, by its sums alone, has enough left, reserved cells included."""
         quota = self._tenant_usage.quotas.get(gang.tenant)
         return quota is not None and may_hold(self.usage, quota, gang, pods)
-
-    def allocate_with_rebinding(self, tenant: str, amounts: Mapping[str, int]) -> bool:
-        """Allocate amounts by node in a tenant's cells, with the cells of all tenants bound again.
-
-        False: that is not possible, and nothing has changed.
-        """
-        self.rebind_count += 1
-        return allocate_with_rebinding(self.cells.bindings, tenant, amounts)

@@ -1,4 +1,4 @@
-"""State of one pool: free capacity, tenants' usage and cells, gangs, reservations and terminating pods.
+"""State of one pool: free capacity, tenants' usage and guarantees, gangs, reservations and terminating pods.
 
 The cache keeps it from cycle to cycle. Between cycles it is what the snapshot says; `PoolUpdates` follows changes. In a
 round, from `begin_round` to `end_round`, it is what the round has decided so far.
@@ -17,8 +17,8 @@ from vkgateway.arbiter.capacity.node_resources import NodeResources, SavedResour
 from vkgateway.arbiter.capacity.slow_terminations import is_overdue
 from vkgateway.arbiter.capacity.terminating_pods import TerminatingPods
 from vkgateway.arbiter.decisions import Evict
-from vkgateway.arbiter.guarantees.cells import PoolCells
-from vkgateway.arbiter.guarantees.reserved_cells import CellReservation
+from vkgateway.arbiter.guarantees.guarantee_reservation import GuaranteeReservation
+from vkgateway.arbiter.guarantees.pool_guarantees import PoolGuarantees
 from vkgateway.arbiter.guarantees.usage import GuaranteeUsage
 from vkgateway.arbiter.guarantees.usage import Mark as GuaranteeMark
 from vkgateway.arbiter.pools.gang_index import GangIndex
@@ -70,7 +70,7 @@ class PoolMark(NamedTuple):
     tenant_usage: SavedUsage
     terminating_pods: TerminatingPods
     changed_gangs: dict[str, Gang]
-    cell_reservations: dict[str, CellReservation]
+    guarantee_reservations: dict[str, GuaranteeReservation]
 
 
 class PoolState:
@@ -104,9 +104,9 @@ class PoolState:
         self._round_start: _RoundStart | None = None
 
     @property
-    def cells(self) -> PoolCells:
-        """The tenants' cells."""
-        return self.guarantee_usage.cells
+    def guarantees(self) -> PoolGuarantees:
+        """The tenants' guarantees."""
+        return self.guarantee_usage.guarantees
 
     @property
     def usage_by_age(self) -> UsageByAge:
@@ -152,8 +152,8 @@ class PoolState:
         self.victims.end_round()
 
     def placement_trial(self) -> Trial:
-        """Return a trial of changes to free capacity and cells."""
-        return Trial(JointState(self.node_resources, self.cells.bindings))
+        """Return a trial of changes to free capacity and guarantees."""
+        return Trial(JointState(self.node_resources, self.guarantees))
 
     def trial(self) -> Trial:
         """Return a trial of all changes that a round makes. It costs more than `placement_trial`."""
@@ -168,7 +168,7 @@ class PoolState:
             self.tenant_usage.save(),
             self.terminating_pods.copy(),
             self.victims.save(),
-            self.reservations.save_cells(),
+            self.reservations.save_guarantees(),
         )
 
     def undo(self, mark: PoolMark) -> None:
@@ -179,7 +179,7 @@ class PoolState:
             self.victims.mark_changed(name)
         self.tenant_usage.restore(mark.tenant_usage)
         self.terminating_pods = mark.terminating_pods
-        self.reservations.restore_cells(mark.cell_reservations)
+        self.reservations.restore_guarantees(mark.guarantee_reservations)
         self.victims.restore(mark.changed_gangs)
 
     def add_pods(self, pods: Iterable[Pod], nodes: Mapping[str, str]) -> None:
@@ -192,6 +192,12 @@ class PoolState:
         for pod in pods:
             if pod.node in self.node_resources.nodes:
                 self.node_resources.remove_pods(pod.node, pod.shape)
+
+    def remove_evictable(self) -> None:
+        """Count all pods as deleted that make room for a guarantee."""
+        self.remove_pods(self.terminating_pods.values())
+        candidates = self.victims.preemption_candidates.all_pods()
+        self.remove_pods(pod for pod in candidates if pod.uid not in self.terminating_pods)
 
     def fits_on_nodes(self, pods: Iterable[Pod], nodes: Mapping[str, str]) -> bool:
         """Return whether pods that count as placed fit: no resource that they request is negative on their nodes, and

@@ -48,7 +48,7 @@ class PoolUpdates:
     def update_nodes(self, pool: Pool) -> bool:
         """Take over changed nodes. False: more has changed, and a new pool state must be built."""
         state, old = self._pool_state, self._pool_state.pool
-        if (old.governed, old.levels) != (pool.governed, pool.levels):
+        if (old.governed, old.levels, old.low_yields) != (pool.governed, pool.levels, pool.low_yields):
             return False
         resources = NodeResources(pool)
         if resources.nodes.names != state.node_resources.nodes.names:
@@ -66,7 +66,7 @@ class PoolUpdates:
     def set_quotas(self, quotas: Iterable[Quota]) -> None:
         """Take over the tenants' quotas."""
         if self._pool_state.tenant_usage.set_quotas(quotas):
-            self._pool_state.guarantee_usage.reset_cells()
+            self._pool_state.guarantee_usage.reset()
 
     def _add_pod(self, gang: Gang, pod: Pod, added: list[tuple[str, Shape]]) -> None:
         state = self._pool_state
@@ -106,10 +106,8 @@ class PoolUpdates:
         state.gang_index.replace_gang(old, new, placed)
         if new is not None:
             state.victims.mark_changed(new.id)
-            state.guarantee_usage.set_plan(new)
         elif old is not None:
             state.victims.candidates.mark_removed(old.id)
-            state.guarantee_usage.remove_plan(old.id)
 
 
 def _published_uids(pool: Pool) -> dict[str, frozenset[str]]:

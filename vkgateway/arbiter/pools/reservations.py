@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from vkgateway.arbiter.capacity.forecast import Reservation
-from vkgateway.arbiter.guarantees.reserved_cells import CellReservation
+from vkgateway.arbiter.guarantees.guarantee_reservation import GuaranteeReservation
 from vkgateway.arbiter.snapshot import Gang
 
 
 class PoolReservations:
-    """Reservations of nodes, of tenants' limits and of tenants' cells."""
+    """Reservations of nodes, of tenants' limits and of tenants' guarantees."""
 
     def __init__(self) -> None:
         self.nodes: Reservation | None = None
         """Nodes for the first borrowing gang that does not fit."""
         self.limits: dict[str, str] = {}
         """By tenant, its aged gang for which the rest of its limit is reserved."""
-        self.cells: dict[str, CellReservation] = {}
-        """By tenant, the cells that are reserved for its aged gang."""
+        self.guarantees: dict[str, GuaranteeReservation] = {}
+        """By tenant, what is reserved of its guarantee for its aged gang."""
 
     def clear(self) -> None:
         """Drop all reservations."""
         self.nodes = None
         self.limits.clear()
-        self.cells = {}
+        self.guarantees = {}
 
     def reserve_nodes(self, reservation: Reservation) -> None:
         """Reserve nodes for a gang."""
@@ -39,22 +39,22 @@ class PoolReservations:
         """Reserve what is left of a tenant's limit for a gang, unless it is reserved already."""
         self.limits.setdefault(tenant, gang)
 
-    def reserve_cells(self, reservation: CellReservation) -> None:
-        """Reserve cells for a gang of their tenant."""
-        self.cells[reservation.gang.tenant] = reservation
+    def reserve_guarantee(self, reservation: GuaranteeReservation) -> None:
+        """Reserve a part of a guarantee for a gang of the tenant."""
+        self.guarantees[reservation.gang.tenant] = reservation
 
-    def release_cells(self, gang: Gang) -> bool:
-        """Drop the reservation of cells that is for this gang; return whether there was one."""
-        reservation = self.cells.get(gang.tenant)
+    def release_guarantee(self, gang: Gang) -> bool:
+        """Drop the reservation of a guarantee that is for this gang; return whether there was one."""
+        reservation = self.guarantees.get(gang.tenant)
         if reservation is None or reservation.gang is not gang:
             return False
-        del self.cells[gang.tenant]
+        del self.guarantees[gang.tenant]
         return True
 
-    def save_cells(self) -> dict[str, CellReservation]:
-        """Return the reservations of cells."""
-        return dict(self.cells)
+    def save_guarantees(self) -> dict[str, GuaranteeReservation]:
+        """Return the reservations of guarantees."""
+        return dict(self.guarantees)
 
-    def restore_cells(self, saved: dict[str, CellReservation]) -> None:
-        """Go back to earlier reservations of cells."""
-        self.cells = saved
+    def restore_guarantees(self, saved: dict[str, GuaranteeReservation]) -> None:
+        """Go back to earlier reservations of guarantees."""
+        self.guarantees = saved

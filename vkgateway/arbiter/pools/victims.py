@@ -11,9 +11,10 @@ from vkgateway.arbiter.guarantees.usage import GuaranteeUsage
 from vkgateway.arbiter.pools.gang_index import GangIndex
 from vkgateway.arbiter.preemption.candidate_index import ReclaimCandidates
 from vkgateway.arbiter.preemption.candidates import PreemptionCandidates
+from vkgateway.arbiter.preemption.eviction_units import has_min_members
 from vkgateway.arbiter.preemption.ranks import may_preempt
 from vkgateway.arbiter.queueing.tenant_usage import TenantUsage
-from vkgateway.arbiter.snapshot import NOTIFIED, Gang, Pod, Pool
+from vkgateway.arbiter.snapshot import GUARANTEED, LOW, NOTIFIED, PLACED, Gang, Pod, Pool
 
 
 class PoolVictims:
@@ -23,7 +24,7 @@ class PoolVictims:
         self, pool: Pool, gang_index: GangIndex, guarantee_usage: GuaranteeUsage, tenant_usage: TenantUsage
     ) -> None:
         self._gang_index, self._guarantee_usage, self._tenant_usage = gang_index, guarantee_usage, tenant_usage
-        self._gangs = gang_index.gangs
+        self._pool, self._gangs = pool, gang_index.gangs
         self.candidates = ReclaimCandidates(pool)
         self._original_gangs: dict[str, Gang] = {}
         """Gangs that the cycle has changed, as they were before."""
@@ -63,9 +64,19 @@ class PoolVictims:
         """By gang, the gangs that run on nodes that were reserved for it."""
         return self.candidates.backfilled_gangs(self._gangs)
 
-    def reclaimable_for(self, gang: str) -> PreemptionCandidates:
-        """Return what a borrowing gang may reclaim: surplus pods, and pods on nodes that were reserved for it."""
+    def reclaimable_for(self, gang: Gang) -> PreemptionCandidates:
+        """Return what a borrowing gang may reclaim: surplus pods, pods on nodes that were reserved for it, and low pods
+        that yield to it.
+        """
         return self.candidates.reclaimable_for(gang, self._gangs, self._guarantee_usage.pods.uids)
+
+    def is_reclaimable(self, other: Gang, gang: Gang) -> bool:
+        """Return whether terminating pods of another gang are reclaimed for a borrowing gang."""
+        if any(each.behind == gang.whole_id for each in other.pods) or (
+            other.band is LOW and gang.band is GUARANTEED and self._pool.low_yields
+        ):
+            return True
+        return other.elastic and has_min_members(other, [each for each in other.pods if each.state is PLACED])
 
     def may_preempt(self, gang: Gang, other: Gang) -> bool:
         """Return whether a pending gang may preempt another gang of its tenant, also in cells."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from vkgateway.arbiter.preemption.candidates import PreemptionCandidates
 from vkgateway.arbiter.preemption.eviction_units import select_min_members
-from vkgateway.arbiter.snapshot import PLACED, Gang, Pool
+from vkgateway.arbiter.snapshot import GUARANTEED, LOW, PLACED, Gang, Pool
 
 
 class ReclaimCandidates:
@@ -22,20 +22,24 @@ class ReclaimCandidates:
         self._surplus_cache = _CandidateCache(
             PreemptionCandidates(pool.key, pool.loss_resource), self._with_only_surplus
         )
+        self._yielding_cache = _CandidateCache(
+            PreemptionCandidates(pool.key, pool.loss_resource), self._with_only_yielding
+        )
+        self._caches = self._all_cache, self._surplus_cache, self._yielding_cache
         self._stale_gangs: set[str] = set()
         self._backfilled: dict[str, dict[str, None]] = {}
         self._reserved_for: dict[str, Sequence[str]] = {}
 
     def mark_changed(self, gang: str) -> None:
         """Mark a gang whose state changed."""
-        self._all_cache.stale_gangs.add(gang)
-        self._surplus_cache.stale_gangs.add(gang)
+        for cache in self._caches:
+            cache.stale_gangs.add(gang)
         self._stale_gangs.add(gang)
 
     def mark_removed(self, gang: str) -> None:
         """Mark a gang that left the pool. A gang that was never queried leaves no trace."""
-        self._all_cache.mark_removed(gang)
-        self._surplus_cache.mark_removed(gang)
+        for cache in self._caches:
+            cache.mark_removed(gang)
         if gang in self._reserved_for:
             self._stale_gangs.add(gang)
         else:
@@ -44,15 +48,11 @@ class ReclaimCandidates:
     @property
     def stale_count(self) -> int:
         """Number of gangs that the next query must refresh."""
-        return len(self._all_cache.stale_gangs | self._surplus_cache.stale_gangs | self._stale_gangs)
+        return len(self._stale_gangs.union(*(cache.stale_gangs for cache in self._caches)))
 
     def preemption_candidates(self, gangs: Mapping[str, Gang], inside: Set[str]) -> PreemptionCandidates:
         """Return the candidates outside cells."""
         return self._all_cache.refreshed_candidates(gangs, inside)
-
-    def surplus_candidates(self, gangs: Mapping[str, Gang], inside: Set[str]) -> PreemptionCandidates:
-        """Return only the surplus of elastic gangs."""
-        return self._surplus_cache.refreshed_candidates(gangs, inside)
 
     def backfilled_gangs(self, gangs: Mapping[str, Gang]) -> Mapping[str, Mapping[str, None]]:
         """Return by gang the gangs that backfill its reservation."""
@@ -74,18 +74,24 @@ class ReclaimCandidates:
         self._stale_gangs.clear()
         return self._backfilled
 
-    def reclaimable_for(self, gang: str, gangs: Mapping[str, Gang], inside: Set[str]) -> PreemptionCandidates:
-        """Return what a borrowing gang may reclaim: surplus, and gangs that backfill its reservation."""
-        surplus, backfilling = self.surplus_candidates(gangs, inside), self.backfilled_gangs(gangs).get(gang)
+    def reclaimable_for(self, gang: Gang, gangs: Mapping[str, Gang], inside: Set[str]) -> PreemptionCandidates:
+        """Return what a borrowing gang may reclaim: surplus, gangs that backfill its reservation, and, if it is of the
+        guaranteed band, low gangs that yield to it.
+        """
+        takes_low = gang.band is GUARANTEED and self._pool.low_yields
+        cache = self._yielding_cache if takes_low else self._surplus_cache
+        usual, backfilling = cache.refreshed_candidates(gangs, inside), self.backfilled_gangs(gangs).get(gang.whole_id)
         if not backfilling:
-            return surplus
+            return usual
         found = PreemptionCandidates(self._pool.key, self._pool.loss_resource)
-        for name in sorted({*surplus.gang_ids(), *backfilling}):
+        for name in sorted({*usual.gang_ids(), *backfilling}):
             other = gangs[name]
-            found.update_gang(
-                with_borrowed_marks(other, inside) if name in backfilling else self._with_fixed_members(other, inside)
-            )
+            whole = name in backfilling or (takes_low and other.band is LOW)
+            found.update_gang(with_borrowed_marks(other, inside) if whole else self._with_fixed_members(other, inside))
         return found
+
+    def _with_only_yielding(self, gang: Gang, inside: Set[str]) -> Gang | None:
+        return with_borrowed_marks(gang, inside) if gang.band is LOW else self._with_only_surplus(gang, inside)
 
     def _with_only_surplus(self, gang: Gang, inside: Set[str]) -> Gang | None:
         return self._with_fixed_members(gang, inside) if gang.elastic else None

@@ -108,7 +108,7 @@ class StartForecast:
         pool_state = self._pool_state
         if pending_gang.gang.whole_id not in pool_state.victims.backfilled_gangs:
             return []
-        backfilled = pool_state.victims.reclaimable_for(pending_gang.gang.whole_id).all_pods()
+        backfilled = pool_state.victims.reclaimable_for(pending_gang.gang).all_pods()
         return [
             pod
             for pod in backfilled

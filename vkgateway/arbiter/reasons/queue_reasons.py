@@ -122,7 +122,7 @@ def _report_cells_reserved(pending_gang: PendingGang, pool_state: PoolState) -> 
     """Return the report of a gang that would fit the guarantee, if cells were not reserved for a gang ahead."""
     if pending_gang.gang.band is not GUARANTEED:
         return None
-    cells = pool_state.guarantee.cells_reserved_ahead(pending_gang.gang)
+    cells = pool_state.guarantee.reserved_ahead(pending_gang.gang)
     if cells is None or not pool_state.guarantee.has_guarantee_left(pending_gang.gang, pending_gang.min_members):
         return None
     what = f"the rest of the guarantee in {pools_text([pool_state.pool.key])}"
@@ -134,7 +134,7 @@ def _mention_reduction(report: PendingReport, pending_gang: PendingGang, pools: 
     if pending_gang.gang.band is not GUARANTEED:
         return report
     for pool_state in pools:
-        for loss in pool_state.cells.guarantee_losses:
+        for loss in pool_state.guarantees.losses:
             if loss.tenant == pending_gang.tenant:
                 where = pools_text([pool_state.pool.key])
                 return replace(

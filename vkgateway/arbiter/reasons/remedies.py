@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from vkgateway.arbiter.guarantees.cell_placement import GuaranteedPlacement
 from vkgateway.arbiter.guarantees.cell_sizes import (
     MILLI_PER_UNIT,
     count_cells,
@@ -15,8 +14,9 @@ from vkgateway.arbiter.guarantees.cell_sizes import (
     list_sizes,
     round_up_units,
 )
-from vkgateway.arbiter.guarantees.cells import PoolCells
 from vkgateway.arbiter.guarantees.guarantee_sums import judged_pods, may_hold
+from vkgateway.arbiter.guarantees.guaranteed_placement import GuaranteedPlacement
+from vkgateway.arbiter.guarantees.pool_guarantees import PoolGuarantees
 from vkgateway.arbiter.phases.gang_placement import allowed_nodes
 from vkgateway.arbiter.pools.pool_state import PoolState
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang
@@ -26,7 +26,7 @@ from vkgateway.arbiter.snapshot import GUARANTEED, PLACED, Gang, Pod, PoolKey, Q
 from vkgateway.model.requests import MilliResources, render_milli
 
 _MAX_SEARCHES: Final = 4
-"""Searches in a cycle for a guarantee that suffices: each derives the cells of a pool again."""
+"""Searches in a cycle for a guarantee that suffices: each counts the guarantees of a pool again."""
 _MAX_TRIALS: Final = 4
 """Sizes of a guarantee, or gangs of a tenant, that one search tries."""
 
@@ -141,11 +141,11 @@ class _GuaranteeSearch:
         self.names = [name for name in (self._unit, *named) if self.wanted.get(name)]
         """Resources in which the guarantee must hold the pods."""
         inside = dict(pool_state.guarantee.usage.pods.used_amounts(quota.tenant))
-        self.used: MilliResources = inside | {self._unit: pool_state.cells.used_amount(quota.tenant)}
+        self.used: MilliResources = inside | {self._unit: pool_state.guarantees.used_amount(quota.tenant)}
 
     def is_held(self) -> bool:
         """Return whether the guarantee can hold the pods now."""
-        return self._may_hold() and self._is_placeable(self._pool_state.cells)
+        return self._may_hold() and self._is_placeable(self._pool_state.guarantees)
 
     def sufficient_guarantee(self) -> str:
         """Return a guarantee that holds the pods besides those inside it; empty: none was found."""
@@ -153,7 +153,7 @@ class _GuaranteeSearch:
         sums = {name: self.used.get(name, 0) + self.wanted[name] for name in self.names if name != unit}
         enough = {name: amount for name, amount in sums.items() if amount > quota.guarantee.get(name, 0)}
         cells = ""
-        if unit in self.names and not self._is_placeable(self._pool_state.cells):
+        if unit in self.names and not self._is_placeable(self._pool_state.guarantees):
             larger = next((each for each in self._larger_quotas() if self._suffices(each)), None)
             if larger is None:
                 return ""
@@ -185,29 +185,37 @@ class _GuaranteeSearch:
         return [pod for pod in gang.pods if self._pool_state.guarantee.is_guaranteed(pod.uid)]
 
     def _suffices_without(self, gang: Gang, freed: MilliResources) -> bool:
-        cells = self._pool_state.cells
-        with cells.trial():
+        guarantees = self._pool_state.guarantees
+        with guarantees.trial():
             for pod in self.guaranteed_pods(gang):
-                cells.release_cells(gang.tenant, pod.node, pod.shape.amount_of(self._unit))
-            return self._may_hold(freed) and self._is_placeable(cells)
+                guarantees.release(gang.tenant, pod.node, pod.shape.amount_of(self._unit))
+            ended = [pod for pod in self._pool_state.gang_index.placed_pods(gang) if self._is_staying(pod)]
+            return self._may_hold(freed) and self._is_placeable(guarantees, ended)
+
+    def _is_staying(self, pod: Pod) -> bool:
+        return self._pool_state.guarantee.is_guaranteed(pod.uid) and pod.uid not in self._pool_state.terminating_pods
 
     def _may_hold(self, freed: MilliResources | None = None) -> bool:
         usage = self._pool_state.guarantee.usage
         return may_hold(usage, self._quota, self._pending.gang, self._pods, freed=freed)
 
-    def _is_placeable(self, cells: PoolCells) -> bool:
+    def _is_placeable(self, guarantees: PoolGuarantees, ended: Iterable[Pod] = ()) -> bool:
+        """Return whether the guarantees hold the pods somewhere once borrowing pods, and others, have ended."""
         placement = GuaranteedPlacement(
-            cells,
+            guarantees,
             self._quota.tenant,
             self._judged,
             required_level=self._pending.gang.required_level,
             among=allowed_nodes(self._pool_state, self._pending),
         )
-        return placement(self._pool_state.facts.empty_resources) is not None
+        with self._pool_state.node_resources.trial():
+            self._pool_state.remove_evictable()
+            self._pool_state.remove_pods(ended)
+            return placement(self._pool_state.node_resources) is not None
 
     def _larger_quotas(self) -> Iterator[Quota]:
         """Yield quotas with a larger guarantee: the sum of what is used and wanted, then whole cells for it."""
-        quota, unit, levels = self._quota, self._unit, self._pool_state.cells.levels
+        quota, unit, levels = self._quota, self._unit, self._pool_state.guarantees.levels
         now = guaranteed_units(quota, unit)
         least = max(now + 1, round_up_units(self.used[unit] + self.wanted[unit]))
         rounded = {-(-least // size) * size for size in levels}
@@ -218,11 +226,12 @@ class _GuaranteeSearch:
 
     def _suffices(self, larger: Quota) -> bool:
         """Return whether the pool's nodes hold a larger guarantee, next to all others, with the pods inside it."""
-        state, now = self._pool_state, self._pool_state.cells
+        state, now = self._pool_state, self._pool_state.guarantees
         quotas = [larger if each.tenant == larger.tenant else each for each in state.tenant_usage.quotas.values()]
-        cells = PoolCells(state.pool, quotas, now.placed_amounts())
+        guarantees = PoolGuarantees(state.pool, quotas, now.placed_amounts())
         return (
-            cells.guarantee_losses == now.guarantee_losses
-            and not any(cells.excess_by_node(tenant) for tenant in state.tenant_usage.quotas)
-            and self._is_placeable(cells)
+            guarantees.losses == now.losses
+            and not guarantees.overused_tenants()
+            and guarantees.broken_promises() <= now.broken_promises()
+            and self._is_placeable(guarantees)
         )

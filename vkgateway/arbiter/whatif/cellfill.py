@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from vkgateway.arbiter.guarantees.cell_sizes import MILLI_PER_UNIT
-from vkgateway.arbiter.guarantees.cells import PlacedAmount, PoolCells
+from vkgateway.arbiter.guarantees.pool_guarantees import PlacedAmount, PoolGuarantees
 from vkgateway.arbiter.snapshot import WAITING, Gang, Pod, Pool, Snapshot
 from vkgateway.arbiter.whatif.answers import Cell, Eviction, Outcome, Verdict
 from vkgateway.arbiter.whatif.difference import Difference
@@ -36,13 +36,13 @@ def fill_cells(simulation: Simulation, changed: DecidedSnapshot, pool: Pool, ten
     if not pool.unit_resource:
         return CellFill()
     after = changed.apply_decisions(simulation.now)
-    cells = PoolCells(pool, after.quotas, placed_inside(after, pool))
+    guarantees = PoolGuarantees(pool, after.quotas, placed_inside(after, pool))
     bound = [
         Cell(size=size, bound=True, node=node, verdict=Verdict.STARTS)
-        for node, sizes in cells.bound_cells(tenant).items()
+        for node, sizes in guarantees.cells_in_use(tenant).items()
         for size in sizes
     ]
-    unused = [size for size, number in cells.unused_cells(tenant).items() for _ in range(number)]
+    unused = [size for size, number in guarantees.unused_cells(tenant).items() for _ in range(number)]
     tried = sorted(unused, reverse=True)[:_MOST_TRIED]
     gangs = [
         _filling_gang(name, tenant, size, pool, simulation.now)
@@ -56,7 +56,7 @@ def fill_cells(simulation: Simulation, changed: DecidedSnapshot, pool: Pool, ten
 
 
 def placed_inside(snapshot: Snapshot, pool: Pool) -> list[PlacedAmount]:
-    """Return the pods that run inside guarantees in a pool, for `PoolCells`."""
+    """Return the pods that run inside guarantees in a pool, for `PoolGuarantees`."""
     return [
         (gang.tenant, pod.node, pod.shape.amount_of(pool.unit_resource))
         for gang in snapshot.gangs

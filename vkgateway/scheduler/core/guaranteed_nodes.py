@@ -1,10 +1,10 @@
 """Guarantees as numbers of nodes: nodes on which a pod may run inside its tenant's guarantee, so that all others hold.
 
 Consider the nodes of one size in a pool, and only the pods inside guarantees; all others can be evicted. A *holder* is
-a tenant with its whole-node cells, or a *group*: cells smaller than a node, of one or several tenants, that fill one
-node at most. A node is *exclusive* to a holder if only pods of this holder are on it, *shared* if pods of several are,
-and else *clean*. With N nodes, k_h nodes guaranteed to holder h (1 for a group), e_h nodes exclusive to it and s shared
-nodes, let
+a tenant with its whole-node cells, or a *group*: cells smaller than a node, of several tenants, that fill one node at
+most. A node is *exclusive* to a holder if only pods of this holder are on it, *shared* if pods of several are, and else
+*clean*. With N nodes, k_h nodes guaranteed to holder h (1 for a group), e_h nodes exclusive to it and s shared nodes,
+let
 
     excess = s + sum over h of max(0, e_h - k_h)        spare = N - sum over h of k_h
 
@@ -19,7 +19,8 @@ clean, and an exclusive node becomes clean. So only placements are checked.
 
 Which pods belong to a group is not recorded. Each group takes the node that lowers the excess most, among the nodes
 where all pods are of its members and none uses more than its cells: so the excess is a minimum over all such choices. A
-choice stays possible when pods end, hence the minimum never rises either.
+choice stays possible when pods end, hence the minimum never rises either. While the excess without groups is within the
+spare nodes, groups need no look.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 Group = Mapping[str, int]
-"""Units by tenant, of cells smaller than a node that fill one node at most."""
+"""Amount by tenant, of cells smaller than a node that fill one node at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,83 +47,137 @@ class Guarantees:
         return sum(self.nodes.values()) + len(self.groups)
 
 
-def pack_cells(cells: Mapping[str, Iterable[int]], node_units: int) -> Guarantees:
-    """Return the guarantees of tenants whose cells have these sizes in units; each size divides the next larger one.
+def pack_cells(cells: Mapping[str, Iterable[int]], sizes: Iterable[int]) -> dict[int, Guarantees]:
+    """Return by node size the guarantees of tenants whose cells have these sizes; each divides the next larger one.
 
-    Larger cells come first, so that the groups are as few as possible: sizes that divide each other leave no gap.
+    `sizes`: the sizes of all nodes, in the unit of the cells. Larger cells come first, then those of earlier tenants; each beside cells of its tenant or
+    to the node that it fills best: sizes that divide each other leave no gap. A cell that fits no node is left out. A
+    node with cells of one tenant alone is its whole node: no cell of another tenant needs the rest.
     """
-    nodes: dict[str, int] = {}
-    groups: list[dict[str, int]] = []
-    sized = [(size, tenant) for tenant, sizes in cells.items() for size in sizes]
-    for size, tenant in sorted(sized, key=lambda each: (-each[0], each[1])):
-        if size == node_units:
-            nodes[tenant] = nodes.get(tenant, 0) + 1
-            continue
-        group = next((each for each in groups if sum(each.values()) + size <= node_units), None)
-        if group is None:
-            group = {}
-            groups.append(group)
-        group[tenant] = group.get(tenant, 0) + size
-    return Guarantees(nodes, groups)
+    nodes = sorted(sizes)
+    left, held = list(nodes), [dict[str, int]() for _ in nodes]
+    for size, tenant in sorted(((size, tenant) for tenant, each in cells.items() for size in each), key=_negative_size):
+        best = min(
+            ((tenant not in held[number], free, number) for number, free in enumerate(left) if free >= size),
+            default=(False, 0, None),
+        )[-1]
+        if best is not None:
+            left[best] -= size
+            held[best][tenant] = held[best].get(tenant, 0) + size
+    whole: defaultdict[int, dict[str, int]] = defaultdict(dict)
+    groups: defaultdict[int, list[Group]] = defaultdict(list)
+    for size, group in zip(nodes, held, strict=True):
+        if len(group) == 1:
+            (tenant,) = group
+            whole[size][tenant] = whole[size].get(tenant, 0) + 1
+        elif group:
+            groups[size].append(group)
+    return {size: Guarantees(whole[size], tuple(groups[size])) for size in set(nodes)}
+
+
+def _negative_size(cell: tuple[int, str]) -> int:
+    return -cell[0]
 
 
 class GuaranteedNodes:
-    """Nodes of one size, and the units that pods inside guarantees use there. Nodes are numbers from 0."""
+    """Nodes of one size, and what pods inside guarantees use there. Nodes are numbers from 0."""
 
     def __init__(self, nodes: int, guarantees: Guarantees) -> None:
         self._guarantees = guarantees
-        self._uses: list[dict[str, int]] = [{} for _ in range(nodes)]
+        self.uses: list[dict[str, int]] = [{} for _ in range(nodes)]
+        """What each tenant uses, by node; read-only."""
         self._shared: set[int] = set()
         self._exclusive: defaultdict[str, set[int]] = defaultdict(set)
+        self._surplus = 0
+        """Exclusive nodes beyond the guarantees, of all tenants."""
 
     @property
     def spare(self) -> int:
         """Number of nodes beyond all guarantees; negative while nodes are missing."""
-        return len(self._uses) - self._guarantees.total
+        return len(self.uses) - self._guarantees.total
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether cells of several tenants fill one node."""
+        return bool(self._guarantees.groups)
+
+    @property
+    def shared(self) -> int:
+        """Number of shared nodes."""
+        return len(self._shared)
 
     def excess(self) -> int:
         """Return the shared nodes and those beyond their holder's guarantee."""
         return self._excess_without_groups() - self._count_taken()
 
-    def may_add(self, tenant: str, node: int, units: int) -> bool:
+    def room_without_groups(self) -> int:
+        """Return by how much a placement may raise the excess, if groups have no look; negative: only groups help."""
+        excess = self._excess_without_groups()
+        return max(excess - self._count_taken(), self.spare) - excess if excess > self.spare else self.spare - excess
+
+    def exclusive_of(self, tenant: str) -> int:
+        """Return the number of nodes that are exclusive to a tenant."""
+        return len(self._exclusive.get(tenant, ()))
+
+    def surplus_of(self, tenant: str) -> int:
+        """Return by how much a tenant's exclusive nodes exceed its guarantee; negative below it."""
+        return self.exclusive_of(tenant) - self._guarantees.nodes.get(tenant, 0)
+
+    def may_add(self, tenant: str, node: int, amount: int) -> bool:
         """Return whether a pod may use a node inside its tenant's guarantee.
 
         While nodes are missing, a pod may use a node if that makes no promise worse.
         """
-        allowed = max(self.excess(), self.spare)
-        self.add(tenant, node, units)
+        room = self.room_without_groups()
+        allowed = self._excess_without_groups() + room
+        self.add(tenant, node, amount)
         # Groups only lower the excess, and are rarely needed.
         found = self._excess_without_groups() <= allowed or self.excess() <= allowed
-        self.remove(tenant, node, units)
+        self.remove(tenant, node, amount)
         return found
 
-    def add(self, tenant: str, node: int, units: int) -> None:
+    def largest_amount(self, tenant: str, node: int, most: int) -> int:
+        """Return the largest amount up to `most` that a pod may use of a node inside its tenant's guarantee."""
+        if self.may_add(tenant, node, most):
+            return most
+        used = self.uses[node].get(tenant, 0)
+        rests = {group.get(tenant, 0) - used for group in self._guarantees.groups}
+        smaller = sorted((rest for rest in rests if 0 < rest < most), reverse=True)
+        return next((rest for rest in smaller if self.may_add(tenant, node, rest)), 0)
+
+    def add(self, tenant: str, node: int, amount: int) -> None:
         """Add a pod inside its tenant's guarantee."""
-        self._change(tenant, node, units)
+        self._change(tenant, node, amount)
 
-    def remove(self, tenant: str, node: int, units: int) -> None:
+    def remove(self, tenant: str, node: int, amount: int) -> None:
         """Remove a pod that `add` added."""
-        self._change(tenant, node, -units)
+        self._change(tenant, node, -amount)
 
-    def _change(self, tenant: str, node: int, units: int) -> None:
-        use = self._uses[node]
+    def _change(self, tenant: str, node: int, amount: int) -> None:
+        use = self.uses[node]
+        left = use.get(tenant, 0) + amount
+        if left and tenant in use:
+            use[tenant] = left
+            return
+        if len(use) == 1:
+            self._note_exclusive(next(iter(use)), node, is_exclusive=False)
         self._shared.discard(node)
-        for holder in use:
-            self._exclusive[holder].discard(node)
-        use[tenant] = use.get(tenant, 0) + units
-        if not use[tenant]:
-            del use[tenant]
-        if len(use) > 1:
+        if left:
+            use[tenant] = left
+        else:
+            use.pop(tenant, None)
+        if len(use) == 1:
+            self._note_exclusive(next(iter(use)), node, is_exclusive=True)
+        elif use:
             self._shared.add(node)
-        for holder in use if len(use) == 1 else ():
-            self._exclusive[holder].add(node)
 
-    def _surplus(self, tenant: str) -> int:
-        """Return the number of nodes that are exclusive to a tenant beyond its guarantee."""
-        return max(0, len(self._exclusive.get(tenant, ())) - self._guarantees.nodes.get(tenant, 0))
+    def _note_exclusive(self, tenant: str, node: int, *, is_exclusive: bool) -> None:
+        before = max(0, self.surplus_of(tenant))
+        (self._exclusive[tenant].add if is_exclusive else self._exclusive[tenant].discard)(node)
+        self._surplus += max(0, self.surplus_of(tenant)) - before
 
     def _excess_without_groups(self) -> int:
-        return len(self._shared) + sum(map(self._surplus, self._exclusive))
+        return len(self._shared) + self._surplus
 
     def _count_taken(self) -> int:
         """Return by how much the groups lower the excess: the maximum flow from groups over nodes.
@@ -155,11 +210,11 @@ class GuaranteedNodes:
         """Return whether one more node like this lowers the excess, after another group left a node of its tenant."""
         if node in self._shared:
             return True
-        (tenant,) = self._uses[node]
+        (tenant,) = self.uses[node]
         if tenant in tenants:
             return False
         taken = [each for each in group_of if each in self._exclusive[tenant]]
-        if len(taken) < self._surplus(tenant):
+        if len(taken) < self.surplus_of(tenant):
             return True
         tenants.add(tenant)
         for each in taken:
@@ -176,8 +231,8 @@ class GuaranteedNodes:
             if self._fits_group(node, group):
                 yield node
         for tenant in group:
-            if self._surplus(tenant):
+            if self.surplus_of(tenant) > 0:
                 yield from (node for node in self._exclusive[tenant] if self._fits_group(node, group))
 
     def _fits_group(self, node: int, group: Group) -> bool:
-        return all(units <= group.get(tenant, 0) for tenant, units in self._uses[node].items())
+        return all(amount <= group.get(tenant, 0) for tenant, amount in self.uses[node].items())

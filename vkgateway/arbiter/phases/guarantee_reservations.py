@@ -1,4 +1,4 @@
-"""Cells reserved for an aged gang while later gangs of its tenant fill them."""
+"""Part of a guarantee that is reserved for an aged gang while later gangs of its tenant use it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from vkgateway.arbiter.cycle_state import CycleState
-from vkgateway.arbiter.guarantees.cell_placement import CellUses
+from vkgateway.arbiter.guarantees.guarantee_reservation import GuaranteeReservation, NodeUse
 from vkgateway.arbiter.guarantees.guarantee_sums import may_hold
-from vkgateway.arbiter.guarantees.reserved_cells import CellReservation, CellUse
 from vkgateway.arbiter.phases.gang_placement import placement_in_guarantee
 from vkgateway.arbiter.pools.pool_state import PoolState
 from vkgateway.arbiter.queueing.gang_rank import is_ranked_after
@@ -27,35 +26,35 @@ class _LaterGang:
     """Time of its start, in seconds since the epoch."""
     name: str
     pods: tuple[Pod, ...]
-    cell_uses: tuple[CellUse, ...]
-    """Its use of cells, by pod."""
+    uses: tuple[NodeUse, ...]
+    """Its use of the guarantee, by pod."""
 
 
-def reserve_cells(state: CycleState, pools: Iterable[PoolState], pending: PendingGang) -> None:
-    """Reserve cells for an aged gang if only later gangs of its tenant block it. Otherwise such gangs would fill what
-    others of them leave, and the cells would never be empty enough. The gang may borrow until then.
+def reserve_guarantee(state: CycleState, pools: Iterable[PoolState], pending: PendingGang) -> None:
+    """Reserve a part of a guarantee for an aged gang if only later gangs of its tenant block it. Otherwise such gangs
+    would fill what others of them leave, and the gang would never start. It may borrow until then.
     """
     if not state.has_aged(pending.gang):
         return
     for pool_state in pools:
-        if pending.tenant in pool_state.reservations.cells:
+        if pending.tenant in pool_state.reservations.guarantees:
             return
-        found = _find_reserved_cells(state, pool_state, pending)
+        found = _find_reservation(state, pool_state, pending)
         if found is not None:
-            pool_state.reservations.reserve_cells(found)
+            pool_state.reservations.reserve_guarantee(found)
             return
 
 
-def _find_reserved_cells(state: CycleState, pool_state: PoolState, pending: PendingGang) -> CellReservation | None:
-    """Return the cells that are free once the first of the later gangs have ended, the oldest first, as few as suffice.
-    So each cycle reserves the same cells, even if other gangs start in the rest.
+def _find_reservation(state: CycleState, pool_state: PoolState, pending: PendingGang) -> GuaranteeReservation | None:
+    """Return what is free once the first of the later gangs have ended, the oldest first, as few as suffice. So each
+    cycle reserves the same part, even if other gangs start in the rest.
     """
     later, unit = _later_gangs(state, pool_state, pending), pool_state.pool.unit_resource
     held = sum(pod.shape.amount_of(unit) for each in later for pod in each.pods)
     needed = sum(pod.shape.amount_of(unit) for pod in pending.min_members)
-    if not later or pool_state.cells.units_left(pending.tenant) + held < needed:
+    if not later or pool_state.guarantees.units_left(pending.tenant) + held < needed:
         return None
-    nominated_by = cache(lambda count: _nominated_cells(pool_state, pending, later[:count]))
+    nominated_by = cache(lambda count: _nominated_uses(pool_state, pending, later[:count]))
     if nominated_by(len(later)) is None:
         return None
     number = bisect_left(range(len(later)), True, key=lambda count: nominated_by(count) is not None)
@@ -63,33 +62,41 @@ def _find_reserved_cells(state: CycleState, pool_state: PoolState, pending: Pend
     assert nominated is not None
     ends = [pool_state.expected_ends.end_of(pod.uid) for each in leaves for pod in each.pods]
     known = [end for end in ends if end is not None]
-    return CellReservation(
+    return GuaranteeReservation(
         gang=pending.gang,
-        awaited=tuple(hold for each in leaves for hold in each.cell_uses),
+        awaited=tuple(hold for each in leaves for hold in each.uses),
         nominated=tuple(nominated),
         start=max(known, default=state.now) if len(known) == len(ends) else None,
     )
 
 
-def _nominated_cells(pool_state: PoolState, pending: PendingGang, leaves: Sequence[_LaterGang]) -> CellUses | None:
-    """Return the gang's cells in an empty pool after the end of these later gangs; None: it does not fit."""
-    quota = pool_state.tenant_usage.quotas.get(pending.tenant)
+def _nominated_uses(pool_state: PoolState, pending: PendingGang, leaves: Sequence[_LaterGang]) -> list[NodeUse] | None:
+    """Return where the gang fits after the end of these later gangs and of all borrowing pods; None: nowhere."""
+    quota, unit = pool_state.tenant_usage.quotas.get(pending.tenant), pool_state.pool.unit_resource
     if quota is None:
         return None
-    with pool_state.cells.trial():
-        for node, amount in (hold for each in leaves for hold in each.cell_uses):
-            pool_state.cells.release_cells(pending.tenant, node, amount)
+    with pool_state.placement_trial():
+        pool_state.remove_evictable()
+        for each in leaves:
+            for pod, (node, amount) in zip(each.pods, each.uses, strict=True):
+                pool_state.guarantees.release(pending.tenant, node, amount)
+                if pod.uid not in pool_state.terminating_pods and node in pool_state.node_resources.nodes:
+                    pool_state.node_resources.remove_pods(node, pod.shape)
         gone = sum_requests(pod for each in leaves for pod in each.pods)
         found = None
         if may_hold(pool_state.guarantee_usage, quota, pending.gang, pending.min_members, freed=gone):
             placement = placement_in_guarantee(pool_state, pending, pending.min_members)
-            nodes = placement(pool_state.facts.empty_resources)
-            found = placement.cell_uses(nodes) if nodes is not None else None
+            nodes = placement(pool_state.node_resources)
+            found = (
+                [(nodes[pod.uid], pod.shape.amount_of(unit)) for pod in pending.min_members]
+                if nodes is not None
+                else None
+            )
     return found
 
 
 def _later_gangs(state: CycleState, pool_state: PoolState, ahead: PendingGang) -> list[_LaterGang]:
-    """Return the tenant's later gangs that are in cells, or will be, in the order of their starts."""
+    """Return the tenant's later gangs that are inside its guarantee, or will be, in the order of their starts."""
     names = {*pool_state.gang_index.guaranteed.get(ahead.tenant, ()), *state.guaranteed_starts.get(ahead.tenant, ())}
     unit, found = pool_state.pool.unit_resource, []
     for name in sorted(names):
