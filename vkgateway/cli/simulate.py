@@ -20,6 +20,7 @@ Examples:
   vkgateway simulate
   vkgateway simulate --load 1.1 --duration 24h --nodes 64x8 --tenants 8 --policy all --report report.html
   vkgateway simulate --load 1.3 --seed 7 --late -o json
+  vkgateway simulate --load 1.1 --low-yields-to Guarantee
   vkgateway simulate --replay --tenants-file other-guarantees.yaml
   vkgateway simulate --trace openb_pod_list_default.csv --nodes-file openb_node_list_gpu_node.csv --load 1.1
 """
@@ -36,6 +37,11 @@ Examples:
     show_default=True,
     metavar="NAME",
     help="Scheduler: vkgateway, fifo, kueue, private, all, or your MODULE:CLASS; repeatable.",
+)
+@click.option(
+    "--low-yields-to",
+    type=click.Choice(["GuaranteedBand", "Guarantee"]),
+    help="Work for which low pods of other tenants are evicted. [default: from the log, or GuaranteedBand]",
 )
 @click.option("--notice", type=SECONDS, help="Time from notice to deletion. [default: from the log, or 30s]")
 @click.option(

@@ -52,6 +52,7 @@ class ScenarioOptions:
     longest: float | None
     checkpoint: float
     seed: int
+    low_yields_to: str | None
     notice: float | None
     grace: float | None
     recreate: float
@@ -89,6 +90,8 @@ def build_scenario(inputs: ScenarioOptions) -> Scenario:
     else:
         parts = _read_trace(trace, "log" if inputs.replay else _trace_format(trace, inputs.trace_format), inputs)
     pools = pools or parts.pools or (equal_nodes(*inputs.nodes),)
+    if inputs.low_yields_to is not None:
+        pools = tuple(replace(pool, low_yields=inputs.low_yields_to == "GuaranteedBand") for pool in pools)
     quotas = _tenant_quotas(inputs, pools, parts)
     jobs = adapt_jobs((replace(job, checkpoint=inputs.checkpoint) for job in parts.jobs), pools)
     horizon = inputs.duration or parts.duration

@@ -266,6 +266,12 @@ class PrePull(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, 
     pause_image: str = "registry.k8s.io/pause:3.10.1"
 
 
+LowYieldsTo = Literal["GuaranteedBand", "Guarantee"]
+"""Work for which low pods of other tenants are evicted: gangs of the guaranteed band, also while they borrow, or only
+gangs inside their tenants' guarantees.
+"""
+
+
 class Pool(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, frozen=True):
     """A set of compute nodes, and the tolerations that pods need to run there.
 
@@ -275,9 +281,9 @@ class Pool(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, fro
     pod. For both, None means the gateway's setting. Pods that ran for less than `brief_run_seconds` get
     `brief_notice_seconds` instead of the notice if the brief notice is shorter; None means the notice. `reserve` is the
     amount of the cell resource that borrowing leaves idle: whole units, or a share of the usable nodes' amount, like
-    `5%`. `virtual_nodes_by` is a node label: each of its values becomes one virtual node. If empty, the pool has one
-    virtual node. `passed_through` are extended resources that no node reports; the gateway forwards requests for them
-    unchanged.
+    `5%`. `low_yields_to` is the work for which low pods of other tenants are evicted: `GuaranteedBand` or `Guarantee`.
+    `virtual_nodes_by` is a node label: each of its values becomes one virtual node. If empty, the pool has one virtual
+    node. `passed_through` are extended resources that no node reports; the gateway forwards requests for them unchanged.
     """
 
     name: str
@@ -292,6 +298,7 @@ class Pool(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, fro
     brief_run_seconds: int | None = None
     brief_notice_seconds: int | None = None
     reserve: int | str = 0
+    low_yields_to: LowYieldsTo = "GuaranteedBand"
     scheduling: PoolScheduling = PoolScheduling()
     pre_pull: PrePull | None = None
 

@@ -101,6 +101,7 @@ class PoolCache:
             reserve=reserve.units * 1000,
             reserve_percent=reserve.percent,
             virtual_nodes_by=spec.virtual_nodes_by,
+            low_yields=spec.low_yields_to == "GuaranteedBand",
         )
         return self._pool
 

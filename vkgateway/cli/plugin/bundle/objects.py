@@ -242,7 +242,7 @@ def redact_compute_cluster(compute: Mapping[str, Any], message: MessageFilter) -
     }
     numbers = ("noticeSeconds", "graceSeconds", "briefRunSeconds", "briefNoticeSeconds", "reserve")
     pool: Shape = {
-        **dict.fromkeys(("name", "cellResource", "virtualNodesBy", *numbers), plain),
+        **dict.fromkeys(("name", "cellResource", "virtualNodesBy", "lowYieldsTo", *numbers), plain),
         "nodeSelector": plain_map,
         "tolerations": [_TAINT],
         "levels": plain_list,
