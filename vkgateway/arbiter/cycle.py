@@ -23,7 +23,7 @@ from vkgateway.arbiter.phases.reprieves import reprieve_before_borrowing, reprie
 from vkgateway.arbiter.phases.tenant_preemption import preempt_within_tenants
 from vkgateway.arbiter.reasons.multi_pool_reasons import merge_part_reports
 from vkgateway.arbiter.reasons.pending_reasons import explain_pending
-from vkgateway.arbiter.snapshot import Policy, Snapshot
+from vkgateway.arbiter.snapshot import LOW, Policy, Snapshot
 from vkgateway.arbiter.whole_gangs import merge_part_decisions
 
 _MAX_ROUNDS = 8
@@ -180,8 +180,18 @@ def _is_unsettled(state: CycleState, found: Decisions) -> bool:
     if starts_guaranteed and any(pool_state.guarantees.losses for pool_state in state.pool_states.values()):
         return True
     return bool(found.admits) and (
-        is_overtaken(state, state.queue_order) or _may_be_reclaimed(state, found) or any_plan_lacks_reserve(state)
+        is_overtaken(state, state.queue_order)
+        or _may_be_reclaimed(state, found)
+        or _may_yield(state, found)
+        or any_plan_lacks_reserve(state)
     )
+
+
+def _may_yield(state: CycleState, found: Decisions) -> bool:
+    """Return whether a low gang starts, by an earlier plan or as an aged one, whose place a waiting gang may take."""
+    low = {admit.pool for admit in found.admits if state.gangs[admit.gang].band is LOW}
+    pools = {key for key in low if state.pool_states[key].pool.low_yields}
+    return bool(pools) and any(not pools.isdisjoint(pending.allowed_pools) for pending in state.guaranteed_gangs())
 
 
 def _may_be_reclaimed(state: CycleState, found: Decisions) -> bool:

@@ -136,7 +136,7 @@ Examples:
 @data_dir_option
 @run_async
 async def guarantee(*, tenant: str, pool: str, output: str, gateway: GatewayEndpoint, data_dir: Path) -> None:
-    """Ask whether a new or changed guarantee fits, which cells can bind, and which gangs its use would evict.
+    """Ask whether a new or changed guarantee fits, which of its cells can be used now, and who would be evicted.
 
     Each unused cell is tested with one pod; all these pods are submitted at once.
     """

@@ -156,11 +156,11 @@ def _start_text(outcome: Outcome | Cell) -> str:
 
 
 def _cell_state(cell: Cell) -> str:
-    if cell.bound:
+    if cell.in_use:
         return "in use"
     if cell.borrowed:
-        return "cannot bind: a pod would borrow"
-    return "free" if cell.verdict is Verdict.STARTS else "lent" if cell.node else "cannot bind now"
+        return "a pod would borrow"
+    return "free" if cell.verdict is Verdict.STARTS else "lent" if cell.node else "not now"
 
 
 def _format_facts(facts: dict[str, str]) -> Iterator[str]:
@@ -236,7 +236,7 @@ CELLS: tuple[Column[Cell], ...] = (
     Column("size", lambda cell: cell.size, "right"),
     Column("state", _cell_state),
     Column("node", lambda cell: cell.node),
-    Column("start", lambda cell: "" if cell.bound else _start_text(cell)),
+    Column("start", lambda cell: "" if cell.in_use else _start_text(cell)),
     Column("message", lambda cell: cell.message),
 )
 GUARANTEES: tuple[Column[GuaranteeChange], ...] = (

@@ -283,7 +283,8 @@ class Pool(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, fro
     amount of the cell resource that borrowing leaves idle: whole units, or a share of the usable nodes' amount, like
     `5%`. `low_yields_to` is the work for which low pods of other tenants are evicted: `GuaranteedBand` or `Guarantee`.
     `virtual_nodes_by` is a node label: each of its values becomes one virtual node. If empty, the pool has one virtual
-    node. `passed_through` are extended resources that no node reports; the gateway forwards requests for them unchanged.
+    node. `passed_through` are extended resources that no node reports; the gateway forwards requests for them
+    unchanged.
     """
 
     name: str

@@ -138,13 +138,13 @@ class Cell(_AnswerStruct, frozen=True, gc=False):
     """Cell of the requested guarantee."""
 
     size: int
-    bound: bool
+    in_use: bool
     """Pods of the tenant run in it already. Otherwise the other fields describe a pod that fills it now."""
     node: str
-    """Node to which it is or would be bound; empty: none yet."""
+    """Node of these pods, or of the one that would fill it; empty: none yet."""
     verdict: Verdict
     borrowed: bool = False
-    """The pod would start outside the guarantee: its cell cannot be bound now."""
+    """The pod would start outside the guarantee: other guaranteed pods are on the nodes that it could use."""
     message: str = ""
     expected: str = ""
 

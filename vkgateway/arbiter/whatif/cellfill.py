@@ -37,8 +37,8 @@ def fill_cells(simulation: Simulation, changed: DecidedSnapshot, pool: Pool, ten
         return CellFill()
     after = changed.apply_decisions(simulation.now)
     guarantees = PoolGuarantees(pool, after.quotas, placed_inside(after, pool))
-    bound = [
-        Cell(size=size, bound=True, node=node, verdict=Verdict.STARTS)
+    in_use = [
+        Cell(size=size, in_use=True, node=node, verdict=Verdict.STARTS)
         for node, sizes in guarantees.cells_in_use(tenant).items()
         for size in sizes
     ]
@@ -52,7 +52,7 @@ def fill_cells(simulation: Simulation, changed: DecidedSnapshot, pool: Pool, ten
     outcomes = OutcomeLookup(used.decisions, simulation.now, simulation.names)
     difference = Difference(simulation, used, before=simulation.decide_about(after), about=[gang.id for gang in gangs])
     found = [_filled_cell(size, outcomes.outcome_of(gang, gang.pods)) for gang, size in zip(gangs, tried, strict=True)]
-    return CellFill((*bound, *found), tuple(difference.new_evictions()), len(unused) - len(tried))
+    return CellFill((*in_use, *found), tuple(difference.new_evictions()), len(unused) - len(tried))
 
 
 def placed_inside(snapshot: Snapshot, pool: Pool) -> list[PlacedAmount]:
@@ -78,7 +78,7 @@ def _filling_gang(name: str, tenant: str, size: int, pool: Pool, now: float) -> 
 def _filled_cell(size: int, outcome: Outcome) -> Cell:
     return Cell(
         size=size,
-        bound=False,
+        in_use=False,
         node=outcome.placements[0].node if outcome.placements else "",
         verdict=outcome.verdict,
         borrowed=outcome.borrowed,

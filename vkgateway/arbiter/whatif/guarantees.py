@@ -207,11 +207,11 @@ def _guarantee_summary(cell_fill: CellFill, *, deferral: bool) -> str:
     )
     if not cell_fill.cells:
         return fits
-    verdicts = Counter(cell.verdict for cell in cell_fill.cells if not cell.bound)
-    bound = sum(cell.bound for cell in cell_fill.cells)
+    verdicts = Counter(cell.verdict for cell in cell_fill.cells if not cell.in_use)
+    used = sum(cell.in_use for cell in cell_fill.cells)
     evicted = sum(each.pods for each in cell_fill.evictions)
     parts = {
-        "in use": bound,
+        "in use": used,
         "free now": verdicts[Verdict.STARTS],
         f"after evictions of {count_text(evicted, 'pod')}" if evicted else "after terminating pods": verdicts[
             Verdict.STARTS_AFTER_EVICTION

@@ -21,7 +21,7 @@ def ask_guarantee(cluster: Cluster, tenant: str, gpus: int | str, **fields: Any)
 
 
 def cell_states(answer: Answer) -> list[tuple[int, bool, str, Verdict]]:
-    return [(cell.size, cell.bound, cell.node, cell.verdict) for cell in answer.cells]
+    return [(cell.size, cell.in_use, cell.node, cell.verdict) for cell in answer.cells]
 
 
 def test_new_tenant_binds_all_cells_on_idle_nodes() -> None:
