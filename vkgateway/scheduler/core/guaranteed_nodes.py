@@ -50,10 +50,10 @@ class Guarantees:
 def pack_cells(cells: Mapping[str, Iterable[int]], sizes: Iterable[int]) -> dict[int, Guarantees]:
     """Return by node size the guarantees of tenants whose cells have these sizes; each divides the next larger one.
 
-    `sizes`: the sizes of all nodes, in the unit of the cells. Larger cells come first, then those of earlier tenants. Each
-    goes beside cells of its tenant, or to the node that it fills best: sizes that divide each other leave no gap. A cell
-    that fits no node is left out. A node with cells of one tenant alone is its whole node, since no other cell needs the
-    rest.
+    `sizes`: the sizes of all nodes, in the unit of the cells. Larger cells come first, then those of earlier tenants.
+    Each goes beside cells of its tenant, or to the node that it fills best: sizes that divide each other leave no gap.
+    A cell that fits no node is left out. A node with cells of one tenant alone is its whole node, since no other cell
+    needs the rest.
     """
     nodes = sorted(sizes)
     left, held = list(nodes), [dict[str, int]() for _ in nodes]
