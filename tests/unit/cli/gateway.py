@@ -41,6 +41,8 @@ def pool(name: str = "a100", **fields: Any) -> PoolReport:
         "waiting": 16,
         "largest": 8,
         "wholeNodes": 1,
+        "spareNodes": 2,
+        "spareNodesInUse": 1,
         "fragmentation": 0.16,
         "gangsWaiting": 2,
         "gangsRunning": 5,

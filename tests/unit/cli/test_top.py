@@ -35,7 +35,7 @@ async def test_pools_and_tenants_are_shown(cli: Cli) -> None:
     pools, tenants = cli.out.split("\n\n")
     titles, first, _ = (line.split() for line in pools.splitlines())
     assert titles[:6] == ["POOL", "NODES", "RESOURCE", "UNITS", "GUARANTEED", "USED"]
-    shown = "a100.local 3/4 nvidia.com/gpu 24 20 8 6 3 1 9.5 8 16% 16 5+2"
+    shown = "a100.local 3/4 nvidia.com/gpu 24 20 8 6 3 1 9.5 8 1/2 16% 16 5+2"
     assert first == shown.split()
     rows = [line.split() for line in tenants.splitlines()]
     assert rows[1] == ["alpha", "a100.local", "8", "8", "-", "8", "0", "16", "2+1"]

@@ -179,9 +179,9 @@ class PoolGuarantees:
         """Return the nodes beyond all guarantees; negative while nodes are missing."""
         return sum(nodes.spare for _, nodes in self._classes)
 
-    def shared_nodes(self) -> int:
-        """Return the nodes on which guaranteed pods of several tenants run."""
-        return sum(nodes.shared for _, nodes in self._classes)
+    def spare_nodes_in_use(self) -> int:
+        """Return the spare nodes that make up for nodes that tenants share, or have beyond their guarantees."""
+        return sum(nodes.excess() for _, nodes in self._classes)
 
     def broken_promises(self) -> int:
         """Return how many nodes fewer than promised are within reach: guaranteed pods are on them."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from vkgateway.arbiter.decisions import GuaranteeLoss
+from vkgateway.arbiter.guarantees.pool_guarantees import PoolGuarantees
 from vkgateway.arbiter.reasons.guarantee_losses import change_text
 from vkgateway.arbiter.reasons.report_types import PoolReport, TenantReport
 from vkgateway.arbiter.snapshot import Pod, Pool, Quota, node_name
@@ -32,6 +33,8 @@ class PoolSums:
     tenants: dict[str, TenantSums] = field(default_factory=dict)
     nodes: dict[str, MilliResources] = field(default_factory=dict)
     """Usage of the gateway's pods by node."""
+    inside: dict[tuple[str, str], int] = field(default_factory=dict)
+    """Thousandths of the unit inside guarantees, by tenant and node."""
 
     def usage_of(self, tenant: str) -> TenantSums:
         """Return a tenant's usage, empty at first."""
@@ -45,6 +48,9 @@ class PoolSums:
         tenant_sums = self.usage_of(tenant)
         self._add_requests(tenant_sums.borrowed if borrowed else tenant_sums.used, pod)
         self._add_requests(self.nodes.setdefault(node, {}), pod)
+        if not borrowed:
+            amount = pod.shape.amount_of(self.pool.unit_resource)
+            self.inside[tenant, node] = self.inside.get((tenant, node), 0) + amount
 
     def count_waiting(self, tenant: str, pod: Pod) -> None:
         """Count a waiting pod."""
@@ -64,6 +70,8 @@ def pool_reports(sums: PoolSums, quotas: Mapping[str, Quota], losses: Losses) ->
     """Yield a report for each schedulable resource of the pool."""
     pool, all_tenants = sums.pool, sums.tenants.values()
     usable = [node for node in pool.nodes if node.usable]
+    placed = [(tenant, node, amount) for (tenant, node), amount in sums.inside.items()]
+    guarantees = PoolGuarantees(pool, quotas.values(), placed)
     for name in pool.governed:
         sizes = [node.allocatable.get(name, 0) for node in usable]
         others = sum(node.used.get(name, 0) for node in usable)
@@ -97,6 +105,8 @@ def pool_reports(sums: PoolSums, quotas: Mapping[str, Quota], losses: Losses) ->
             waiting=in_units(sum(tenant_sums.waiting.get(name, 0) for tenant_sums in all_tenants)),
             largest=in_units(max(frees, default=0)),
             whole_nodes=len(whole),
+            spare_nodes=guarantees.spare_nodes() if name == pool.unit_resource else 0,
+            spare_nodes_in_use=guarantees.spare_nodes_in_use() if name == pool.unit_resource else 0,
             fragmentation=round((free - sum(whole)) / free, 4) if free else 0.0,
             gangs_waiting=sum(tenant_sums.gangs_waiting for tenant_sums in all_tenants),
             gangs_running=sum(tenant_sums.gangs_running for tenant_sums in all_tenants),

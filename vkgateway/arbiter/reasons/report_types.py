@@ -47,6 +47,10 @@ class PoolReport(_ReportStruct, frozen=True, gc=False):
     """Fraction of the free amount on partly used nodes, 0 to 1."""
     gangs_waiting: int
     gangs_running: int
+    spare_nodes: int = 0
+    """Nodes beyond all guarantees of the pool's first resource."""
+    spare_nodes_in_use: int = 0
+    """Those that make up for nodes that tenants share inside their guarantees, or have beyond them."""
     gangs_below_minimum: int = 0
     """Number of running gangs that lost pods, so that fewer than their minimum run and replacements wait."""
 

@@ -102,11 +102,6 @@ class GuaranteedNodes:
         """Whether cells of several tenants fill one node."""
         return bool(self._guarantees.groups)
 
-    @property
-    def shared(self) -> int:
-        """Number of shared nodes."""
-        return len(self._shared)
-
     def excess(self) -> int:
         """Return the shared nodes and those beyond their holder's guarantee."""
         return self._excess_without_groups() - self._count_taken()

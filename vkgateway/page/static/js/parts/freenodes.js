@@ -45,5 +45,5 @@ export function freeByNode(pool, nodes) {
 function fragmentText(pool, noun) {
   if (!pool.free) return "Nothing is free.";
   const share = Math.round(pool.fragmentation * 100);
-  return html`<strong>${share} %</strong> of the ${amount(pool.free)} free ${noun} are on partly used nodes. The largest pod that fits now has ${amount(pool.largest)}; ${count(pool.wholeNodes, "node")} ${pool.wholeNodes === 1 ? "is" : "are"} unused.`;
+  return html`<strong>${share} %</strong> of the ${amount(pool.free)} free ${noun} are on partly used nodes. The largest pod that fits now has ${amount(pool.largest)}; ${count(pool.wholeNodes, "node")} ${pool.wholeNodes === 1 ? "is" : "are"} unused. Guarantees that share nodes use ${amount(pool.spareNodesInUse)} of ${count(pool.spareNodes, "spare node")}.`;
 }
