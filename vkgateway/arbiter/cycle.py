@@ -188,9 +188,8 @@ def _is_unsettled(state: CycleState, found: Decisions) -> bool:
 
 
 def _may_yield(state: CycleState, found: Decisions) -> bool:
-    """Return whether a low gang starts by an earlier plan, and a gang of the guaranteed band may take its place."""
-    gangs = ((state.gangs[admit.gang], admit.pool) for admit in found.admits)
-    low = {key for gang, key in gangs if gang.band is LOW and not state.has_aged(gang)}
+    """Return whether a low gang starts, by an earlier plan or as an aged one, whose place a waiting gang may take."""
+    low = {admit.pool for admit in found.admits if state.gangs[admit.gang].band is LOW}
     pools = {key for key in low if state.pool_states[key].pool.low_yields}
     return bool(pools) and any(not pools.isdisjoint(pending.allowed_pools) for pending in state.guaranteed_gangs())
 

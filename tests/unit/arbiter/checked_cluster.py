@@ -256,8 +256,7 @@ class CheckedCluster(Cluster):
             if plan.borrowed:
                 called = {pod.behind for pod in victim.pods if pod.state is PodState.PLACED}
                 surplus = victim.elastic and not evict.whole
-                aged = any(pod.since - victim.created >= self.policy.age_cap for pod in victim.pods if pod.node)
-                low = victim.band is Band.LOW and not aged and preemptor.band is Band.GUARANTEED
+                low = victim.band is Band.LOW and preemptor.band is Band.GUARANTEED
                 yields = low and self.pool_of(plan.pool).low_yields
                 assert surplus or yields or preemptor.id in called or self.outranks(preemptor, victim), (
                     f"{evict}: a borrowing gang evicts no other"

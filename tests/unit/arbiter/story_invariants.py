@@ -30,9 +30,16 @@ from vkgateway.arbiter.snapshot import Band, Gang, Policy, Pool, PoolKey, Quota
 StoryCheck = tuple[Story, Callable[[Story], None]]
 
 
-def whatever_comes(random: Random, *, more: int = 0, without_devices: float = 0.0) -> StoryCheck:
-    mix = StoryMix(more_nodes=more, without_devices=without_devices)
-    return random_story(random, mix), lambda each: CheckedCluster.from_story(each).play_story(each)
+def whatever_comes(
+    random: Random, *, more: int = 0, without_devices: float = 0.0, keeps_low: bool = False
+) -> StoryCheck:
+    def check(each: Story) -> None:
+        cluster = CheckedCluster.from_story(each)
+        if keeps_low:
+            cluster.keep_low()
+        cluster.play_story(each)
+
+    return random_story(random, StoryMix(more_nodes=more, without_devices=without_devices)), check
 
 
 def called_in_at_once(random: Random, *, more: int = 0) -> StoryCheck:
@@ -86,6 +93,8 @@ def nobody_starves(
 ) -> StoryCheck:
     """A gang that fits an empty pool starts, whatever arrives later without a higher rank in its tenant.
 
+    A low gang that yields to the guaranteed band may wait for it: then all that arrives is low.
+
     `shipped`: with the default policy, and all times scaled to its age cap. `limited`: its tenant's limit leaves little
     for other gangs. `inside`: so does its guarantee.
     """
@@ -107,16 +116,20 @@ def nobody_starves(
     comes = (StoryStep(((big, 20.0),), seconds=4.0),)
     small = StoryMix(more_nodes=more, sizes=(1, 2, 4), runs=runs)
     always = tuple(_small_step(random, big, small, f"s{number}", own=limited or inside) for number in range(20))
+    keeps_low = random.random() < 0.5
 
     def check(each: Story) -> None:
         recreate, more, reserve = each.recreate, each.more, each.reserve
         cluster = Cluster(each.nodes, each.quotas, policy=policy, recreate=recreate, more=more, reserve=reserve)
+        if keeps_low:
+            cluster.keep_low()
+        only_low = not keeps_low and band is Band.LOW and not inside
         names = {one.id for step in each.steps for one, _ in step.arrives}
         for step in _repeat_steps(each.steps):
             if "big" in cluster.start_times:
                 break
             for one, run in step.arrives:
-                cluster.add(_stretch_times(one, times))
+                cluster.add(_stretch_times(replace(one, band=Band.LOW) if only_low else one, times))
                 cluster.run_times[one.id] = (run or 20.0) * times
             cluster.cycle()
             cluster.advance(step.seconds * times)
@@ -258,6 +271,7 @@ _INVARIANTS = (whatever_comes, called_in_at_once, deciding_again, in_time, nobod
 INVARIANTS: dict[str, Callable[[Random], StoryCheck]] = {
     **{each.__name__: each for each in _INVARIANTS},
     **{f"{each.__name__}_in_two_pools": partial(each, more=3) for each in _INVARIANTS},
+    "whatever_comes_while_low_stays": partial(whatever_comes, keeps_low=True),
     "whatever_comes_without_devices": partial(whatever_comes, without_devices=0.6),
     "deciding_again_without_devices": partial(deciding_again, without_devices=0.6),
     "in_time_beside_slow_ends": in_time_beside_slow_ends,

@@ -10,7 +10,7 @@ POOL = Pool(key=KEY, nodes=(), governed=(GPU,))
 
 
 def test_deleted_gang_is_no_candidate() -> None:
-    calling = ReclaimCandidates(POOL, 3600.0)
+    calling = ReclaimCandidates(POOL)
     gangs = {"g": running_gang("g", ["a"]), "h": running_gang("h", ["a"])}
     for name in gangs:
         calling.mark_changed(name)
@@ -23,7 +23,7 @@ def test_deleted_gang_is_no_candidate() -> None:
 
 
 def test_gangs_deleted_before_query_leave_no_entry() -> None:
-    calling, none = ReclaimCandidates(POOL, 3600.0), dict[str, Gang]()
+    calling, none = ReclaimCandidates(POOL), dict[str, Gang]()
     for number in range(1000):
         calling.mark_changed(f"g{number}")
         calling.mark_removed(f"g{number}")

@@ -82,14 +82,3 @@ def test_plan_is_kept_until_the_low_work_has_terminated() -> None:
         cluster.advance(1)
     assert "high" in cluster.running_gangs()
     assert "later" not in cluster.running_gangs()
-
-
-def test_low_work_that_waited_for_the_age_cap_yields_to_guarantees_alone() -> None:
-    cluster = make_cluster(1, make_quota("a"), make_quota("b"), make_quota("c", 8), now=10_000.0)
-    cluster.add(make_gang("aged", "b", [8], band=LOW, created=10_000.0 - 3600.0))
-    cluster.cycle()
-    cluster.add(make_gang("high", "a", [8]))
-    cluster.run_for(5)
-    assert not cluster.cycle().evicts
-    cluster.add(make_gang("inside", "c", [8]))
-    assert [each.makes_room_for for each in cluster.cycle().evicts] == ["inside"]

@@ -25,7 +25,7 @@ def start_borrowing_gangs(state: CycleState) -> None:
     """Start the gangs that fit in free capacity, in queue order, and record that order.
 
     A planned gang is scheduled, too, where another pool may have capacity for it earlier. Low gangs that yield come
-    last: what they took would be reclaimed in the next cycle. An aged low gang keeps its place, or it might not start.
+    last: what they took would be reclaimed in the next cycle. An aged low gang keeps its place, and so its reservation.
     """
     left, last = state.undecided_mask() | _movable_mask(state), _yielding_mask(state)
     order = [_start_in_order(state, np.flatnonzero(left & part)) for part in (~last, last)]

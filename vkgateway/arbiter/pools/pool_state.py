@@ -91,9 +91,7 @@ class PoolState:
         self.gangs = self.gang_index.gangs
         self.reservations = PoolReservations()
         self.guarantee_usage = GuaranteeUsage(pool)
-        self.victims = PoolVictims(
-            pool, self.gang_index, self.guarantee_usage, self.tenant_usage, age_cap=policy.age_cap
-        )
+        self.victims = PoolVictims(pool, self.gang_index, self.guarantee_usage, self.tenant_usage)
         self.guarantee = GuaranteeState(
             self.guarantee_usage,
             tenant_usage=self.tenant_usage,

@@ -14,24 +14,18 @@ from vkgateway.arbiter.preemption.candidates import PreemptionCandidates
 from vkgateway.arbiter.preemption.eviction_units import has_min_members
 from vkgateway.arbiter.preemption.ranks import may_preempt
 from vkgateway.arbiter.queueing.tenant_usage import TenantUsage
-from vkgateway.arbiter.snapshot import GUARANTEED, NOTIFIED, PLACED, Gang, Pod, Pool
+from vkgateway.arbiter.snapshot import GUARANTEED, LOW, NOTIFIED, PLACED, Gang, Pod, Pool
 
 
 class PoolVictims:
     """Gangs of one pool that may be evicted, and those that a cycle evicts."""
 
     def __init__(
-        self,
-        pool: Pool,
-        gang_index: GangIndex,
-        guarantee_usage: GuaranteeUsage,
-        tenant_usage: TenantUsage,
-        *,
-        age_cap: float,
+        self, pool: Pool, gang_index: GangIndex, guarantee_usage: GuaranteeUsage, tenant_usage: TenantUsage
     ) -> None:
         self._gang_index, self._guarantee_usage, self._tenant_usage = gang_index, guarantee_usage, tenant_usage
-        self._gangs = gang_index.gangs
-        self.candidates = ReclaimCandidates(pool, age_cap)
+        self._pool, self._gangs = pool, gang_index.gangs
+        self.candidates = ReclaimCandidates(pool)
         self._original_gangs: dict[str, Gang] = {}
         """Gangs that the cycle has changed, as they were before."""
         self._longest_termination: float | None = None
@@ -79,7 +73,7 @@ class PoolVictims:
     def is_reclaimable(self, other: Gang, gang: Gang) -> bool:
         """Return whether terminating pods of another gang are reclaimed for a borrowing gang."""
         if any(each.behind == gang.whole_id for each in other.pods) or (
-            gang.band is GUARANTEED and self.candidates.yields(other)
+            other.band is LOW and gang.band is GUARANTEED and self._pool.low_yields
         ):
             return True
         return other.elastic and has_min_members(other, [each for each in other.pods if each.state is PLACED])

@@ -16,8 +16,8 @@ class ReclaimCandidates:
     Each query takes the gangs with pods in the pool, and the uids of the pods inside cells.
     """
 
-    def __init__(self, pool: Pool, age_cap: float) -> None:
-        self._pool, self._age_cap = pool, age_cap
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
         self._all_cache = _CandidateCache(PreemptionCandidates(pool.key, pool.loss_resource), with_borrowed_marks)
         self._surplus_cache = _CandidateCache(
             PreemptionCandidates(pool.key, pool.loss_resource), self._with_only_surplus
@@ -76,9 +76,9 @@ class ReclaimCandidates:
 
     def reclaimable_for(self, gang: Gang, gangs: Mapping[str, Gang], inside: Set[str]) -> PreemptionCandidates:
         """Return what a borrowing gang may reclaim: surplus, gangs that backfill its reservation, and, if it is of the
-        guaranteed band, low gangs that yield.
+        guaranteed band, low gangs that yield to it.
         """
-        takes_low = gang.band is GUARANTEED
+        takes_low = gang.band is GUARANTEED and self._pool.low_yields
         cache = self._yielding_cache if takes_low else self._surplus_cache
         usual, backfilling = cache.refreshed_candidates(gangs, inside), self.backfilled_gangs(gangs).get(gang.whole_id)
         if not backfilling:
@@ -86,20 +86,12 @@ class ReclaimCandidates:
         found = PreemptionCandidates(self._pool.key, self._pool.loss_resource)
         for name in sorted({*usual.gang_ids(), *backfilling}):
             other = gangs[name]
-            whole = name in backfilling or (takes_low and self.yields(other))
+            whole = name in backfilling or (takes_low and other.band is LOW)
             found.update_gang(with_borrowed_marks(other, inside) if whole else self._with_fixed_members(other, inside))
         return found
 
-    def yields(self, gang: Gang) -> bool:
-        """Return whether a low gang yields to borrowing gangs of the guaranteed band. One that waited for the age cap
-        before it started does not: otherwise it might never do any work.
-        """
-        if gang.band is not LOW or not self._pool.low_yields:
-            return False
-        return all(pod.since - gang.created < self._age_cap for pod in gang.pods if pod.node)
-
     def _with_only_yielding(self, gang: Gang, inside: Set[str]) -> Gang | None:
-        return with_borrowed_marks(gang, inside) if self.yields(gang) else self._with_only_surplus(gang, inside)
+        return with_borrowed_marks(gang, inside) if gang.band is LOW else self._with_only_surplus(gang, inside)
 
     def _with_only_surplus(self, gang: Gang, inside: Set[str]) -> Gang | None:
         return self._with_fixed_members(gang, inside) if gang.elastic else None
