@@ -175,7 +175,7 @@ def _is_unsettled(state: CycleState, found: Decisions) -> bool:
     """Return whether another round may decide more."""
     if found.evicts or found.reprieves or found.promotes or state.planned_gangs() or state.has_freed_capacity:
         return True  # What was reserved for gangs that lost their plans is not free yet.
-    # Where nodes are missing, the tenants whose cells are reduced depend on what runs in the cells.
+    # Where nodes are missing, the tenants whose guarantees are reduced depend on what runs inside.
     starts_guaranteed = any(not admit.borrowed for admit in found.admits)
     if starts_guaranteed and any(pool_state.guarantees.losses for pool_state in state.pool_states.values()):
         return True

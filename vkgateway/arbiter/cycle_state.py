@@ -95,7 +95,7 @@ class CycleState(RoundDecisions):
         behind: str = "",
         lent: bool = False,
     ) -> None:
-        """Start pods now. They count as placed already, and guaranteed pods have their cells.
+        """Start pods now. They count as placed already, and guaranteed pods have their part of the guarantee.
 
         `behind`: the gang on whose reserved nodes they start. `lent`: a reservation may reclaim them.
         """
@@ -144,7 +144,7 @@ class CycleState(RoundDecisions):
         evicts: Iterable[Evict] = (),
         leaves: int | None = None,
     ) -> None:
-        """Plan a gang's start for when the victims have terminated. Its pods count as placed, and have their cells."""
+        """Plan a gang's start for when the victims have terminated. Its pods count as placed."""
         _charge_tenant(self, pending, pool_state, pending.min_members, guaranteed=guaranteed)
         plan = PreemptionPlan(
             pool=pool_state.pool.key, nodes=dict(nodes), borrowed=not guaranteed, made=made, leaves=leaves
@@ -156,7 +156,7 @@ class CycleState(RoundDecisions):
                 _add_evict(self, other, beside)
 
     def remove_plan(self, pending: PendingGang) -> None:
-        """Drop a gang's plan, whose nodes and cells are released already."""
+        """Drop a gang's plan, whose nodes and guarantee are released already."""
         plan = self.plans.pop(pending.gang.id)
         pool_state = self.pool_states[plan.pool]
         for pod in pending.min_members:
@@ -285,7 +285,7 @@ def _find_reprieves(state: CycleState) -> Iterator[Reprieve]:
 
 
 def _find_promotes(state: CycleState) -> Iterator[Promote]:
-    """Yield the running pods that borrowed and are in cells now, without victims."""
+    """Yield the running pods that borrowed and are inside guarantees now, without victims."""
     victims = {uid for evict in state.evicts for uid in evict.pods}
     for pool_state in state.pool_states.values():
         for gang in pool_state.guarantee.entered_gangs():

@@ -44,7 +44,7 @@ class Admit:
     nodes: Mapping[str, str]
     """Node name by pod uid."""
     borrowed: bool
-    """Outside the tenant's cells: the pods may be evicted later."""
+    """Outside the tenant's guarantee: the pods may be evicted later."""
     marks: Mapping[str, SchedulerMarks] = field(default_factory=dict)
     """By pod uid: what another scheduler needs on the compute pods."""
     behind: str = ""
@@ -56,8 +56,8 @@ class Admit:
 class Evict:
     """Eviction of a gang's pods at the deadline: of all of them, or of surplus pods of an elastic gang.
 
-    Evicted pods inside their tenant's cells borrow from now on (`Pod.borrowed`): a gang of a higher rank of the same
-    tenant uses the cells.
+    Evicted pods inside their tenant's guarantee borrow from now on (`Pod.borrowed`): a gang of a higher rank of the
+    same tenant uses that part of the guarantee.
     """
 
     gang: str
@@ -81,7 +81,7 @@ class Reprieve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promote:
-    """Move of running, borrowing pods into their tenant's cells (`Pod.borrowed` becomes false)."""
+    """Move of running, borrowing pods into their tenant's guarantee (`Pod.borrowed` becomes false)."""
 
     gang: str
     pods: tuple[str, ...]

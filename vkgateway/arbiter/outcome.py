@@ -128,7 +128,7 @@ def merge_decisions(first: Decisions, then: Decisions, *, notified: frozenset[st
         *_filter_reprieves(then.reprieves, only=notified),
     ]
     admits = [*first.admits, *then.admits]
-    # What was only about to start inside cells is not promoted: it starts there.
+    # What was only about to start inside a guarantee is not promoted: it starts there.
     promoted = {uid for promote in then.promotes for uid in promote.pods} & {
         uid for each in admits for uid in each.nodes
     }

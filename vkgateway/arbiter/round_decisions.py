@@ -45,11 +45,11 @@ class RoundDecisions:
         """Gangs that start, by name."""
         self.evicts: list[Evict] = []
         self.guaranteed_starts: dict[str, dict[str, None]] = {}
-        """By tenant, the names of gangs that start in its cells, now or by plan."""
+        """By tenant, the names of gangs that start inside its guarantee, now or by plan."""
         self.decision_count = 0
         """Number of starts and plans: a tenant's share has changed when this has."""
         self.has_freed_capacity = False
-        """Whether capacity or cells that were reserved are free again, so that another round may use them."""
+        """Whether reserved capacity, or part of a guarantee, is free again, so that another round may use it."""
         self.pool_by_pod: dict[str, PoolKey] = {}
         """Pools of the pods that start, by uid."""
         self._admits: list[Admit] = []

@@ -220,7 +220,7 @@ class Pod:
     node: str = ""
     """Node of the pod; empty while it waits."""
     borrowed: bool = False
-    """Outside its tenant's cells: the pod may be evicted."""
+    """Outside its tenant's guarantee: the pod may be evicted."""
     since: float = 0.0
     """Time of the placement (seconds since the epoch)."""
     deadline: float = 0.0

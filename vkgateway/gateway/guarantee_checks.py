@@ -16,7 +16,7 @@ GuaranteedPod = tuple[str, str, int]
 def guarantee_violations(
     tenant: str, requested: TenantPool, *, pool: Pool, others: Sequence[Quota], running: Sequence[GuaranteedPod] = ()
 ) -> Iterator[str]:
-    """Yield sentences that say why cells for the guarantee cannot be bound at the same time as all others' cells.
+    """Yield sentences that say why the nodes do not hold the guarantee beside all others.
 
     Guarantees that were accepted earlier take precedence, even if nodes failed since and cannot hold them.
     So do the pods that run inside guarantees now (`running`): they are never moved.

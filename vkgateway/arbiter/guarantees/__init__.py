@@ -1,1 +1,1 @@
-"""Guarantees as cells: cell sizes, bindings to nodes, usage, and reduction when nodes are missing."""
+"""Guarantees: cell sizes, use on nodes, refusals, and reduction when nodes are missing."""

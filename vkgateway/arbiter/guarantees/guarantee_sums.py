@@ -1,4 +1,4 @@
-"""Tests by sums alone whether a guarantee may hold pods. They are necessary conditions; the cells decide."""
+"""Tests by sums alone whether a guarantee may hold pods. They are necessary conditions; the nodes decide."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def may_hold(
 ) -> bool:
     """Return whether the sums of a guarantee allow these pods of a gang.
 
-    `freed` is the part of the used guarantee that counts as free. Cells decide for the unit. Pods without devices
+    `freed` is the part of the used guarantee that counts as free. Nodes decide for the unit. Pods without devices
     follow the pods of their gang with devices. For a gang without devices, the other resources of the guarantee
     decide, mostly CPU and memory.
     """
@@ -38,7 +38,7 @@ def may_hold(
 
 
 def judged_pods(pool: Pool, quota: Quota, gang: Gang, pods: Sequence[Pod]) -> tuple[Sequence[Pod], list[str]]:
-    """Return the pods that the guarantee must hold, and the resources whose sums count besides the unit's cells."""
+    """Return the pods that the guarantee must hold, and the resources whose sums count besides the unit."""
     judged = [pod for pod in pods if pool.requests_devices(pod.shape)]
     if judged or any(pool.requests_devices(pod.shape) for pod in gang.pods):
         return judged, [name for name in pool.governed if name in quota.guarantee and name != pool.unit_resource]

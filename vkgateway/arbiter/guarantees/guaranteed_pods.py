@@ -1,4 +1,4 @@
-"""Placed pods that are inside their tenants' cells, and what they request."""
+"""Placed pods that are inside their tenants' guarantees, and what they request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Mark = tuple[int, dict[str, None]]
 
 
 class GuaranteedPods:
-    """Pods inside cells. A journal records the changes of a cycle, so that they can be undone."""
+    """Pods inside guarantees. A journal records the changes of a cycle, so that they can be undone."""
 
     def __init__(self) -> None:
         self.uids: set[str] = set()
@@ -36,18 +36,18 @@ class GuaranteedPods:
         self._count_requests(tenant, pod, -1)
 
     def enter_pod(self, tenant: str, pod: Pod, *, gang: str) -> None:
-        """Add a pod whose cells are already allocated."""
+        """Add a pod for which the guarantee is already used."""
         self.add_pod(tenant, pod)
         self._journal.append((tenant, pod, True))
         self.entered_gangs[gang] = None
 
     def revert_entry(self, tenant: str, pod: Pod) -> None:
-        """Revert the entry of a pod in this cycle; its cells are already released."""
+        """Revert the entry of a pod in this cycle; its part is already released."""
         self._journal.remove((tenant, pod, True))
         self.remove_pod(tenant, pod)
 
     def leave_pod(self, tenant: str, pod: Pod) -> None:
-        """Remove a pod whose cells are already released."""
+        """Remove a pod whose part is already released."""
         self._journal.append((tenant, pod, False))
         self.remove_pod(tenant, pod)
 

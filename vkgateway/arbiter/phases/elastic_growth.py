@@ -126,8 +126,8 @@ def _placed_pods(state: CycleState, part: Gang) -> list[Pod]:
 def _take_guaranteed_nodes(
     pool_state: PoolState, pending: PendingGang, pod: Pod, parts: Iterable[tuple[Gang, list[Pod]]]
 ) -> dict[str, str] | None:
-    """Return nodes in the tenant's cells, and allocate the cells. While the gang's min members borrow, no surplus pod
-    enters cells: an eviction of the min members would evict guaranteed pods.
+    """Return nodes inside the tenant's guarantee, and use it. While the gang's min members borrow, no surplus pod
+    enters the guarantee: an eviction of the min members would evict guaranteed pods.
     """
     if pending.gang.band is not GUARANTEED or not pool_state.guarantee.may_use_guarantee(pending.gang, [pod]):
         return None

@@ -1,4 +1,4 @@
-"""Use of unused cells: borrowing gangs are promoted where they run, and pending gangs start, by eviction if needed."""
+"""Use of guarantees: borrowing gangs are promoted where they run, and pending gangs start, by eviction if needed."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from vkgateway.arbiter.snapshot import PLACED, Gang
 
 
 def start_guaranteed_gangs(state: CycleState) -> None:
-    """Start gangs in their tenants' cells, or plan them by eviction; tenants do not wait for each other. A running gang
-    that borrows is queued, too: it is promoted if cells hold it when its rank is reached.
+    """Start gangs inside their tenants' guarantees, or plan them by eviction; tenants do not wait for each other. A
+    running gang that borrows is queued, too: it is promoted if the guarantee holds it when its rank is reached.
     """
     queue = _build_queue(state)
     _promote_first(state, queue)
@@ -38,8 +38,8 @@ def start_guaranteed_gangs(state: CycleState) -> None:
 
 
 def _promote_first(state: CycleState, queue: Sequence[_QueueEntry]) -> None:
-    """Promote running gangs that come before all pending gangs that may take the same cells. Promotion precedes
-    evictions, or another tenant's guarantee could reclaim pods that cells hold already.
+    """Promote running gangs that come before all pending gangs that may use the same guarantee. Promotion precedes
+    evictions, or another tenant's guarantee could reclaim pods that guarantees hold already.
     """
     left = {entry.gang.tenant for entry in queue if entry.pending_gang is None}
     for entry in queue if left else ():
@@ -59,7 +59,7 @@ def _promotable_gangs(pool_state: PoolState) -> list[Gang]:
 
 
 def _promote_pods(pool_state: PoolState, gang: Gang) -> None:
-    """Promote the gang's running pods that unused cells hold where they run. Min members are promoted together or not
+    """Promote the gang's running pods that the guarantee holds where they run. Min members are promoted together or not
     at all, and then the other pods one by one.
     """
     if not may_hold_any(pool_state.guarantee_usage, gang):
@@ -76,7 +76,7 @@ def _promote_pods(pool_state: PoolState, gang: Gang) -> None:
 
 
 def _may_use_guarantee(state: CycleState, pending: PendingGang) -> bool:
-    """Return whether a pending gang takes or reserves cells before later gangs of its tenant."""
+    """Return whether a pending gang uses or reserves the guarantee before later gangs of its tenant."""
     if state.has_aged(pending.gang):
         return True
     pools = (pool_state for pool_state in state.usable_pools(pending) if not is_impossible(pool_state, pending))

@@ -70,7 +70,7 @@ class _PlanKeeper:
                 )
 
     def _can_keep(self, pending: PendingGang, plan: PreemptionPlan) -> bool:
-        """Return whether nodes, limits, budgets and cells still allow the plan; its cells are then allocated."""
+        """Return whether nodes, limits, budgets and guarantees still allow the plan; its guarantee is then used."""
         pool_state, pods = self._pool_state, pending.min_members
         usable = (
             plan.pool == pool_state.pool.key

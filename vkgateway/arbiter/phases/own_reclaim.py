@@ -42,7 +42,7 @@ def own_limit_victims(
     """Yield evictions that free what is missing of the tenant's limit; none if all its borrowing pods do not suffice.
     The first choice loses little, on nodes where the gang would be placed. It may not make enough capacity for the
     gang: the next choice evicts each of its partly evicted gangs as a whole. `coming` terminates anyway, and is not
-    counted as missing. `placement` places the gang in its cells; None: it borrows.
+    counted as missing. `placement` places the gang inside its guarantee; None: it borrows.
     """
     if not missing:
         yield ()

@@ -93,7 +93,7 @@ _OCCUPYING = (PodState.PLACED, PodState.NOTIFIED)
 def _find_future_nodes(
     pool_state: PoolState, pending: PendingGang, plan: PreemptionPlan, *, without: Set[str]
 ) -> Mapping[str, str] | None:
-    """Return nodes that are free after terminations, those of late pods (`without`) excepted. Cells are allocated; free
+    """Return nodes that are free after terminations, those of late pods (`without`) excepted. Guarantees are used; free
     capacity is unchanged.
     """
     if not pool_state.tenant_usage.is_within_limit(

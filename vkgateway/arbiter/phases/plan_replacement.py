@@ -1,4 +1,4 @@
-"""Replacement of plans in cells that wait for pods with slow terminations, where other victims terminate sooner."""
+"""Replacement of plans inside guarantees that wait for slow terminations, where other victims terminate sooner."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class PlanSearch:
     missing: MilliResources
     """Amounts beyond the tenant's limit, which victims of the same tenant must free."""
     placement: GuaranteedPlacement | None = None
-    """Placement of the gang in its tenant's cells; None: the gang borrows."""
+    """Placement of the gang inside its tenant's guarantee; None: the gang borrows."""
     exempt: Set[str] = frozenset()
     """Gangs that are not evicted."""
     excess: Mapping[str, float] | None = None
@@ -107,10 +107,10 @@ def find_candidate_plan(
 ) -> CandidatePlan | None:
     """Return the plan with the smallest loss that makes capacity for the gang; None: it does not fit.
 
-    The gang first uses the capacity of pods that terminate anyway. `placement`: the gang starts in its tenant's cells.
-    It may then use the capacity of all notified pods, and borrowing pods of its tenant are evicted where the limit is
-    reached. It waits for pods with slow terminations only where no other pod terminates sooner. A borrowing gang never
-    waits for them, and leaves the pool's reserve idle.
+    The gang first uses the capacity of pods that terminate anyway. `placement`: the gang starts inside its tenant's
+    guarantee. It may then use the capacity of all notified pods, and borrowing pods of its tenant are evicted where the
+    limit is reached. It waits for pods with slow terminations only where no other pod terminates sooner. A borrowing gang
+    never waits for them, and leaves the pool's reserve idle.
     """
     plan = _search_plan(state, pool_state, pending, candidates, placement)
     leaves = placement is None and reserve_for(pool_state, pending.min_members) > 0

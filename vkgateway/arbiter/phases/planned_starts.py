@@ -45,7 +45,7 @@ def start_on_other_nodes(state: CycleState) -> bool:
 
 
 def find_other_nodes(pool_state: PoolState, pending: PendingGang, plan: PreemptionPlan) -> Mapping[str, str] | None:
-    """Return free nodes for a gang whose plan is released, in cells if the plan was, and take nodes and cells."""
+    """Return free nodes for a gang whose plan is released, inside the guarantee if the plan was, and take both."""
     if plan.borrowed:
         return place_keeping_reserve(pool_state, pending, pending.min_members)
     placement = placement_in_guarantee(pool_state, pending, pending.min_members)
@@ -57,7 +57,7 @@ def find_other_nodes(pool_state: PoolState, pending: PendingGang, plan: Preempti
 
 
 def release_plan(pool_state: PoolState, pending: PendingGang, plan: PreemptionPlan) -> None:
-    """Release the plan's nodes and cells."""
+    """Release the plan's nodes, and its use of the guarantee."""
     for pod in pending.min_members:
         pool_state.node_resources.remove_pods(plan.nodes[pod.uid], pod.shape)
         if not plan.borrowed:

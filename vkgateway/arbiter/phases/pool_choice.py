@@ -19,7 +19,7 @@ from vkgateway.arbiter.snapshot import GUARANTEED, PLACED, Pod
 
 T = TypeVar("T")
 PoolPlacement = tuple[PoolState, GuaranteedPlacement, Mapping[str, str]]
-"""A pool, the gang's placement in its tenant's cells there, and the nodes by uid."""
+"""A pool, the gang's placement inside its tenant's guarantee there, and the nodes by uid."""
 PlanAdopter = Callable[[CycleState, PoolState, PendingGang, CandidatePlan], None]
 """Plans a gang's start on the nodes of a candidate plan, and evicts its victims."""
 
@@ -47,7 +47,7 @@ def measure_fit(resources: NodeResources, pods: Sequence[Pod], nodes: Mapping[st
 
 
 def fits_guarantee(pool_state: PoolState, pending: PendingGang, nodes: Mapping[str, str]) -> bool:
-    """Return whether the tenant's cells would hold the gang's min members on these nodes."""
+    """Return whether the tenant's guarantee would hold the gang's min members on these nodes."""
     if pending.gang.band is not GUARANTEED or not pool_state.guarantee.may_use_guarantee(
         pending.gang, pending.min_members
     ):
@@ -58,7 +58,7 @@ def fits_guarantee(pool_state: PoolState, pending: PendingGang, nodes: Mapping[s
 
 
 def guaranteed_placements(pools: Iterable[PoolState], pending: PendingGang) -> Iterator[PoolPlacement]:
-    """Yield a placement of the gang's min members in its tenant's cells in each pool that has one. Nothing is taken."""
+    """Yield a placement of the gang's min members inside its tenant's guarantee, for each pool. Nothing is taken."""
     for pool_state in pools:
         if not pool_state.tenant_usage.exceeded_limits(pending.tenant, pending.min_members):
             placement = placement_in_guarantee(pool_state, pending, pending.min_members)

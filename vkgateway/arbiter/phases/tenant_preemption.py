@@ -1,4 +1,4 @@
-"""Preemption within a tenant: a gang takes capacity, limit and cells from gangs of its tenant with a lower rank. It
+"""Preemption within a tenant: a gang takes capacity, limit and guarantee from gangs of its tenant with a lower rank. It
 takes nothing from other tenants. Queue order decides on free capacity, so preemption follows the scheduling of all
 gangs. Capacity that a reservation counts on is not the victims' to give: outside its guarantee, a preempting gang
 does without it, or ends before the reservation starts. Age raises a gang in the queue, and gives it no right to
@@ -131,7 +131,7 @@ def _needs_same_capacity(state: CycleState, pending: PendingGang, ahead: Pending
 def yields_to_planned(state: CycleState, pool_state: PoolState, pending: PendingGang) -> bool:
     """Return whether a gang waits for a gang of its tenant that may preempt it, and that is planned to borrow in this
     pool. Such plans are kept later in the round. Replacements of their victims do not use what the victims leave,
-    cells included.
+    the guarantee included.
     """
     return any(
         each.gang.plan is not None
@@ -145,8 +145,8 @@ def yields_to_planned(state: CycleState, pool_state: PoolState, pending: Pending
 def _find_plan(state: CycleState, pool_state: PoolState, pending: PendingGang) -> CandidatePlan | None:
     """Return the victims among the tenant's lower gangs, and the gang's nodes; None: the gang does not fit.
 
-    A guaranteed gang waits neither for a reservation nor for the pool's reserve: it uses that capacity where its cells
-    hold it there.
+    A guaranteed gang waits neither for a reservation nor for the pool's reserve: it uses that capacity where its
+    guarantee holds it there.
     """
     if not could_fit_without(pool_state, pending, _possible_victims(state, pool_state, pending)):
         return None
@@ -178,13 +178,13 @@ def _find_plan(state: CycleState, pool_state: PoolState, pending: PendingGang) -
 
 
 def _find_guaranteed_plan(search: _TenantSearch) -> CandidatePlan | None:
-    """Return a plan in cells of victims, for a tenant that may not borrow. A gang waits for cells where it fits free
-    nodes: a victim there would be reprieved, and then borrow.
+    """Return a plan in the victims' part of the guarantee, for a tenant that may not borrow. A gang waits for that part
+    where it fits free nodes: a victim there would be reprieved, and then borrow.
     """
     pool_state, pending = search.pool_state, search.pending
     if pending.gang.band is not GUARANTEED:
         return None
-    # Victims that borrow lose less, but leave no cells.
+    # Victims that borrow lose less, but leave nothing of the guarantee.
     lower = _lower_candidates(search.state, pool_state, pending, only_guaranteed=True)
     plan = replace(search, candidates=lower, promised=None, reserve=0).find_plan()
     return plan if plan is not None and _would_be_guaranteed(pool_state, pending, plan) else None
@@ -327,7 +327,7 @@ def _needed_limit_victims(
 
 
 def _adopt_plan(state: CycleState, pool_state: PoolState, pending: PendingGang, candidate: CandidatePlan) -> None:
-    """Plan the gang's start: within its guarantee where cells hold it, the cells of its victims included."""
+    """Plan the gang's start: within its guarantee where that holds it, the part of its victims included."""
     guaranteed = _use_guarantee(pool_state, pending, candidate)
     pool_state.add_pods(pending.min_members, candidate.victim_choice.nodes)
     pool_state.terminating_pods.add_pods(pending.tenant, [pod for _, pod in candidate.notified])
@@ -349,7 +349,7 @@ def _would_be_guaranteed(pool_state: PoolState, pending: PendingGang, candidate:
 
 
 def _use_guarantee(pool_state: PoolState, pending: PendingGang, candidate: CandidatePlan) -> bool:
-    """Release the victims' cells and allocate the gang's; return whether cells hold it."""
+    """Release what the victims use of the guarantee and use it for the gang; return whether it holds the gang."""
     placed = [(pod, candidate.victim_choice.nodes[pod.uid]) for pod in pending.min_members]
     pool_state.guarantee.demote_pods(
         pending.tenant,

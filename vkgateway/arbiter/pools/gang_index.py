@@ -18,7 +18,7 @@ class GangIndex:
         self.notified: dict[str, Gang] = {}
         """Gangs with notified pods."""
         self.guaranteed: dict[str, set[str]] = {}
-        """By tenant, the names of its gangs with pods in cells."""
+        """By tenant, the names of its gangs with pods inside its guarantee."""
         self.borrowing: set[str] = set()
         """Names of the gangs of the guaranteed band with borrowing pods."""
         self.ranks = RankIndex()

@@ -1,4 +1,4 @@
-"""Guaranteed pods of a pool: the pods in their tenants' cells, and the gangs that may enter them."""
+"""Guaranteed pods of a pool: the pods inside their tenants' guarantees, and the gangs that may enter them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class GuaranteeState:
         self._unused_nodes: BoolArray | None = None
 
     def begin_round(self, now: float, node_resources: NodeResources) -> None:
-        """Count the cells again if their pods have changed."""
+        """Count the guarantees again if nodes or quotas have changed."""
         self._now, self._node_resources = now, node_resources
         self._unused_nodes = None
         for name in self.usage.recount(self._tenant_usage.quotas.values(), self._gang_index.gangs):
@@ -60,7 +60,7 @@ class GuaranteeState:
         return self._unused_nodes
 
     def is_guaranteed(self, uid: str) -> bool:
-        """Return whether a placed pod is in its tenant's cells."""
+        """Return whether a placed pod is inside its tenant's guarantee."""
         return uid in self.usage.pods.uids
 
     def borrowing_gangs(self) -> list[Gang]:
@@ -70,12 +70,12 @@ class GuaranteeState:
         return [gang for name in names if (gang := gangs[name]).band is GUARANTEED]
 
     def entered_gangs(self) -> list[Gang]:
-        """Return the running gangs whose pods entered cells in this cycle, by name."""
+        """Return the running gangs whose pods entered guarantees in this cycle, by name."""
         gangs = self._gang_index.gangs
         return [gangs[name] for name in sorted(self.usage.pods.entered_gangs) if name in gangs]
 
     def promote_pods(self, gang: Gang, placed: Sequence[tuple[Pod, str]]) -> bool:
-        """Count placed pods of a gang as guaranteed, if cells hold all of them on their nodes."""
+        """Count placed pods of a gang as guaranteed, if the guarantee holds all of them on their nodes."""
         pods = [pod for pod, _ in placed]
         if not self.may_use_guarantee(gang, pods):
             return False
@@ -85,14 +85,14 @@ class GuaranteeState:
         return True
 
     def mark_guaranteed(self, tenant: str, pods: Iterable[Pod], *, gang: str) -> None:
-        """Count pods as guaranteed whose cells are allocated already."""
+        """Count pods as guaranteed for which the guarantee is used already."""
         for pod in pods:
             self.usage.pods.enter_pod(tenant, pod, gang=gang)
         if gang in self._gang_index.gangs:
             self._victims.mark_changed(gang)
 
     def demote_pods(self, tenant: str, pods: Iterable[Pod]) -> None:
-        """Count a tenant's guaranteed pods among these as borrowing: a gang of higher rank takes their cells."""
+        """Count a tenant's guaranteed pods among these as borrowing: a gang of higher rank takes their part of it."""
         for pod in pods:
             if self.is_guaranteed(pod.uid):
                 self.usage.demote_pod(tenant, pod)
@@ -100,12 +100,12 @@ class GuaranteeState:
     def may_use_guarantee(self, gang: Gang, pods: Sequence[Pod]) -> bool:
         """Return whether the guarantee, by its sums alone, has enough left for a gang; a necessary condition.
 
-        It has not while cells are reserved for a gang that comes first; `has_guarantee_left` ignores reservations.
+        It has not while a part is reserved for a gang that comes first; `has_guarantee_left` ignores reservations.
         """
         return self.reserved_ahead(gang) is None and self.has_guarantee_left(gang, pods)
 
     def reserved_ahead(self, gang: Gang) -> GuaranteeReservation | None:
-        """Return the cells that are reserved for a gang that comes first; None if this gang ends before that starts."""
+        """Return what is reserved for a gang that comes first; None if this gang ends before that starts."""
         reservation = self._reservations.guarantees.get(gang.tenant)
         if reservation is None or not is_ranked_after(gang, reservation.gang):
             return None
@@ -114,6 +114,6 @@ class GuaranteeState:
         return None if ends_before else reservation
 
     def has_guarantee_left(self, gang: Gang, pods: Sequence[Pod]) -> bool:
-        """Return whether the guarantee, by its sums alone, has enough left, reserved cells included."""
+        """Return whether the guarantee, by its sums alone, has enough left, reserved parts included."""
         quota = self._tenant_usage.quotas.get(gang.tenant)
         return quota is not None and may_hold(self.usage, quota, gang, pods)

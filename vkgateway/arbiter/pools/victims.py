@@ -31,7 +31,7 @@ class PoolVictims:
         self._longest_termination: float | None = None
 
     def mark_changed(self, gang: str) -> None:
-        """Note that a gang or its place in cells has changed."""
+        """Note that a gang or its place inside guarantees has changed."""
         self.candidates.mark_changed(gang)
 
     def begin_round(self) -> None:
@@ -47,7 +47,7 @@ class PoolVictims:
 
     @property
     def preemption_candidates(self) -> PreemptionCandidates:
-        """Running pods outside of cells."""
+        """Running pods outside guarantees."""
         return self.candidates.preemption_candidates(self._gangs, self._guarantee_usage.pods.uids)
 
     @property
@@ -79,7 +79,7 @@ class PoolVictims:
         return other.elastic and has_min_members(other, [each for each in other.pods if each.state is PLACED])
 
     def may_preempt(self, gang: Gang, other: Gang) -> bool:
-        """Return whether a pending gang may preempt another gang of its tenant, also in cells."""
+        """Return whether a pending gang may preempt another gang of its tenant, also inside the guarantee."""
         return may_preempt(gang, other, by_priority=allows_preemption(self._tenant_usage, gang.tenant))
 
     def preemptors_of(self, gang: Gang) -> frozenset[str]:

@@ -13,7 +13,7 @@ from vkgateway.arbiter.snapshot import GUARANTEED, LOW, PLACED, Gang, Pool
 class ReclaimCandidates:
     """Candidates of a pool: all borrowing pods, and those that a borrowing gang may reclaim.
 
-    Each query takes the gangs with pods in the pool, and the uids of the pods inside cells.
+    Each query takes the gangs with pods in the pool, and the uids of the pods inside guarantees.
     """
 
     def __init__(self, pool: Pool) -> None:
@@ -51,7 +51,7 @@ class ReclaimCandidates:
         return len(self._stale_gangs.union(*(cache.stale_gangs for cache in self._caches)))
 
     def preemption_candidates(self, gangs: Mapping[str, Gang], inside: Set[str]) -> PreemptionCandidates:
-        """Return the candidates outside cells."""
+        """Return the candidates outside guarantees."""
         return self._all_cache.refreshed_candidates(gangs, inside)
 
     def backfilled_gangs(self, gangs: Mapping[str, Gang]) -> Mapping[str, Mapping[str, None]]:

@@ -1,7 +1,7 @@
 """Preemption candidates: the running pods of a gang that can be evicted together.
 
 A candidate is one surplus pod of an elastic gang, or the min members of a gang, whose eviction evicts the whole gang.
-Pods inside their tenant's cells are no candidates.
+Pods inside their tenant's guarantee are no candidates.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class PreemptionCandidate:
     running_pods: tuple[Pod, ...]
     """All running pods of the gang that may be evicted."""
     idled_pods: tuple[Pod, ...] = ()
-    """Pods that stop working without these: pods inside their tenant's cells, which stay, and the gang's pods in other
-    pools."""
+    """Pods that stop working without these: pods inside their tenant's guarantee, which stay, and the gang's pods in
+    other pools."""
 
     @property
     def evicted_pods(self) -> tuple[Pod, ...]:
@@ -53,7 +53,7 @@ def candidates_of(gang: Gang, pool: PoolKey) -> list[PreemptionCandidate]:
 
     The min members are the pods of lowest rank: for each role its minimum, then up to the gang's minimum. Pods inside
     cells count as min members first, and stay. The pods that such a gang borrows remain candidates. Otherwise a pod
-    whose cells were taken would block other guarantees.
+    whose part of the guarantee was taken would block other guarantees.
     """
     running = [pod for pod in gang.pods if pod.state is PLACED and pod.node and pod.pool == pool]
     evictable = tuple(pod for pod in running if pod.borrowed)
@@ -97,7 +97,7 @@ def has_min_members(gang: Gang, pods: Sequence[Pod]) -> bool:
 def select_min_members(gang: Gang, pods: Iterable[Pod], *, inside_first: bool = True) -> list[Pod]:
     """Return the pods that make up the gang's minimum, or all of them if there are no more.
 
-    Pods inside cells come first, then pods of low rank. `inside_first=False`: by rank only.
+    Pods inside the guarantee come first, then pods of low rank. `inside_first=False`: by rank only.
     """
     missing = dict(gang.role_minimum)
     min_members, others = [], []

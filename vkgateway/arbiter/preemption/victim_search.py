@@ -223,7 +223,7 @@ class _SearchRequest:
         return SearchSpace(free, domain, groups)
 
     def search_spaces(self, space: SearchSpace) -> Iterator[SearchSpace]:
-        """Yield the spaces to search, the smallest requests first: cells and zones may need more than a count shows."""
+        """Yield the spaces to search, the smallest requests first: guarantees and zones may need more than a count."""
         yield from space.bundled_spaces() if self.placer is not None else (space,)
         unit = self.node_resources.pool.unit_resource
         if self.node_resources.free.zones is not None and unit in self.resources:
@@ -256,7 +256,7 @@ def _search_at_stage(
             victims = _try_victims(request, space, priced, chosen, candidates[chosen])
             if victims is not None:
                 return victims
-    # Counting says that it fits, but placement fails because of shapes or cells: begin with all candidates.
+    # Counting says that it fits, but placement fails because of shapes or guarantees: begin with all candidates.
     return _try_victims(request, space, priced, np.unique(priced.rows.candidate).tolist(), 0.0)
 
 

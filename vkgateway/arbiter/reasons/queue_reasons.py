@@ -78,7 +78,7 @@ def _find_reason_now(
             pods = [*state.pending_gangs[ahead].min_members, *pending_gang.min_members]
             return _with_remedy(report, remedies.of_limit(pool_state, pending_gang, pods)), pool_state
     for pool_state in free:
-        if (reserved := _report_cells_reserved(pending_gang, pool_state)) is not None:
+        if (reserved := _report_guarantee_reserved(pending_gang, pool_state)) is not None:
             return _mention_reduction(reserved, pending_gang, free), pool_state
     for pool_state in free:
         reservation = pool_state.reservations.nodes
@@ -105,8 +105,8 @@ def _find_reason_inside(
 ) -> PendingReport:
     """Return the report of a gang that may start only inside its tenant's guarantee."""
     for pool_state in pools:
-        if (reserved := _report_cells_reserved(pending_gang, pool_state)) is not None:
-            return _mention_reduction(reserved, pending_gang, pools)
+        if (report := _report_guarantee_reserved(pending_gang, pool_state)) is not None:
+            return _mention_reduction(report, pending_gang, pools)
     inside = [
         pool_state
         for pool_state in (pools if pending_gang.gang.band is GUARANTEED else ())
@@ -118,15 +118,15 @@ def _find_reason_inside(
     return report_budget(state, pending_gang, pending_gang.min_members, pools[0], remedies)
 
 
-def _report_cells_reserved(pending_gang: PendingGang, pool_state: PoolState) -> PendingReport | None:
-    """Return the report of a gang that would fit the guarantee, if cells were not reserved for a gang ahead."""
+def _report_guarantee_reserved(pending_gang: PendingGang, pool_state: PoolState) -> PendingReport | None:
+    """Return the report of a gang that would fit the guarantee, if it were not reserved for a gang ahead."""
     if pending_gang.gang.band is not GUARANTEED:
         return None
-    cells = pool_state.guarantee.reserved_ahead(pending_gang.gang)
-    if cells is None or not pool_state.guarantee.has_guarantee_left(pending_gang.gang, pending_gang.min_members):
+    reserved = pool_state.guarantee.reserved_ahead(pending_gang.gang)
+    if reserved is None or not pool_state.guarantee.has_guarantee_left(pending_gang.gang, pending_gang.min_members):
         return None
     what = f"the rest of the guarantee in {pools_text([pool_state.pool.key])}"
-    return _report_reserved(pending_gang, what, cells.gang.whole_id)
+    return _report_reserved(pending_gang, what, reserved.gang.whole_id)
 
 
 def _mention_reduction(report: PendingReport, pending_gang: PendingGang, pools: Iterable[PoolState]) -> PendingReport:

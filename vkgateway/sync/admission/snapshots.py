@@ -55,7 +55,7 @@ def build_snapshot(
 def _remaining_quota(quota: Quota, clusters: Mapping[str, ClusterCache]) -> Quota:
     """Return a tenant's quota without the usage of its pods that the arbiter does not place.
 
-    Of the guarantee, those pods use CPU, memory and similar resources: devices are in cells, which only placed pods
+    Of the guarantee, those pods use CPU, memory and similar resources: devices count on nodes, which only placed pods
     use.
     """
     cluster = clusters.get(quota.pool[0])
