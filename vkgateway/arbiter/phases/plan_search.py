@@ -109,8 +109,8 @@ def find_candidate_plan(
 
     The gang first uses the capacity of pods that terminate anyway. `placement`: the gang starts inside its tenant's
     guarantee. It may then use the capacity of all notified pods, and borrowing pods of its tenant are evicted where the
-    limit is reached. It waits for pods with slow terminations only where no other pod terminates sooner. A borrowing gang
-    never waits for them, and leaves the pool's reserve idle.
+    limit is reached. It waits for pods with slow terminations only where no other pod terminates sooner. A borrowing
+    gang never waits for them, and leaves the pool's reserve idle.
     """
     plan = _search_plan(state, pool_state, pending, candidates, placement)
     leaves = placement is None and reserve_for(pool_state, pending.min_members) > 0
