@@ -149,6 +149,7 @@ def test_missing_nodes_reduce_guarantees_to_what_fits(seed: int) -> None:
             for quota in quotas
         )
     check_reduction(left, quotas, idle)
+    assert sorted(busy.placed_amounts()) == sorted(PoolGuarantees(pool, quotas, placed).placed_amounts())
     names = {node.name for node in left.nodes if not node.usable}
     assert all(not busy.use(tenant, name, 1000) for tenant in TENANTS for name in names)
 

@@ -21,7 +21,7 @@ from vkgateway.model.names import SYSTEM_NAMESPACE
 
 Document = dict[str, Any]
 _DIGESTS = {
-    "computeclusters.vkgateway.io": (4, "8bcacdccb6135d72"),
+    "computeclusters.vkgateway.io": (5, "13267387d118ad6c"),
     "tenants.vkgateway.io": (6, "2113c0488887ed8c"),
 }
 

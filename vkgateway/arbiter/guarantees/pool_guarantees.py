@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vkgateway.arbiter.decisions import GuaranteeLoss
-from vkgateway.arbiter.guarantees.bindability import CellSlack
 from vkgateway.arbiter.guarantees.cell_sizes import (
     MILLI_PER_UNIT,
     CellCounts,
     counts_by_size,
     list_sizes,
-    pool_levels,
-    quota_cells,
     round_up_units,
     smallest_cover,
     total_units,
-    units_for_cells,
 )
-from vkgateway.arbiter.guarantees.reduction import reduce_cells
+from vkgateway.arbiter.guarantees.counted_cells import count_cells, pack_counted, usable_size
 from vkgateway.arbiter.snapshot import Pod, Pool, Quota
 from vkgateway.arbiter.trial import Trial
-from vkgateway.scheduler.core.guaranteed_nodes import GuaranteedNodes, pack_cells
+from vkgateway.scheduler.core.guaranteed_nodes import GuaranteedNodes
 
 PlacedAmount = tuple[str, str, int]
 """Placed guaranteed pod: tenant, node, and requested thousandths of the pool's unit."""
@@ -46,9 +41,6 @@ class PoolGuarantees:
     """
 
     def __init__(self, pool: Pool, quotas: Iterable[Quota], placed: Iterable[PlacedAmount] = ()) -> None:
-        unit = pool.unit_resource
-        self.levels = pool_levels(pool)
-        """Cell sizes, the largest first."""
         self._numbers = {node.name: number for number, node in enumerate(pool.nodes)}
         self._usable = [node.usable for node in pool.nodes]
         self._used: defaultdict[str, int] = defaultdict(int)
@@ -56,20 +48,13 @@ class PoolGuarantees:
         self._away: defaultdict[tuple[str, str], int] = defaultdict(int)
         """Thousandths on nodes that accept no pods, by tenant and node."""
         placed = list(placed)
-        for tenant, node, amount in placed:
-            if not self.is_usable(node):
-                self._away[tenant, node] += amount
-        self._held, here, self.losses = self._count_cells(pool, quotas)
-        sizes = [units_for_cells(node, unit) * MILLI_PER_UNIT if node.usable else 0 for node in pool.nodes]
+        counted = count_cells(pool, quotas, _sum_away(placed, self.is_usable))
+        self.levels, self._held, self.losses = counted.levels, counted.held, counted.losses
+        packed = pack_counted(pool, counted)
         positions: defaultdict[int, list[int]] = defaultdict(list)
-        for number, size in enumerate(sizes):
-            if self._usable[number]:
-                positions[size].append(number)
-        cells = {
-            tenant: [size * MILLI_PER_UNIT for size in list_sizes(counts, self.levels)]
-            for tenant, counts in here.items()
-        }
-        packed = pack_cells(cells, [sizes[number] for numbers in positions.values() for number in numbers])
+        for number, usable in enumerate(self._usable):
+            if usable:
+                positions[usable_size(pool, number)].append(number)
         self._classes = [
             (np.array(numbers, dtype=np.int64), GuaranteedNodes(len(numbers), packed[size]))
             for size, numbers in positions.items()
@@ -82,47 +67,6 @@ class PoolGuarantees:
         self._journal: list[PlacedAmount] = []
         for each in placed:
             self.add_use(*each)
-
-    def _count_cells(
-        self, pool: Pool, quotas: Iterable[Quota]
-    ) -> tuple[dict[str, CellCounts], dict[str, CellCounts], tuple[GuaranteeLoss, ...]]:
-        """Return each tenant's cells, those of them on usable nodes, and the losses."""
-        unit, levels = pool.unit_resource, self.levels
-        pool_quotas = sorted(
-            (quota for quota in quotas if quota.pool == pool.key), key=lambda quota: (quota.granted, quota.tenant)
-        )
-        asked = {quota.tenant: quota_cells(quota, unit, levels) for quota in pool_quotas}
-        here = {tenant: list(cells) for tenant, cells in asked.items()}
-        for (tenant, _), amount in sorted(self._away.items()):
-            cells = here.get(tenant)
-            taken = smallest_cover(cells, levels, round_up_units(amount)) if cells is not None else None
-            if cells is not None:
-                here[tenant] = [have - gone for have, gone in zip(cells, taken or cells, strict=True)]
-        slack = CellSlack(levels, (units_for_cells(node, unit) for node in pool.nodes if node.usable))
-        for cells in here.values():
-            for level, count in enumerate(cells):
-                slack.add_cells(level, count)
-        if slack.short_level() is None:
-            return asked, here, ()
-        before = {tenant: list(cells) for tenant, cells in here.items()}
-        units = {tenant: total_units(cells, levels) for tenant, cells in asked.items()}
-        lost = reduce_cells(slack, here, units, pool_quotas)
-        held = {
-            tenant: [count + now - then for count, now, then in zip(cells, here[tenant], before[tenant], strict=True)]
-            for tenant, cells in asked.items()
-        }
-        losses = (
-            GuaranteeLoss(
-                pool=pool.key,
-                tenant=tenant,
-                units=lost[tenant],
-                asked=counts_by_size(asked[tenant], levels),
-                held=counts_by_size(held[tenant], levels),
-            )
-            for tenant in sorted(asked)
-            if held[tenant] != asked[tenant]
-        )
-        return held, here, tuple(losses)
 
     # Queries
 
@@ -302,6 +246,15 @@ class PoolGuarantees:
     def forget_marks(self) -> None:
         """Keep all changes so far: earlier marks become invalid."""
         self._journal.clear()
+
+
+def _sum_away(placed: Iterable[PlacedAmount], is_usable: Callable[[str], bool]) -> dict[tuple[str, str], int]:
+    """Return the thousandths on nodes that accept no pods, by tenant and node."""
+    found: defaultdict[tuple[str, str], int] = defaultdict(int)
+    for tenant, node, amount in placed:
+        if not is_usable(node):
+            found[tenant, node] += amount
+    return found
 
 
 def use_placed(guarantees: PoolGuarantees, tenant: str, amounts: Sequence[tuple[str, int]]) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from vkgateway.arbiter.decisions import GuaranteeLoss
-from vkgateway.arbiter.guarantees.pool_guarantees import PoolGuarantees
+from vkgateway.arbiter.guarantees.counted_cells import count_spare_nodes
 from vkgateway.arbiter.reasons.guarantee_losses import change_text
 from vkgateway.arbiter.reasons.report_types import PoolReport, TenantReport
 from vkgateway.arbiter.snapshot import Pod, Pool, Quota, node_name
@@ -70,8 +70,7 @@ def pool_reports(sums: PoolSums, quotas: Mapping[str, Quota], losses: Losses) ->
     """Yield a report for each schedulable resource of the pool."""
     pool, all_tenants = sums.pool, sums.tenants.values()
     usable = [node for node in pool.nodes if node.usable]
-    placed = [(tenant, node, amount) for (tenant, node), amount in sums.inside.items()]
-    guarantees = PoolGuarantees(pool, quotas.values(), placed)
+    spare, spare_in_use = _count_spare_nodes(sums, quotas)
     for name in pool.governed:
         sizes = [node.allocatable.get(name, 0) for node in usable]
         others = sum(node.used.get(name, 0) for node in usable)
@@ -105,13 +104,25 @@ def pool_reports(sums: PoolSums, quotas: Mapping[str, Quota], losses: Losses) ->
             waiting=in_units(sum(tenant_sums.waiting.get(name, 0) for tenant_sums in all_tenants)),
             largest=in_units(max(frees, default=0)),
             whole_nodes=len(whole),
-            spare_nodes=guarantees.spare_nodes() if name == pool.unit_resource else 0,
-            spare_nodes_in_use=guarantees.spare_nodes_in_use() if name == pool.unit_resource else 0,
+            spare_nodes=spare if name == pool.unit_resource else 0,
+            spare_nodes_in_use=spare_in_use if name == pool.unit_resource else 0,
             fragmentation=round((free - sum(whole)) / free, 4) if free else 0.0,
             gangs_waiting=sum(tenant_sums.gangs_waiting for tenant_sums in all_tenants),
             gangs_running=sum(tenant_sums.gangs_running for tenant_sums in all_tenants),
             gangs_below_minimum=sum(tenant_sums.gangs_below_minimum for tenant_sums in all_tenants),
         )
+
+
+def _count_spare_nodes(sums: PoolSums, quotas: Mapping[str, Quota]) -> tuple[int, int]:
+    """Return the spare nodes, and those in use."""
+    if not sums.inside:
+        return count_spare_nodes(sums.pool, quotas.values()), 0
+    # An idle gateway does without numpy.
+    from vkgateway.arbiter.guarantees.pool_guarantees import PoolGuarantees
+
+    placed = [(tenant, node, amount) for (tenant, node), amount in sums.inside.items()]
+    guarantees = PoolGuarantees(sums.pool, quotas.values(), placed)
+    return guarantees.spare_nodes(), guarantees.spare_nodes_in_use()
 
 
 def _kept_guarantee(name: str, quota: Quota, pool: Pool, loss: GuaranteeLoss | None) -> int:
