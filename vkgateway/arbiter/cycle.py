@@ -19,7 +19,7 @@ from vkgateway.arbiter.phases.plan_moves import move_plans
 from vkgateway.arbiter.phases.plan_replacement import replan_slow_plans
 from vkgateway.arbiter.phases.planned_starts import any_plan_lacks_reserve, start_on_other_nodes, start_ready_plans
 from vkgateway.arbiter.phases.pool_switch import start_in_another_pool
-from vkgateway.arbiter.phases.reprieves import reprieve_before_borrowing, reprieve_victims
+from vkgateway.arbiter.phases.reprieves import reprieve_victims
 from vkgateway.arbiter.phases.tenant_preemption import preempt_within_tenants
 from vkgateway.arbiter.reasons.multi_pool_reasons import merge_part_reports
 from vkgateway.arbiter.reasons.pending_reasons import explain_pending
@@ -54,12 +54,10 @@ PHASES = (
     Phase("start guaranteed gangs", start_guaranteed_gangs),
     Phase("start planned guaranteed gangs elsewhere", _start_planned_elsewhere),
     Phase("replace plans that wait for slow terminations", replan_slow_plans),
-    Phase("reprieve victims of guaranteed gangs", reprieve_before_borrowing),
     Phase("start ready guaranteed plans", start_ready_plans),
     Phase("keep borrowed plans", keep_borrowed_plans),
     Phase("drop incomplete plans of gangs in several pools", drop_incomplete_plans),
     Phase("start ready gangs in several pools", start_ready_gangs),
-    Phase("start planned gangs on other nodes", start_on_other_nodes),
     Phase("start borrowing gangs in queue order", start_borrowing_gangs),
     Phase("preempt within tenants", preempt_within_tenants),
     Phase("reprieve victims", reprieve_victims),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
-from itertools import chain, groupby
+from itertools import groupby
 
 from vkgateway.arbiter.capacity.slow_terminations import find_late_pods, termination_seconds
 from vkgateway.arbiter.cycle_state import CycleState, has_plan, victim_gangs
@@ -39,21 +39,9 @@ _TOLERANCE = 1e-3
 """Seconds by which times may differ and count as equal."""
 
 
-def reprieve_before_borrowing(state: CycleState) -> None:
-    """Reprieve pods that guaranteed gangs do not need, while the plans of borrowing gangs are still to be checked."""
-    _reprieve_victims(state, unkept=state.planned_gangs())
-
-
 def reprieve_victims(state: CycleState) -> None:
-    """Reprieve the notified pods without which all plans hold."""
-    _reprieve_victims(state, unkept=())
-
-
-def _reprieve_victims(state: CycleState, *, unkept: Sequence[PendingGang]) -> None:
-    """Reprieve the victims without which all plans hold, the most expensive first. Of equal victims, those of gangs
-    without a plan come first: such a gang borrows, and is scheduled later. `unkept`: gangs whose plans are checked
-    later. A victim of preemption within a tenant stays one on nodes where a gang of another tenant has such a plan:
-    that takes nothing from other tenants.
+    """Reprieve the notified pods without which all plans hold, the most expensive first. Of equal victims, those of
+    gangs without a plan come first: such a gang borrows, and is scheduled later.
     """
     lost = {evict.gang: evict.lost for evict in state.evicts}
 
@@ -74,36 +62,13 @@ def _reprieve_victims(state: CycleState, *, unkept: Sequence[PendingGang]) -> No
         units = [unit for gang in victim_gangs(state, pool_state) for unit in _reprieve_units(pool_state, gang)]
         units.sort(key=reprieve_key)
         plans = _drop_self_serving_plans(state, pool_state, plans, units)
-        evicted: list[_ReprieveUnit] = []
-        others: list[_ReprieveUnit] = []
-        for unit in units:
-            (evicted if _is_needed_beside_plan(state, pool_state, unit, unkept) else others).append(unit)
-        needed = [*evicted, *_needed_units(pool_state, plans, others, state.now)]
+        needed = _needed_units(pool_state, plans, units, state.now)
         _set_terminating(pool_state, units, needed)
         found.append(_PoolReprieves(pool_state, plans, units, needed))
     _align_parts(found, state.now)
     evicts = [left for evict in state.evicts if (left := _remaining_evict(state, evict)) is not None]
     new = {uid for evict in evicts for uid in evict.pods}
     state.evicts[:] = [*evicts, *_reassigned_evicts(state, new)]
-
-
-def _is_needed_beside_plan(
-    state: CycleState, pool_state: PoolState, unit: _ReprieveUnit, unkept: Sequence[PendingGang]
-) -> bool:
-    """Return whether a planned gang preempts the unit on nodes where a gang of another tenant has a plan to start."""
-    victors = {pod.evicted_for for pod in unit.pods if unkept and has_plan(state, pod.evicted_for)}
-    if not any(
-        pool_state.victims.may_preempt(_any_part(state, name), pool_state.gangs[unit.gang_id]) for name in victors
-    ):
-        return False
-    plans = (pending.gang.plan for pending in unkept if pending.tenant != unit.tenant)
-    there = (plan.nodes.values() for plan in plans if plan is not None and plan.pool == pool_state.pool.key)
-    return not {pod.node for pod in unit.pods}.isdisjoint(chain.from_iterable(there))
-
-
-def _any_part(state: CycleState, whole_id: str) -> Gang:
-    """Return a gang, or a part of one in several pools: they have one rank."""
-    return state.gangs[state.part_ids.get(whole_id, (whole_id,))[0]]
 
 
 @dataclass(slots=True)
