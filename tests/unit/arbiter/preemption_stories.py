@@ -10,7 +10,7 @@ from random import Random
 from tests.unit.arbiter.simulated_cluster import Cluster
 from tests.unit.arbiter.stories import GRACE, NOTICE, Story, StoryMix, random_story
 from tests.unit.arbiter.story_invariants import StoryCheck
-from vkgateway.arbiter.snapshot import Gang, PodState, Policy
+from vkgateway.arbiter.snapshot import Band, Gang, PodState, Policy
 
 _QUIET_SECONDS = 120
 """Seconds after which a cluster without arrivals is quiet."""
@@ -67,12 +67,19 @@ def _play_story(cluster: Cluster, each: Story) -> None:
 def _running_gangs(cluster: Cluster) -> list[Gang]:
     """Return the running gangs that a gang with the same requests may replace.
 
-    Gangs that backfill a reservation are excluded: their capacity belongs to the reservation.
+    Gangs that backfill a reservation are excluded: their capacity belongs to the reservation. So does that of low gangs
+    that yield to a waiting gang of the guaranteed band.
     """
+    waits = any(
+        one.band is Band.GUARANTEED and any(pod.state is PodState.WAITING for pod in one.pods)
+        for one in cluster.gangs.values()
+    )
     return [
         one
         for _, one in sorted(cluster.gangs.items())
-        if all(pod.state is PodState.PLACED and not pod.behind for pod in one.pods) and not one.required_level
+        if all(pod.state is PodState.PLACED and not pod.behind for pod in one.pods)
+        and not one.required_level
+        and not (waits and one.band is Band.LOW and cluster.pool.low_yields)
     ]
 
 
