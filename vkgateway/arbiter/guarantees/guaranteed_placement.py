@@ -49,6 +49,7 @@ class GuaranteedPlacement:
         """Return node names by pod uid; None: the pods do not all fit. Nodes that cost no promise are filled first."""
         if not self._fits_some_node(resources):
             return None
+        near_nodes = self._nodes_near_own(resources)
         modes = list(_PlacementMode)
         if resources.free.zones is not None or len({pod.shape for pod in self._pods}) == 1:
             modes.remove(_PlacementMode.MIXED)
@@ -58,7 +59,12 @@ class GuaranteedPlacement:
                 with Trial(JointState(resources, self._guarantees)):
                     if self._reservation is None or self._reservation.apply_to(self._guarantees):
                         search = _Search(
-                            self._guarantees, self._tenant, resources, self._required_level, self._preferred_level
+                            self._guarantees,
+                            self._tenant,
+                            resources,
+                            self._required_level,
+                            self._preferred_level,
+                            near_nodes=near_nodes,
                         )
                         found = search.place_pods(self._pods, among, own_first=own_first, mode=mode)
                         if found is not None and not resources.keep_peer_rules(
@@ -78,6 +84,14 @@ class GuaranteedPlacement:
         if amount and fits.any():
             fits = fits & (self.usable_amounts(resources) >= amount)
         return bool(fits.any())
+
+    def _nodes_near_own(self, resources: NodeResources) -> BoolArray | None:
+        """Return the mask of nodes in those domains of the narrowest level that have nodes of the tenant alone."""
+        if not resources.pool.levels:
+            return None
+        own = self._guarantees.exclusive_nodes(self._tenant)[resources.nodes.pool_order]
+        codes = resources.nodes.filter.label_column(resources.pool.levels[-1]).codes
+        return np.isin(codes, codes[own & (codes != ABSENT)]) if own.any() else None
 
     def _is_allowed_now(self, resources: NodeResources, nodes: Mapping[str, str]) -> bool:
         """Return whether the guarantees also allow this while the gang ahead still waits."""
@@ -150,8 +164,11 @@ class _Search:
         resources: NodeResources,
         required_level: str,
         preferred_level: str,
+        *,
+        near_nodes: BoolArray | None,
     ) -> None:
         self._guarantees, self._tenant, self._node_resources = guarantees, tenant, resources
+        self._near_nodes = near_nodes
         self._required_level, self._preferred_level = required_level, preferred_level
         self._unit = resources.pool.unit_resource
         self._nodes: dict[str, str] = {}
@@ -193,17 +210,22 @@ class _Search:
         """
         order, left = self._node_resources.nodes.pool_order, list(pods)
         for mask in (self._guarantees.own_nodes(self._tenant)[order], self._guarantees.used_nodes()[order]):
-            full: set[Shape] = set()
-            others: list[Pod] = []
-            for pod in left if (mask & among).any() else ():
-                found = None
-                if pod.shape not in full:
-                    usable = usable_by_position(self._guarantees, self._tenant, self._node_resources)
-                    found = self._place_all([pod], usable, self._within_domain(among) & mask)
-                if found is None or not self._keep_placed([pod], found):
-                    full.add(pod.shape)
-                    others.append(pod)
-            left = others if (mask & among).any() else left
+            if (mask & among).any():
+                left = self._fill_nodes(left, among & mask)
+        return left
+
+    def _fill_nodes(self, pods: Sequence[Pod], among: BoolArray) -> list[Pod]:
+        """Place the pods that fit on these nodes, one by one; return those left."""
+        full: set[Shape] = set()
+        left: list[Pod] = []
+        for pod in pods:
+            found = None
+            if pod.shape not in full:
+                usable = usable_by_position(self._guarantees, self._tenant, self._node_resources)
+                found = self._place_all([pod], usable, self._within_domain(among))
+            if found is None or not self._keep_placed([pod], found):
+                full.add(pod.shape)
+                left.append(pod)
         return left
 
     def _place_all(self, pods: Sequence[Pod], usable: IntArray, among: BoolArray) -> dict[str, str] | None:
@@ -216,6 +238,7 @@ class _Search:
                 required_level=self._required_level,
                 preferred_level=self._preferred_level,
                 among=among,
+                preferred_nodes=self._near_nodes,
             )
 
     def _place_most_equal(self, pods: Sequence[Pod], usable: IntArray, among: BoolArray) -> dict[str, str] | None:

@@ -136,6 +136,11 @@ class PoolGuarantees:
         found: NDArray[np.bool_] = self._owners != _CLEAN
         return found
 
+    def exclusive_nodes(self, tenant: str) -> NDArray[np.bool_]:
+        """Return the mask of the pool's nodes on which only guaranteed pods of the tenant run."""
+        found: NDArray[np.bool_] = self._owners == self._tenant_numbers.get(tenant, _SHARED - 1)
+        return found
+
     def own_nodes(self, tenant: str) -> NDArray[np.bool_]:
         """Return the mask of the pool's nodes that are the tenant's alone, or shared: its next pods cost nothing."""
         mine = self._tenant_numbers.get(tenant, _SHARED)
