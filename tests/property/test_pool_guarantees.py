@@ -35,6 +35,13 @@ def draw_quotas(random: Random, pool: Pool) -> list[Quota]:
     return quotas
 
 
+def draw_case(seed: int) -> tuple[Random, Pool, list[Quota], PoolGuarantees]:
+    random = Random(seed)
+    pool = draw_pool(random)
+    quotas = draw_quotas(random, pool)
+    return random, pool, quotas, PoolGuarantees(pool, quotas)
+
+
 def free_on(guarantees: PoolGuarantees, node: Node) -> int:
     """Return the thousandths of a node that no guaranteed pod uses."""
     return node.allocatable[GPU] - sum(guarantees.used_on(tenant, node.name) for tenant in TENANTS)
@@ -89,10 +96,7 @@ def whole_nodes(guarantees: PoolGuarantees, pool: Pool, quota: Quota) -> int:
 @settings(max_examples=300, deadline=None)
 @given(st.integers(0, 2**32))
 def test_all_tenants_can_have_their_whole_nodes_at_once(seed: int) -> None:
-    random = Random(seed)
-    pool = draw_pool(random)
-    quotas = draw_quotas(random, pool)
-    guarantees = PoolGuarantees(pool, quotas)
+    random, pool, quotas, guarantees = draw_case(seed)
     run_randomly(random, guarantees, pool)
 
     assert not guarantees.broken_promises()
@@ -111,10 +115,7 @@ def test_all_tenants_can_have_their_whole_nodes_at_once(seed: int) -> None:
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, 2**32))
 def test_answers_depend_on_what_runs_alone(seed: int) -> None:
-    random = Random(seed)
-    pool = draw_pool(random)
-    quotas = draw_quotas(random, pool)
-    guarantees = PoolGuarantees(pool, quotas)
+    random, pool, quotas, guarantees = draw_case(seed)
     run_randomly(random, guarantees, pool)
     expected = answers(guarantees)
     placed = guarantees.placed_amounts()
@@ -132,10 +133,8 @@ def lost_units(guarantees: PoolGuarantees) -> dict[str, int]:
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, 2**32))
 def test_missing_nodes_reduce_guarantees_to_what_fits(seed: int) -> None:
-    random = Random(seed)
-    pool = draw_pool(random)
-    quotas = draw_quotas(random, pool)
-    placed = run_randomly(random, PoolGuarantees(pool, quotas), pool)
+    random, pool, quotas, guarantees = draw_case(seed)
+    placed = run_randomly(random, guarantees, pool)
     gone = set(random.sample(range(len(pool.nodes)), random.randint(0, len(pool.nodes))))
     left = replace(pool, nodes=tuple(replace(node, usable=at not in gone) for at, node in enumerate(pool.nodes)))
 

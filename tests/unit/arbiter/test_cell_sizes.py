@@ -7,9 +7,9 @@ import pytest
 from vkgateway.arbiter.guarantees.cell_sizes import (
     cell_sizes,
     count_cells,
-    find_covers,
     pool_levels,
     quota_cells,
+    smallest_cover,
     units_for_cells,
 )
 from vkgateway.arbiter.snapshot import Node, Pool, Quota
@@ -50,9 +50,10 @@ def test_partly_used_unit_holds_no_cell() -> None:
     assert units_for_cells(Node(name="a", allocatable={}), GPU) == 0
 
 
-def test_covers_use_ever_larger_cells() -> None:
-    assert list(find_covers([1, 1, 0, 1], (8, 4, 2, 1), 5)) == [[0, 1, 0, 1], [1, 0, 0, 0]]
-    assert list(find_covers([0, 1, 0, 0], (8, 4, 2, 1), 5)) == []
+def test_cover_has_the_fewest_spare_units() -> None:
+    assert smallest_cover([1, 1, 0, 1], (8, 4, 2, 1), 5) == [0, 1, 0, 1]
+    assert smallest_cover([1, 0, 0, 0], (8, 4, 2, 1), 5) == [1, 0, 0, 0]
+    assert smallest_cover([0, 1, 0, 0], (8, 4, 2, 1), 5) is None
 
 
 def test_explicit_cells_are_counted_and_unknown_sizes_split() -> None:

@@ -127,16 +127,3 @@ def _take_largest_first(available: Sequence[int], levels: Sequence[int], most: i
         taken[level] = min(most // size, available[level])
         most -= taken[level] * size
     return taken, most
-
-
-def find_covers(available: Sequence[int], levels: Sequence[int], need: int) -> Iterator[CellCounts]:
-    """Yield covers of `need` units, the fewest spare units first, each of larger cells than the one before."""
-    last: CellCounts | None = None
-    for level in reversed(range(len(levels))):
-        usable = [*available[: level + 1], *[0] * (len(levels) - level - 1)]
-        found = smallest_cover(usable, levels, need)
-        if found is None:
-            return
-        if found != last:
-            yield found
-        last = found

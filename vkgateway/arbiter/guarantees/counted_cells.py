@@ -39,7 +39,7 @@ class CountedCells(NamedTuple):
     """Guarantees that were reduced, by tenant; empty while all cells fit."""
 
 
-def count_cells(pool: Pool, quotas: Iterable[Quota], away: Mapping[tuple[str, str], int]) -> CountedCells:
+def count_pool_cells(pool: Pool, quotas: Iterable[Quota], away: Mapping[tuple[str, str], int]) -> CountedCells:
     """Return the cells of a pool. `away`: thousandths on nodes that accept no pods, by tenant and node."""
     unit, levels = pool.unit_resource, pool_levels(pool)
     pool_quotas = sorted(
@@ -96,5 +96,5 @@ def pack_counted(pool: Pool, counted: CountedCells) -> dict[int, Guarantees]:
 
 def count_spare_nodes(pool: Pool, quotas: Iterable[Quota]) -> int:
     """Return the nodes beyond all guarantees, if every node that accepts no pods is empty."""
-    packed = pack_counted(pool, count_cells(pool, quotas, {}))
+    packed = pack_counted(pool, count_pool_cells(pool, quotas, {}))
     return sum(node.usable for node in pool.nodes) - sum(guarantees.total for guarantees in packed.values())

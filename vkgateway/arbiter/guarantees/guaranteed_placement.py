@@ -12,7 +12,7 @@ from vkgateway.arbiter.capacity.node_fit import ABSENT, BoolArray, IntArray
 from vkgateway.arbiter.capacity.node_resources import NodeResources
 from vkgateway.arbiter.capacity.placement import place_pods
 from vkgateway.arbiter.guarantees.guarantee_reservation import GuaranteeReservation
-from vkgateway.arbiter.guarantees.pool_guarantees import PoolGuarantees, use_placed
+from vkgateway.arbiter.guarantees.pool_guarantees import PoolGuarantees, use_for_pods
 from vkgateway.arbiter.preemption.node_costs import count_fitting_pods
 from vkgateway.arbiter.preemption.search_stage import has_resources
 from vkgateway.arbiter.snapshot import Pod, Shape
@@ -99,8 +99,8 @@ class GuaranteedPlacement:
             return self._use(resources.pool.unit_resource, nodes)
 
     def _use(self, unit: str, nodes: Mapping[str, str]) -> bool:
-        amounts = [(nodes[pod.uid], pod.shape.amount_of(unit)) for pod in self._pods]
-        return use_placed(self._guarantees, self._tenant, amounts)
+        placed = [(pod, nodes[pod.uid]) for pod in self._pods]
+        return use_for_pods(self._guarantees, self._tenant, unit, placed)
 
     def _search_domains(self, resources: NodeResources, *, separate: bool) -> Iterator[BoolArray]:
         """Yield masks of nodes to search; `separate`: each domain of the required level by itself."""

@@ -18,7 +18,7 @@ from vkgateway.arbiter.guarantees.cell_sizes import (
     smallest_cover,
     total_units,
 )
-from vkgateway.arbiter.guarantees.counted_cells import count_cells, pack_counted, usable_size
+from vkgateway.arbiter.guarantees.counted_cells import count_pool_cells, pack_counted, usable_size
 from vkgateway.arbiter.snapshot import Pod, Pool, Quota
 from vkgateway.arbiter.trial import Trial
 from vkgateway.scheduler.core.guaranteed_nodes import GuaranteedNodes
@@ -48,8 +48,11 @@ class PoolGuarantees:
         self._away: defaultdict[tuple[str, str], int] = defaultdict(int)
         """Thousandths on nodes that accept no pods, by tenant and node."""
         placed = list(placed)
-        counted = count_cells(pool, quotas, _sum_away(placed, self.is_usable))
+        counted = count_pool_cells(pool, quotas, _sum_away(placed, self.is_usable))
         self.levels, self._held, self.losses = counted.levels, counted.held, counted.losses
+        self._held_amounts = {
+            tenant: total_units(cells, self.levels) * MILLI_PER_UNIT for tenant, cells in self._held.items()
+        }
         packed = pack_counted(pool, counted)
         positions: defaultdict[int, list[int]] = defaultdict(list)
         for number, usable in enumerate(self._usable):
@@ -79,7 +82,7 @@ class PoolGuarantees:
         """Return the thousandths of the unit that the tenant's guarantee can still take; negative: it holds less than
         is used.
         """
-        return total_units(self._cells_of(tenant), self.levels) * MILLI_PER_UNIT - self._used[tenant]
+        return self._held_amounts.get(tenant, 0) - self._used[tenant]
 
     def overused_tenants(self) -> list[str]:
         """Return the tenants whose guaranteed pods use more than their guarantees hold, by name."""
@@ -163,13 +166,13 @@ class PoolGuarantees:
     def _usable_in_class(
         self, tenant: str, numbers: NDArray[np.int64], nodes: GuaranteedNodes, most: int
     ) -> NDArray[np.int64]:
-        room, owners = nodes.room_without_groups(), self._owners[numbers]
+        room = nodes.room_without_groups()
         if room > 0:
             return np.full(len(numbers), most, dtype=np.int64)
         mask = np.zeros(len(numbers), dtype=bool)
         if room == 0:
-            mine = self._tenant_numbers.get(tenant, _SHARED)
-            mask |= (owners == mine) | (owners == _SHARED)
+            owners = self._owners[numbers]
+            mask |= self.own_nodes(tenant)[numbers]
             if nodes.surplus_of(tenant) < 0:
                 mask |= owners == _CLEAN
             for other, number in self._tenant_numbers.items():

@@ -126,13 +126,13 @@ def _count_spare_nodes(sums: PoolSums, quotas: Mapping[str, Quota]) -> tuple[int
 
 
 def _kept_guarantee(name: str, quota: Quota, pool: Pool, loss: GuaranteeLoss | None) -> int:
-    """Return the part of the guarantees that their tenants do not use."""
+    """Return the part of a guarantee that the nodes hold."""
     lost = loss.units * 1000 if loss is not None and name == pool.unit_resource else 0
     return max(0, quota.guarantee.get(name, 0) - lost)
 
 
 def _unused_guarantees(name: str, sums: PoolSums, remaining: Mapping[str, int]) -> int:
-    """Return the lent amount: borrowed amounts beyond the unguaranteed capacity come from unused guarantees."""
+    """Return the part of the guarantees that their tenants do not use."""
     nothing = TenantSums()
     return sum(
         max(0, amount - sums.tenants.get(tenant, nothing).used.get(name, 0)) for tenant, amount in remaining.items()
@@ -140,12 +140,12 @@ def _unused_guarantees(name: str, sums: PoolSums, remaining: Mapping[str, int]) 
 
 
 def _lent_amount(borrowed: int, unused: int, unguaranteed: int) -> int:
-    """Yield a report for each tenant with a quota or pods in the pool, and each resource."""
+    """Return the lent amount: borrowed amounts beyond the unguaranteed capacity come from unused guarantees."""
     return min(unused, max(0, borrowed - max(0, unguaranteed)))
 
 
 def tenant_reports(sums: PoolSums, quotas: Mapping[str, Quota], losses: Losses) -> Iterator[TenantReport]:
-    """Yield the usage of each tenant in a pool, a report for each governed resource."""
+    """Yield a report for each tenant with a quota or pods in the pool, and each resource."""
     for tenant in sorted(quotas.keys() | sums.tenants.keys()):
         quota, tenant_sums = quotas.get(tenant), sums.tenants.get(tenant, TenantSums())
         for name in sums.pool.governed:

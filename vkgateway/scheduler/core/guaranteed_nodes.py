@@ -111,13 +111,9 @@ class GuaranteedNodes:
         excess = self._excess_without_groups()
         return max(excess - self._count_taken(), self.spare) - excess if excess > self.spare else self.spare - excess
 
-    def exclusive_of(self, tenant: str) -> int:
-        """Return the number of nodes that are exclusive to a tenant."""
-        return len(self._exclusive.get(tenant, ()))
-
     def surplus_of(self, tenant: str) -> int:
         """Return by how much a tenant's exclusive nodes exceed its guarantee; negative below it."""
-        return self.exclusive_of(tenant) - self._guarantees.nodes.get(tenant, 0)
+        return len(self._exclusive.get(tenant, ())) - self._guarantees.nodes.get(tenant, 0)
 
     def may_add(self, tenant: str, node: int, amount: int) -> bool:
         """Return whether a pod may use a node inside its tenant's guarantee.
