@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from itertools import product
 from random import Random
@@ -41,6 +42,10 @@ def best_choice(uses: Uses, guarantees: Guarantees) -> tuple[int, dict[int, int]
     return min(found, key=lambda each: each[0])
 
 
+def count_sizes(cells: dict[str, list[int]]) -> dict[str, Counter[int]]:
+    return {tenant: Counter(sizes) for tenant, sizes in cells.items()}
+
+
 def draw_guarantees(random: Random, nodes: int, node_units: int) -> Guarantees:
     """Return the guarantees of random cells that fit the nodes."""
     cells: dict[str, list[int]] = {tenant: [] for tenant in TENANTS}
@@ -49,7 +54,7 @@ def draw_guarantees(random: Random, nodes: int, node_units: int) -> Guarantees:
         cells[tenant].append(random.choice([size for size in (1, 2, 4, 8) if size <= node_units]))
         if sum(map(sum, cells.values())) > nodes * node_units:
             cells[tenant].pop()
-    return pack_cells(cells, [node_units] * nodes)[node_units]
+    return pack_cells(count_sizes(cells), [node_units] * nodes)[node_units]
 
 
 def check_promises(uses: Uses, guarantees: Guarantees, taken: dict[int, int]) -> None:
@@ -121,17 +126,17 @@ def test_every_promise_holds_after_any_placements_and_ends(seed: int) -> None:
 
 def test_small_cells_of_all_tenants_fill_whole_nodes() -> None:
     """Cells of 4, 4, 2, 1 and 1 units of nodes with 8 units: no gap between them."""
-    found = pack_cells({"a": [8, 4, 1], "b": [4, 2], "c": [1]}, [8, 8, 8])
+    found = pack_cells(count_sizes({"a": [8, 4, 1], "b": [4, 2], "c": [1]}), [8, 8, 8])
     assert found == {8: Guarantees({"a": 1}, ({"a": 4, "b": 4}, {"b": 2, "a": 1, "c": 1}))}
 
 
 def test_cells_name_the_smallest_nodes_that_hold_them() -> None:
-    found = pack_cells({"a": [4, 1], "b": [8]}, [8, 4, 8, 1])
+    found = pack_cells(count_sizes({"a": [4, 1], "b": [8]}), [8, 4, 8, 1])
     assert found == {8: Guarantees({"b": 1}), 4: Guarantees({"a": 1}), 1: Guarantees({"a": 1})}
 
 
 def test_node_with_cells_of_one_tenant_is_its_own() -> None:
-    assert pack_cells({"a": [4, 1]}, [8, 8]) == {8: Guarantees({"a": 1})}
+    assert pack_cells({"a": {4: 1, 1: 1}}, [8, 8]) == {8: Guarantees({"a": 1})}
 
 
 def test_while_nodes_are_missing_a_tenant_keeps_what_makes_no_promise_worse() -> None:

@@ -91,3 +91,11 @@ def test_quotas_of_other_pools_are_ignored() -> None:
     other = Quota(tenant="a", pool=("c", "other"), guarantee={GPU: 8000})
 
     assert PoolGuarantees(make_pool(8), [other]).unused_cells("a") == {}
+
+
+def test_huge_nodes_take_no_longer() -> None:
+    huge = 137_438_953_471
+
+    cells = PoolGuarantees(make_pool(huge, huge, gone=[0]), [make_quota("a", huge), make_quota("b", huge - 1)])
+
+    assert sum(loss.units for loss in cells.losses) == huge - 1

@@ -13,7 +13,6 @@ from vkgateway.arbiter.guarantees.cell_sizes import (
     MILLI_PER_UNIT,
     CellCounts,
     counts_by_size,
-    list_sizes,
     pool_levels,
     quota_cells,
     round_up_units,
@@ -87,7 +86,7 @@ def usable_size(pool: Pool, number: int) -> int:
 def pack_counted(pool: Pool, counted: CountedCells) -> dict[int, Guarantees]:
     """Return what the tenants are guaranteed on nodes of each size, in thousandths."""
     cells = {
-        tenant: [size * MILLI_PER_UNIT for size in list_sizes(counts, counted.levels)]
+        tenant: {size * MILLI_PER_UNIT: count for size, count in counts_by_size(counts, counted.levels).items()}
         for tenant, counts in counted.here.items()
     }
     sizes = [usable_size(pool, number) for number, node in enumerate(pool.nodes) if node.usable]

@@ -28,6 +28,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 
 Group = Mapping[str, int]
 """Amount by tenant, of cells smaller than a node that fill one node at most."""
@@ -47,37 +48,70 @@ class Guarantees:
         return sum(self.nodes.values()) + len(self.groups)
 
 
-def pack_cells(cells: Mapping[str, Iterable[int]], sizes: Iterable[int]) -> dict[int, Guarantees]:
-    """Return by node size the guarantees of tenants whose cells have these sizes; each divides the next larger one.
+def pack_cells(cells: Mapping[str, Mapping[int, int]], sizes: Iterable[int]) -> dict[int, Guarantees]:
+    """Return by node size the guarantees of tenants with these cells; each cell size divides the next larger one.
 
-    `sizes`: the sizes of all nodes, in the unit of the cells. Larger cells come first, then those of earlier tenants.
-    Each goes beside cells of its tenant, or to the node that it fills best: sizes that divide each other leave no gap.
-    A cell that fits no node is left out. A node with cells of one tenant alone is its whole node, since no other cell
-    needs the rest.
+    `cells`: the number of cells by tenant and size. `sizes`: the sizes of all nodes, in the unit of the cells. Larger
+    cells come first, then those of earlier tenants. Each goes beside cells of its tenant, or to the node that it fills
+    best: sizes that divide each other leave no gap. A cell that fits no node is left out. A node with cells of one
+    tenant alone is its whole node, since no other cell needs the rest.
     """
-    nodes = sorted(sizes)
-    left, held = list(nodes), [dict[str, int]() for _ in nodes]
+    nodes = _PackedNodes(sorted(sizes))
     for size, tenant in sorted(((size, tenant) for tenant, each in cells.items() for size in each), key=_negative_size):
-        best = min(
-            ((tenant not in held[number], free, number) for number, free in enumerate(left) if free >= size),
-            default=(False, 0, None),
-        )[-1]
-        if best is not None:
-            left[best] -= size
-            held[best][tenant] = held[best].get(tenant, 0) + size
+        nodes.add_cells(tenant, size, cells[tenant][size])
     whole: defaultdict[int, dict[str, int]] = defaultdict(dict)
     groups: defaultdict[int, list[Group]] = defaultdict(list)
-    for size, group in zip(nodes, held, strict=True):
+    for size, group in zip(nodes.sizes, nodes.held, strict=True):
         if len(group) == 1:
             (tenant,) = group
             whole[size][tenant] = whole[size].get(tenant, 0) + 1
         elif group:
             groups[size].append(group)
-    return {size: Guarantees(whole[size], tuple(groups[size])) for size in set(nodes)}
+    return {size: Guarantees(whole[size], tuple(groups[size])) for size in set(nodes.sizes)}
 
 
 def _negative_size(cell: tuple[int, str]) -> int:
     return -cell[0]
+
+
+class _PackedNodes:
+    """Nodes while `pack_cells` fills them. Each step fills a node, so many small cells cost no more than few."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self.sizes = sizes
+        self.held = [dict[str, int]() for _ in sizes]
+        self._free = list(sizes)
+        self._by_free: defaultdict[int, list[int]] = defaultdict(list)
+        """Heaps of nodes by free amount; a node whose free amount has changed since is skipped."""
+        for number, size in enumerate(sizes):
+            self._by_free[size].append(number)
+        self._nodes_of: defaultdict[str, set[int]] = defaultdict(set)
+
+    def add_cells(self, tenant: str, size: int, count: int) -> None:
+        """Add a tenant's cells of one size. Larger ones were added before."""
+        for number in self._candidates(tenant, size):
+            filled = min(count, self._free[number] // size)
+            count -= filled
+            self._free[number] -= filled * size
+            heappush(self._by_free[self._free[number]], number)
+            self.held[number][tenant] = self.held[number].get(tenant, 0) + filled * size
+            self._nodes_of[tenant].add(number)
+            if not count:
+                break
+
+    def _candidates(self, tenant: str, size: int) -> Iterator[int]:
+        """Yield the nodes with room for a cell, those with cells of the tenant first, then the fullest.
+
+        The caller fills each of them.
+        """
+        mine = [(self._free[number], number) for number in self._nodes_of[tenant] if self._free[number] >= size]
+        yield from (number for _, number in sorted(mine))
+        for free in sorted(free for free in self._by_free if free >= size):
+            heap = self._by_free[free]
+            while heap:
+                number = heappop(heap)
+                if self._free[number] == free:
+                    yield number
 
 
 class GuaranteedNodes:
