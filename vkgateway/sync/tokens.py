@@ -21,6 +21,8 @@ from vkgateway.translate.pod_references import TokenSource
 
 _REFRESH_SHARE: Final = 0.8
 _RETRY_SECONDS: Final = 60.0
+_WRITTEN_GRACE: Final = 30.0
+"""Time in which the watch shows a Secret that was written; until then, the Secret is not written again."""
 
 
 class _TokenStatus(msgspec.Struct, rename="camel"):
@@ -39,14 +41,19 @@ class ServiceAccountTokens:
         self._tenant = scope.name
         self._client = scope.client
         self._clock = scope.clock
+        self._written: dict[Key, tuple[float, float]] = {}
+        """Refresh time and end of the grace of Secrets that the watch has not shown yet."""
 
     def refresh_due_in(self, link: ComputeLink, pod: Meta) -> float | None:
         """Return the seconds until the pod's tokens must be refreshed; None if its Secret does not exist."""
         name = compute_namespace(self._tenant, pod.namespace), token_secret_name(pod.name, pod.uid)
-        secret = link.copies["secrets"].store.get(name)
-        if secret is None:
-            return None
-        return float(secret.metadata.annotations.get(REFRESH_AT, "0")) - self._clock.time()
+        secret, now = link.copies["secrets"].store.get(name), self._clock.time()
+        shown = float(secret.metadata.annotations.get(REFRESH_AT, "0")) if secret is not None else None
+        written, until = self._written.get(name, (0.0, 0.0))
+        if now < until and (shown is None or shown < written):
+            return min(written, until) - now
+        self._written.pop(name, None)
+        return shown - now if shown is not None else None
 
     async def ensure_secret(
         self, link: ComputeLink, pod: Meta, service_account: str, sources: Sequence[TokenSource]
@@ -63,7 +70,10 @@ class ServiceAccountTokens:
             data[source.key] = base64.b64encode(status.token.encode()).decode()
             expires = times.parse_time(status.expiration_timestamp).timestamp()
             refresh_at = min(refresh_at, now + (expires - now) * _REFRESH_SHARE)
-        await self._write_secret(link, self._build_secret(pod, data, refresh_at))
+        secret = self._build_secret(pod, data, refresh_at)
+        await self._write_secret(link, secret)
+        name = secret["metadata"]["namespace"], secret["metadata"]["name"]
+        self._written[name] = float(secret["metadata"]["annotations"][REFRESH_AT]), now + _WRITTEN_GRACE
         return max(refresh_at - now, _RETRY_SECONDS)
 
     async def delete_unused(self, link: ComputeLink, alive: Collection[str]) -> None:
@@ -77,6 +87,7 @@ class ServiceAccountTokens:
     async def delete_secret(self, link: ComputeLink, pod: Key, uid: str) -> None:
         """Delete the Secret of a deleted pod."""
         name = compute_namespace(self._tenant, pod[0]), token_secret_name(pod[1], uid)
+        self._written.pop(name, None)
         secret = link.copies["secrets"].store.get(name)
         if secret is not None and TOKEN_OF in secret.metadata.annotations and owned_by(self._tenant, secret.metadata):
             await self._delete_secret(link, secret.metadata)

@@ -62,3 +62,20 @@ async def test_each_projection_has_its_own_token_bound_to_the_pod() -> None:
     }
     assert "token-" not in str(secret["metadata"]["annotations"].values())
     assert due == 480, "refreshed at four fifths of the shortest life"
+
+
+async def test_secret_is_not_written_again_before_the_watch_shows_it() -> None:
+    tenant, compute, clock = FakeServer(), FakeServer(), FakeClock(origin=NOW)
+    link: Any = SimpleNamespace(client=compute, copies={"secrets": SimpleNamespace(store={})})
+    client: Any = tenant
+    tokens = ServiceAccountTokens(tenant_scope(client, clock=clock))
+    sources = [TokenSource(key="api.0", audience="", expiration_seconds=3607)]
+
+    await tokens.ensure_secret(link, POD, "builder", sources)
+    again = await tokens.ensure_secret(link, POD, "builder", sources)
+    assert (len(tenant.created), len(compute.created)) == (1, 1)
+    assert again == 30, "if it was deleted meanwhile, it is missed then"
+
+    await clock.sleep(30)
+    await tokens.ensure_secret(link, POD, "builder", sources)
+    assert len(compute.created) == 2
