@@ -362,3 +362,15 @@ def test_report_counts_pods_in_their_own_pools() -> None:
     [one] = [each for each in shown.gangs if each.id == "x"]
     assert (one.pool, one.spread, one.waiting_units) == ("other.compute", ("pool.compute", "other.compute"), 6)
     assert {each.pool: each.waiting for each in shown.pools} == {"pool": 2, "other": 4}
+
+
+def test_part_inside_guarantee_takes_no_reserve_that_another_part_must_leave() -> None:
+    quotas = [make_quota(name, pool=key) for name in ("a", "b") for key in (KEY, OTHER) if (name, key) != ("a", OTHER)]
+    nodes = make_node("m0"), make_node("m1")
+    cluster = Cluster((make_node("n0", 4),), [*quotas, make_quota("a", 8, pool=OTHER)], more=nodes, reserve=1)
+    cluster.add(with_pod_pools(make_gang("x", "a", [2, 8, 8]), (KEY,), (OTHER,), (OTHER, KEY)))
+
+    decisions = cluster.cycle()
+
+    assert not decisions.admits
+    assert not decisions.plans, "no plan can become ready"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice, product
 
 from vkgateway.arbiter.cycle_state import CycleState, pending_parts
-from vkgateway.arbiter.phases.planned_starts import find_other_nodes, is_plan_free, release_plan
+from vkgateway.arbiter.phases.planned_starts import find_other_nodes, is_plan_free, lacks_reserve, release_plan
 from vkgateway.arbiter.pools.pool_state import PoolState
 from vkgateway.arbiter.preemption.eviction_units import has_min_members
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang
@@ -35,6 +35,8 @@ def place_parts(state: CycleState, parts: Sequence[PendingGang], attempt: PartAt
         with state.trial() as trial:
             with state.only_plans():
                 failed = next((part for part in order if not attempt(pools[part.gang.id], part)), None)
+            # A part inside the guarantee may use the reserve that an earlier part had to leave.
+            failed = failed or next((part for part in order if lacks_reserve(state, part.gang.id)), None)
             if failed is None:
                 trial.commit()
                 start_ready_gang(state, order[0])

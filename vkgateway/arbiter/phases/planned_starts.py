@@ -80,17 +80,14 @@ def is_plan_free(pool_state: PoolState, pending: PendingGang, plan: PreemptionPl
 
 def any_plan_lacks_reserve(state: CycleState) -> bool:
     """Return whether a start of this round used reserve units that a plan to borrow must leave idle."""
-    return any(
-        pool_state.facts.idle_reserve > 0
-        and any(
-            plan.borrowed and plan.pool == key and not _will_leave_reserve(pool_state, state.pending_gangs[name], plan)
-            for name, plan in state.plans.items()
-        )
-        for key, pool_state in state.pool_states.items()
-    )
+    return any(lacks_reserve(state, name) for name in state.plans)
 
 
-def _will_leave_reserve(pool_state: PoolState, pending: PendingGang, plan: PreemptionPlan) -> bool:
+def lacks_reserve(state: CycleState, gang: str) -> bool:
+    """Return whether a gang has a plan to borrow that will not leave the reserve, whatever terminates before it."""
+    plan = state.plans.get(gang)
+    if plan is None or not plan.borrowed or not (pool_state := state.pool_states[plan.pool]).facts.idle_reserve:
+        return False
     with pool_state.node_resources.trial():
         pool_state.remove_pods(pool_state.terminating_pods.values())
-        return plan_leaves_reserve(pool_state, pending.min_members, plan)
+        return not plan_leaves_reserve(pool_state, state.pending_gangs[gang].min_members, plan)
