@@ -68,15 +68,13 @@ _NOTES: Final = (
     " entitled gang fits its tenant's unused guarantee when it is submitted, and is late after notice (30 s), grace"
     " (60 s) and two cycles (1 s each). `not behind own` leaves out those for which what was left of the guarantee was"
     " reserved for an older gang of the same tenant. An anomaly waits longer than in its tenant's private cluster plus"
-    " that bound. `small cells`: one node of each guarantee is written as cells of 4, 2, 1 and 1 GPUs.",
+    " that bound. `low stays`: low work yields to guarantees alone (`lowYieldsTo: Guarantee`).",
     f"`{OPENB}=openb_pod_list_default.csv make bench-trace` adds the pods of that public trace, moved together to a"
     " load of 1.1, with run times of a day at most. All of them are single pods.",
 )
 _OPENB_LOAD: Final = 1.1
 _OURS: Final = "vkgateway"
-_SMALL_CELLS: Final = "vkgateway, small cells"
-_SMALL: Final = (4, 2, 1, 1)
-"""Cells of one node of each guarantee, in GPUs, in the row with small cells."""
+_LOW_STAYS: Final = "vkgateway, low stays"
 _PRIVATE: Final = "private"
 _RIVALS: Final = ("fifo", "kueue")
 
@@ -141,20 +139,15 @@ def openb_scenario(pods: Path, *, nodes: int = NODES) -> Scenario:
     return sort_jobs(Scenario(pools=(pool,), quotas=quotas, jobs=jobs, settings=settings))
 
 
-def with_small_cells(scenario: Scenario) -> Scenario:
-    """Return the scenario with one node of each guarantee in small cells."""
-    unit = scenario.pools[0].loss_resource
-    quotas = tuple(
-        replace(quota, cells=(*(GPUS,) * (quota.guarantee[unit] // 1000 // GPUS - 1), *_SMALL))
-        for quota in scenario.quotas
-    )
-    return replace(scenario, quotas=quotas)
+def with_low_that_stays(scenario: Scenario) -> Scenario:
+    """Return the scenario with pools whose low work yields to guarantees alone."""
+    return replace(scenario, pools=tuple(replace(pool, low_yields=False) for pool in scenario.pools))
 
 
 def simulate_case(load: float | str, seed: int, scenario: Scenario, *, single: bool = False) -> Case:
     """Simulate all schedulers.
 
-    `single`: pods are not gangs, so cells of any size and private clusters have no effect.
+    `single`: pods are not gangs, and are not compared with private clusters.
     """
     names = [name for name in SCHEDULERS if not (single and name == _PRIVATE)]
     states = {name: _simulate_all(name, scenario) for name in names}
@@ -163,9 +156,8 @@ def simulate_case(load: float | str, seed: int, scenario: Scenario, *, single: b
         make_result(name, scenario, state, private=None if name == _PRIVATE else alone)
         for name, state in states.items()
     ]
-    if not single:
-        small = with_small_cells(scenario)
-        results.insert(1, make_result(_SMALL_CELLS, small, _simulate_all(_OURS, small)))
+    stays = with_low_that_stays(scenario)
+    results.insert(1, make_result(_LOW_STAYS, stays, _simulate_all(_OURS, stays), private=alone))
     bare = [msgspec.structs.replace(one, samples=[], first_waits={}) for one in results]
     return Case(load=load, seed=seed, results=bare)
 

@@ -12,7 +12,6 @@ from bench.trace import (
     openb_scenario,
     scenario_of,
     simulate_case,
-    with_small_cells,
 )
 
 
@@ -22,7 +21,7 @@ def test_every_load_has_a_row_for_each_scheduler() -> None:
     ]
     outcome = build_outcome(cases)
     assert [row[:2] for row in outcome.rows] == [
-        [load, name] for load in LOADS for name in ("vkgateway", "vkgateway, small cells", "fifo", "kueue", "private")
+        [load, name] for load in LOADS for name in ("vkgateway", "vkgateway, low stays", "fifo", "kueue", "private")
     ]
     assert all(len(row) == len(COLUMNS) for row in outcome.rows)
     assert len(outcome.targets) == 10
@@ -38,10 +37,3 @@ def test_openb_is_compressed_to_the_load(tmp_path: Path) -> None:
     asked = sum(job.run for job in scenario.jobs)
     assert len(scenario.jobs) == 40
     assert abs(asked / (scenario.horizon * 64) - 1.1) < 0.02
-
-
-def test_small_cells_keep_the_sum_of_each_guarantee() -> None:
-    scenario = scenario_of(0.9, 1)
-    for before, after in zip(scenario.quotas, with_small_cells(scenario).quotas, strict=True):
-        assert sum(after.cells) * 1000 == before.guarantee[scenario.pools[0].loss_resource]
-        assert sorted(after.cells)[:4] == [1, 1, 2, 4]
