@@ -33,6 +33,7 @@ class UsageByAge:
             if resource in HOST_RESOURCES:
                 usage[~bare] = 0
             self._usage[resource] = usage[rows]
+        self._sums_after: dict[tuple[str, bool, int], tuple[FloatArray, dict[str, IntArray]]] = {}
         bounds = table.tenant[rows].searchsorted(np.arange(len(table.tenants) + 1)).tolist()
         self._rows_by_tenant = {tenant: slice(*bounds[at : at + 2]) for tenant, at in table.tenants.items()}
 
@@ -56,13 +57,26 @@ class UsageByAge:
         self, tenant: str, created: FloatArray, low: BoolArray, priority: FloatArray
     ) -> dict[str, IntArray]:
         """Return by resource, for each of a tenant's pending gangs, the usage of later gangs without a higher rank."""
-        mine = self._rows_by_tenant.get(tenant, slice(0, 0))
         found = {resource: np.zeros(len(created), dtype=np.int64) for resource in self._usage}
         for is_low, least in set(zip(low.tolist(), priority.tolist(), strict=True)):
+            times, sums = self._sum_after(tenant, is_low=is_low, least=least)
             asking = (low == is_low) & (priority == least)
+            at = times.searchsorted(created[asking], side="right")
+            for resource, usage in found.items():
+                usage[asking] = sums[resource][at]
+        return found
+
+    def _sum_after(self, tenant: str, *, is_low: bool, least: int) -> tuple[FloatArray, dict[str, IntArray]]:
+        """Return the creation times of a tenant's gangs without a higher rank than this, and what those from each of
+        them on use, by resource.
+        """
+        found = self._sums_after.get((tenant, is_low, least))
+        if found is None:
+            mine = self._rows_by_tenant.get(tenant, slice(0, 0))
             no_better = (self._low[mine] > is_low) | ((self._low[mine] == is_low) & (self._priority[mine] <= least))
-            at = self._created[mine][no_better].searchsorted(created[asking], side="right")
-            for resource, usage in self._usage.items():
-                sums = np.concatenate([[0], np.cumsum(usage[mine][no_better])])
-                found[resource][asking] = sums[-1] - sums[at]
+            sums = {
+                resource: np.concatenate([np.cumsum(usage[mine][no_better][::-1])[::-1], [0]])
+                for resource, usage in self._usage.items()
+            }
+            found = self._sums_after[tenant, is_low, least] = self._created[mine][no_better], sums
         return found
