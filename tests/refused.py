@@ -22,6 +22,23 @@ _ROOT_CA: Final = "vkgateway-root-ca.crt"
 
 _NAME: Final = {"fieldPath": "metadata.name"}
 
+ALLOWED: Final[dict[str, Object]] = {
+    "hides-devices": {
+        "containers": [
+            _container(
+                env=[
+                    {"name": "NVIDIA_VISIBLE_DEVICES", "value": ""},
+                    {"name": "AMD_VISIBLE_DEVICES"},
+                    {"name": "ASCEND_VISIBLE_DEVICES", "value": "void"},
+                    {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": ""},
+                    {"name": "CUDA_VISIBLE_DEVICES", "valueFrom": {"fieldRef": _NAME}},
+                ]
+            )
+        ]
+    },
+}
+"""Pods close to a refused one, which pass."""
+
 BY_POLICY: Final[dict[str, Object]] = {
     "label": {"metadata": {"labels": {"vkgateway.io/tenant": "beta"}}},
     "label-of-a-gang": {"metadata": {"labels": {"vkgateway.io/gang": "a"}}},

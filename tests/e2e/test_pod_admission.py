@@ -11,7 +11,7 @@ import pytest
 
 from tests.e2e.cluster import Cluster, Platform, eventually, pod_manifest
 from tests.e2e.test_arbiter import consistently, find_condition
-from tests.refused import BY_LEVEL_BASELINE, BY_LEVEL_RESTRICTED, BY_POLICY, pod_of
+from tests.refused import ALLOWED, BY_LEVEL_BASELINE, BY_LEVEL_RESTRICTED, BY_POLICY, pod_of
 from vkgateway.controlplane.templates import Templates, TenantFacts
 from vkgateway.model.api import TenantPolicy
 from vkgateway.translate.policy import find_refusals
@@ -59,8 +59,9 @@ def test_api_server_refuses_pods_with_the_gateways_messages(alpha: Cluster, loos
     expected = {pod["metadata"]["name"]: gateway_message(pod, TenantPolicy()) for pod in pods}
     eventually(lambda: "inline-csi" in denials(alpha, pods), what="the policy in force")
 
-    denied = denials(alpha, pods)
+    denied = denials(alpha, [*pods, *(pod_of(name, fields, namespace=loose) for name, fields in ALLOWED.items())])
 
+    assert not denied.keys() & ALLOWED.keys()
     assert {name: denied.get(name) for name in expected if name not in DROPPED} == {
         name: words for name, words in expected.items() if name not in DROPPED
     }

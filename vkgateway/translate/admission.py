@@ -22,7 +22,7 @@ from vkgateway.model.names import (
 )
 from vkgateway.translate import refusal_texts
 from vkgateway.translate.context import ANY
-from vkgateway.translate.device_variables import DEVICE_VARIABLES
+from vkgateway.translate.device_variables import DEVICE_VARIABLES, HIDING_VALUES
 from vkgateway.translate.exposure import LOAD_BALANCER, NODE_PORT
 from vkgateway.translate.policy import POD_VOLUMES, PodPolicy, allowed_runtime_classes
 from vkgateway.translate.security import cel
@@ -198,7 +198,8 @@ def _device_variables(policy: PodPolicy) -> tuple[Rule, ...]:
     if policy.pod_security == "privileged":
         return ()
     names = _list_literal(DEVICE_VARIABLES)
-    is_set = f"e.name in {names}"
+    hides = f"!has(e.valueFrom) && e.?value.orValue('') in {_list_literal(HIDING_VALUES)}"
+    is_set = f"e.name in {names} && !({hides})"
     splits = f"f.?prefix.orValue('') != '' && {names}.exists(n, n.startsWith(f.prefix))"
     set_text, split_text = refusal_texts.DEVICE_VARIABLE, refusal_texts.DEVICE_PREFIX
     return (

@@ -9,7 +9,7 @@ from vkgateway.model.names import COMPUTE_ROOT_CA, TENANT_ROOT_CA, host_in_url, 
 from vkgateway.model.objects import Object
 from vkgateway.translate import downward_api
 from vkgateway.translate.context import TenantContext
-from vkgateway.translate.device_variables import hiding_variables
+from vkgateway.translate.device_variables import hides_devices, hiding_variables
 from vkgateway.translate.pod_references import volume_claim
 from vkgateway.translate.size_budget import SizeBudget
 
@@ -65,6 +65,9 @@ def forward_container(container: Object, values: PodValues) -> Object:
 
 
 def _forward_env(env: list[Object], values: PodValues, hiding: tuple[Object, ...]) -> list[Object]:
+    hidden = {entry["name"] for entry in hiding}
+    # Not every runtime takes the other values that hide devices.
+    env = [entry for entry in env if not (entry["name"] in hidden and hides_devices(entry))]
     names = {entry["name"] for entry in env}
     given = [entry for entry in (*values.variables, *hiding) if entry["name"] not in names]
     return given + [entry if "valueFrom" not in entry else _forward_variable(entry, values) for entry in env]

@@ -15,6 +15,9 @@ from vkgateway.model.requests import container_requests, is_extended
 NO_DEVICES: Final = "void"
 """Value with which NVIDIA's runtime, and those made after it, leave a container alone."""
 
+HIDING_VALUES: Final = ("", "none", NO_DEVICES)
+"""Values that give no device. Controllers set them for pods that should see none, such as the launcher of an MPIJob."""
+
 _VISIBLE: Final = (
     "NVIDIA_VISIBLE_DEVICES",
     "AMD_VISIBLE_DEVICES",
@@ -32,7 +35,7 @@ DEVICE_VARIABLES: Final = (
     "ASCEND_RUNTIME_MOUNTS",
     "ASCEND_VNPU_SPECS",
 )
-"""Variables that tenants may not set. https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/"""
+"""Variables that tenants may set to `HIDING_VALUES` only. https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/"""
 
 _HIDING: Final[tuple[Object, ...]] = tuple({"name": name, "value": NO_DEVICES} for name in _VISIBLE)
 
@@ -46,9 +49,17 @@ def hiding_variables(container: Object) -> tuple[Object, ...]:
     return () if requested else _HIDING
 
 
+def hides_devices(variable: Object) -> bool:
+    """Return whether a variable of a container is a device variable that gives no device."""
+    is_literal = not variable.get("valueFrom") and (variable.get("value") or "") in HIDING_VALUES
+    return is_literal and variable["name"] in DEVICE_VARIABLES
+
+
 def set_variables(container: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the device variables that a container sets."""
-    yield from (entry["name"] for entry in container.get("env") or () if entry["name"] in DEVICE_VARIABLES)
+    """Yield the variables of a container that could give it devices."""
+    for entry in container.get("env") or ():
+        if entry["name"] in DEVICE_VARIABLES and not hides_devices(entry):
+            yield entry["name"]
 
 
 def splitting_prefixes(container: Mapping[str, Any]) -> Iterator[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.refused import BY_LEVEL_BASELINE, BY_LEVEL_RESTRICTED, BY_POLICY, pod_of
+from tests.refused import ALLOWED, BY_LEVEL_BASELINE, BY_LEVEL_RESTRICTED, BY_POLICY, pod_of
 from tests.unit.translate.samples import TENANT
 from vkgateway.model.api import PodSecurity, TenantPolicy
 from vkgateway.translate import refusal_texts
@@ -25,6 +25,11 @@ def text(policy: TenantPolicy) -> str:
 @pytest.mark.parametrize("name", [*BY_POLICY, *BY_LEVEL_BASELINE])
 def test_gateway_refuses_each_sample(name: str) -> None:
     assert find_refusals(pod_of(name, {**BY_POLICY, **BY_LEVEL_BASELINE}[name]), tenant=TENANT)
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_gateway_allows_what_only_resembles_a_refused_pod(name: str) -> None:
+    assert not list(find_refusals(pod_of(name, ALLOWED[name]), tenant=TENANT))
 
 
 @pytest.mark.parametrize("level", ["baseline", "restricted"])

@@ -233,6 +233,16 @@ def test_container_without_a_device_request_gets_none_whatever_its_image_says() 
     assert env_of(made, "containers", 1)["AMD_VISIBLE_DEVICES"]["value"] == "void"
 
 
+@pytest.mark.parametrize("value", [{"value": ""}, {}, {"value": "none"}, {"value": "void"}])
+def test_container_may_hide_devices_from_itself(value: dict[str, str]) -> None:
+    """The MPI operator does so for launchers, with an empty value."""
+    variable = {"name": "NVIDIA_VISIBLE_DEVICES", **value}
+    env = forward(pod(containers=[container(env=[variable])]))["spec"]["containers"][0]["env"]
+    assert [entry for entry in env if entry["name"] == "NVIDIA_VISIBLE_DEVICES"] == [
+        {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
+    ]
+
+
 def test_ipv6_address_of_the_api_server() -> None:
     env = env_of(forward(pod(), tenant=replace(TENANT, api_host="fd00::1")))
     assert env["KUBERNETES_PORT"]["value"] == "tcp://[fd00::1]:20123"
