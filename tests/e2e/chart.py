@@ -42,6 +42,8 @@ class ChartPlatform(Platform):
     """Embedded cluster with a release of the chart."""
 
     helm_path: str = ""
+    name: str = "vkgateway"
+    """Start of the names of the chart's objects, the value `nameOverride`."""
 
     def try_helm(self, *args: str, timeout: float = _INSTALL_SECONDS + 30) -> CommandResult:
         """Run helm, and return its answer even if it fails."""
@@ -105,7 +107,7 @@ class ChartPlatform(Platform):
 
     def metrics_url(self) -> str:
         """Return the URL of the Service for metrics and state."""
-        service = self.compute.get("service", "vkgateway-kubelet", "-n", SYSTEM)
+        service = self.compute.get("service", f"{self.name}-kubelet", "-n", SYSTEM)
         return f"https://{service['spec']['clusterIP']}:9632"
 
     def health_url(self) -> str:
@@ -152,7 +154,7 @@ class ChartPlatform(Platform):
 
         The certificate names no address of a pod.
         """
-        command = (*self.compute.kubectl_command, "port-forward", "-n", SYSTEM, "pod/vkgateway-etcd-0", ":2379")
+        command = (*self.compute.kubectl_command, "port-forward", "-n", SYSTEM, f"pod/{self.name}-etcd-0", ":2379")
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as forwarding:
             assert forwarding.stdout is not None
             line = forwarding.stdout.readline()
@@ -208,7 +210,8 @@ def install_chart(platform: ChartPlatform, *values: Document) -> None:
     load_images(platform)
     platform.helm_path = str(asyncio.run(provide_programs(HELM, report=print)) / "helm")
     paths = PlatformPaths(platform.data_dir)
-    files = [paths.gateway.chart_values, *write_values(platform.data_dir, *values)]
+    name = {"nameOverride": platform.name}
+    files = [paths.gateway.chart_values, *write_values(platform.data_dir, name, *values)]
     platform.helm(
         *("install", RELEASE, str(CHART), "--namespace", SYSTEM, "--create-namespace", "--wait"),
         *(part for file in files for part in ("--values", str(file))),

@@ -101,9 +101,12 @@ def _select_tests_of_the_chart(config: pytest.Config, items: list[pytest.Item]) 
 
 
 @contextlib.contextmanager
-def start_platform(*options: str, chart: bool = False) -> Iterator[Platform]:
-    """Start a platform, with the gateway from the chart or as a process, yield it, and remove it completely."""
-    platform = ChartPlatform(new_data_dir()) if chart else Platform(new_data_dir())
+def start_platform(*options: str, chart: bool = False, name: str = "vkgateway") -> Iterator[Platform]:
+    """Start a platform, with the gateway from the chart or as a process, yield it, and remove it completely.
+
+    `name` starts the names of the chart's objects.
+    """
+    platform = ChartPlatform(new_data_dir(), name=name) if chart else Platform(new_data_dir())
     own_options = ("--cluster-only",) if chart else ("--templates-dir", str(platform.write_templates()))
     try:
         platform.vkgateway("up", *own_options, *options, timeout=UP_TIMEOUT)

@@ -14,6 +14,8 @@ from tests.e2e.conftest import HERE, start_platform
 from tests.e2e.release.podstream import HOLLOW_POOL
 from vkgateway.local.realnode.probe import find_obstacle
 
+NAME = "federation"
+"""Start of the names of the chart's objects: the default is that of the lane `kubernetes`."""
 _TEMPLATE = HERE.parents[1] / "tenant_templates/default"
 
 
@@ -29,7 +31,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChartPlatfor
     file = template / "template.yaml"
     file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | {"pod": {"replicas": 2}}))
     # Each node has room for 110 pods. The number of pods in a stream grows with its duration.
-    with start_platform("--hollow-nodes", f"{HOLLOW_POOL}=10", chart=True) as platform:
+    with start_platform("--hollow-nodes", f"{HOLLOW_POOL}=10", chart=True, name=NAME) as platform:
         assert isinstance(platform, ChartPlatform)
         platform.upgrade({"replicas": 2})
         platform.use_templates(templates)

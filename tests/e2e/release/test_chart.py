@@ -7,6 +7,7 @@ import pytest
 from tests.e2e.chart import CHART, RELEASE, SYSTEM, ChartPlatform
 from tests.e2e.cluster import REAL, Cluster, eventually, pod_manifest
 from tests.e2e.page import open_page
+from tests.e2e.release.conftest import NAME
 from tests.e2e.requests_loop import requests_loop
 from tests.support.machine import patience_option
 
@@ -30,6 +31,14 @@ def test_helm_test_tries_a_tenant(installed: ChartPlatform) -> None:
     printed = installed.helm("test", RELEASE, "-n", SYSTEM, "--logs")
     assert "Succeeded" in printed
     assert installed.compute.find("tenant", "vkgateway-check") is None
+
+
+def test_only_what_other_programs_name_has_the_default_name(installed: ChartPlatform) -> None:
+    own = "deployments,statefulsets,services,configmaps,secrets,poddisruptionbudgets,networkpolicies,pods,pvc"
+    found = installed.compute.get(own, "-n", SYSTEM)["items"]
+    names = {one["metadata"]["name"] for one in found if "tenant" not in one["metadata"]["name"]}
+    assert {NAME, f"{NAME}-etcd", f"{NAME}-etcd-server", f"data-{NAME}-etcd-0"} <= names
+    assert not [name for name in names if name.startswith("vkgateway") or "-vkgateway-" in name]
 
 
 def test_the_page_is_reached_through_the_api_server(installed: ChartPlatform, gamma: Cluster) -> None:
@@ -62,8 +71,16 @@ def test_the_page_is_reached_through_the_api_server(installed: ChartPlatform, ga
         ),
         (
             # A Secret of the gateway, which has the CA only.
-            ["--namespace", SYSTEM, f"--set=datastore.existingSecret=vkgateway-etcd-authority,{EXTERNAL_ETCD}"],
+            ["--namespace", SYSTEM, f"--set=datastore.existingSecret={NAME}-etcd-authority,{EXTERNAL_ETCD}"],
             ["has no key tls.crt"],
+        ),
+        (
+            ["--namespace", SYSTEM, "--set", "nameOverride="],
+            ["nameOverride cannot change", f"StatefulSet {NAME}-etcd", f'Set nameOverride to "{NAME}"'],
+        ),
+        (
+            ["--namespace", SYSTEM, f"--set=nameOverride=other,datastore.existingSecret=absent,{EXTERNAL_ETCD}"],
+            ["nameOverride cannot change", f"StatefulSet {NAME}-etcd"],
         ),
     ],
 )

@@ -1,3 +1,11 @@
+{{/*
+Start of the names of objects in the release's namespace. Labels, ServiceAccounts and roles that the gateway's code, the kubectl
+plugin and users of other namespaces name stay the same.
+*/}}
+{{- define "vkgateway.name" -}}
+{{ .Values.nameOverride | default "vkgateway" }}
+{{- end -}}
+
 {{/* Labels of every object; call with (dict "root" $ "component" NAME). */}}
 {{- define "vkgateway.labels" -}}
 {{ include "vkgateway.selector" . }}
@@ -63,7 +71,7 @@ capabilities:
   "address" "0.0.0.0"
   "dataDir" "/var/lib/vkgateway"
   "managementCluster" (dict "kubeconfig" "" "installDefinitions" false)
-  "kubelet" (dict "port" 10250 "advertiseAddress" (printf "vkgateway-kubelet.%s.svc" .Release.Namespace) "advertisePort" 10250)
+  "kubelet" (dict "port" 10250 "advertiseAddress" (printf "%s-kubelet.%s.svc" (include "vkgateway.name" .) .Release.Namespace) "advertisePort" 10250)
   "controlPlanes" (dict "driver" "kubernetes" "parameters" (dict "registry" .Values.registry))
   "observability" (dict "address" "0.0.0.0" "port" 9631 "secureAddress" "0.0.0.0" "securePort" 9632)
   "page" (dict "enabled" true "address" "0.0.0.0" "port" 9633)

@@ -8,6 +8,7 @@
 {{- if and $owner (ne $owner .Release.Name) -}}
 {{- fail (printf "Release %q already runs vkgateway in this cluster, and one gateway serves a management cluster. Upgrade it instead: helm upgrade --namespace vkgateway-system %s CHART" $owner $owner) -}}
 {{- end -}}
+{{- include "vkgateway.checkName" . -}}
 {{- if not .Values.etcd.enabled -}}
 {{- if not (concat .Values.datastore.endpoints (dig "datastore" "endpoints" list .Values.config)) -}}
 {{- fail "etcd.enabled is false, and datastore.endpoints is empty. Set the endpoints of your etcd in the form https://HOST:PORT, or set etcd.enabled to true." -}}
@@ -39,8 +40,8 @@
 {{- include "vkgateway.checkEtcd" . -}}
 {{- end -}}
 {{- include "vkgateway.checkSecrets" . -}}
-{{- if and (not .Values.etcd.enabled) (lookup "apps/v1" "StatefulSet" .Release.Namespace "vkgateway-etcd") -}}
-{{- fail "etcd.enabled cannot change to false: the tenants' objects are in the chart's etcd. Set it to true. After you have copied them to your etcd: kubectl delete statefulset vkgateway-etcd --namespace vkgateway-system" -}}
+{{- if and (not .Values.etcd.enabled) (lookup "apps/v1" "StatefulSet" .Release.Namespace (printf "%s-etcd" (include "vkgateway.name" .))) -}}
+{{- fail (printf "etcd.enabled cannot change to false: the tenants' objects are in the chart's etcd. Set it to true. After you have copied them to your etcd: kubectl delete statefulset %s-etcd --namespace vkgateway-system" (include "vkgateway.name" .)) -}}
 {{- end -}}
 {{- end -}}
 
@@ -61,7 +62,8 @@
 {{/* Refuse changes of the chart's etcd that a StatefulSet cannot make, and volumes that no class provides. */}}
 {{- define "vkgateway.checkEtcd" -}}
 {{- $etcd := .Values.etcd -}}
-{{- $found := lookup "apps/v1" "StatefulSet" .Release.Namespace "vkgateway-etcd" -}}
+{{- $name := printf "%s-etcd" (include "vkgateway.name" .) -}}
+{{- $found := lookup "apps/v1" "StatefulSet" .Release.Namespace $name -}}
 {{- if $found -}}
 {{- if ne (int $found.spec.replicas) (int $etcd.members) -}}
 {{- fail (printf "etcd.members cannot change from %d to %d: the members of an etcd cluster are added one by one with `etcdctl member add`. Set etcd.members to %d." (int $found.spec.replicas) (int $etcd.members) (int $found.spec.replicas)) -}}
@@ -73,7 +75,7 @@
 {{- range $claims -}}
 {{- $size := .spec.resources.requests.storage -}}
 {{- if ne $size $etcd.persistence.size -}}
-{{- fail (printf "etcd.persistence.size cannot change from %s to %s. Set it to %s. To grow a volume, change the claim: kubectl patch pvc data-vkgateway-etcd-0 --namespace vkgateway-system --patch '{\"spec\": {\"resources\": {\"requests\": {\"storage\": %q}}}}'" $size $etcd.persistence.size $size $etcd.persistence.size) -}}
+{{- fail (printf "etcd.persistence.size cannot change from %s to %s. Set it to %s. To grow a volume, change the claim: kubectl patch pvc data-%s-0 --namespace vkgateway-system --patch '{\"spec\": {\"resources\": {\"requests\": {\"storage\": %q}}}}'" $size $etcd.persistence.size $size $name $etcd.persistence.size) -}}
 {{- end -}}
 {{- $class := .spec.storageClassName | default "" -}}
 {{- $wanted := eq $etcd.persistence.storageClass "-" | ternary "" $etcd.persistence.storageClass -}}
@@ -92,9 +94,10 @@ gateway would wait for keys that the Secret of cert-manager lacks.
 */}}
 {{- define "vkgateway.checkCertificateSource" -}}
 {{- $wanted := .Values.certificates.certManager.enabled -}}
-{{- $found := (lookup "v1" "Secret" .Release.Namespace "vkgateway-etcd-authority").data | default dict -}}
+{{- $name := printf "%s-etcd" (include "vkgateway.name" .) -}}
+{{- $found := (lookup "v1" "Secret" .Release.Namespace (printf "%s-authority" $name)).data | default dict -}}
 {{- if and $found (eq $wanted (hasKey $found "ca.key")) -}}
-{{- fail (printf "certificates.certManager.enabled cannot change to %t: the API servers of tenants trust only the authority in Secret vkgateway-etcd-authority. Set it to %t. Without tenants, delete the Secrets vkgateway-etcd-authority, vkgateway-etcd-server and vkgateway-etcd-client." $wanted (not $wanted)) -}}
+{{- fail (printf "certificates.certManager.enabled cannot change to %t: the API servers of tenants trust only the authority in Secret %s-authority. Set it to %t. Without tenants, delete the Secrets %s-authority, %s-server and %s-client." $wanted $name (not $wanted) $name $name $name) -}}
 {{- end -}}
 {{- end -}}
 

@@ -1,13 +1,14 @@
 {{/* DNS names of the members, as a YAML list. */}}
 {{- define "vkgateway.etcdHosts" -}}
+{{- $name := printf "%s-etcd" (include "vkgateway.name" .) -}}
 {{- range $member := until (int .Values.etcd.members) }}
-- vkgateway-etcd-{{ $member }}.vkgateway-etcd.{{ $.Release.Namespace }}.svc
+- {{ $name }}-{{ $member }}.{{ $name }}.{{ $.Release.Namespace }}.svc
 {{- end }}
 {{- end -}}
 
 {{/* DNS names in the certificate of the members, as a YAML list. The first is the one that peers have in common. */}}
 {{- define "vkgateway.etcdNames" -}}
-- vkgateway-etcd.{{ .Release.Namespace }}.svc
+- {{ include "vkgateway.name" . }}-etcd.{{ .Release.Namespace }}.svc
 - localhost
 {{- include "vkgateway.etcdHosts" . }}
 {{- end -}}
@@ -30,7 +31,7 @@ cert: /etc/vkgateway-etcd/tls.crt
 key: /etc/vkgateway-etcd/tls.key
 {{- else if eq "gateway" (include "vkgateway.certificateSource" .) }}
 managed:
-  secretPrefix: vkgateway-etcd
+  secretPrefix: {{ include "vkgateway.name" . }}-etcd
   namespace: {{ .Release.Namespace }}
   serverNames: {{- include "vkgateway.etcdNames" . | nindent 4 }}
 {{- end }}
@@ -55,12 +56,12 @@ projected:
   sources:
   {{- if .Values.etcd.enabled }}
     - secret:
-        name: vkgateway-etcd-authority
+        name: {{ include "vkgateway.name" . }}-etcd-authority
         items:
           - {key: tls.crt, path: ca.crt}
           - {key: tls.key, path: ca.key}
     - secret:
-        name: vkgateway-etcd-client
+        name: {{ include "vkgateway.name" . }}-etcd-client
         items:
           - {key: tls.crt, path: tls.crt}
           - {key: tls.key, path: tls.key}
@@ -76,10 +77,11 @@ projected:
 
 {{/* Arguments of a member, as a YAML list. */}}
 {{- define "vkgateway.etcdArguments" -}}
-{{- $domain := printf "vkgateway-etcd.%s.svc" .Release.Namespace -}}
+{{- $name := printf "%s-etcd" (include "vkgateway.name" .) -}}
+{{- $domain := printf "%s.%s.svc" $name .Release.Namespace -}}
 {{- $peers := list -}}
 {{- range $member := until (int .Values.etcd.members) -}}
-{{- $peers = append $peers (printf "vkgateway-etcd-%d=https://vkgateway-etcd-%d.%s:2380" $member $member $domain) -}}
+{{- $peers = append $peers (printf "%s-%d=https://%s-%d.%s:2380" $name $member $name $member $domain) -}}
 {{- end -}}
 - --name=$(POD_NAME)
 # A directory that etcd creates with the mode that it wants.
@@ -89,7 +91,7 @@ projected:
 - --listen-peer-urls=https://0.0.0.0:2380
 - --initial-advertise-peer-urls=https://$(POD_NAME).{{ $domain }}:2380
 - --initial-cluster={{ join "," $peers }}
-- --initial-cluster-token=vkgateway-etcd
+- --initial-cluster-token={{ $name }}
 - --initial-cluster-state=new
 - --cert-file=/etc/etcd/pki/tls.crt
 - --key-file=/etc/etcd/pki/tls.key
