@@ -1,5 +1,5 @@
-"""Writes the generated files of the chart and of deploy/monitoring: copies of definitions and roles, the schema of the
-values, their table, alerts and dashboards.
+"""Writes the generated files of the chart and of deploy/monitoring: copies of definitions, roles and license, the
+schema of the values, their table, metadata, alerts and dashboards.
 
 `make chart` writes them; a unit test fails while a file differs from its source.
 """
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from chart_metadata import render_metadata
 from chart_values import Value, flatten_values, parse_values, values_schema
 from dashboards import DASHBOARDS
 from grafana import render_dashboard
@@ -49,13 +50,15 @@ def main() -> int:
 def generated_files() -> dict[Path, str]:
     """Return the text of every generated file of the chart."""
     values = parse_values((CHART / "values.yaml").read_text())
-    readme = CHART / "README.md"
+    readme, metadata = CHART / "README.md", CHART / "Chart.yaml"
     return {
         **dict(_copies()),
         **dict(_rule_copies()),
         **dict(_dashboards()),
         CHART / "values.schema.json": render_schema(values),
         readme: render_readme(readme.read_text(), values),
+        metadata: render_metadata(metadata.read_text(), values),
+        CHART / "LICENSE": (CHECKOUT / "LICENSE").read_text(),
     }
 
 

@@ -7,10 +7,7 @@ from typing import Any
 
 import chart_files
 import pytest
-import yaml
 from chart_values import ChartValueError, flatten_values, parse_values, values_schema
-
-from vkgateway.version import __version__
 
 
 def test_generated_files_equal_their_sources() -> None:
@@ -96,8 +93,3 @@ def test_comments_give_descriptions_and_schemas() -> None:
 def test_a_value_without_description_or_schema_is_an_error(text: str, problem: str) -> None:
     with pytest.raises(ChartValueError, match=problem):
         values_schema(parse_values(text), overrides={})
-
-
-def test_chart_and_package_have_one_version() -> None:
-    metadata = yaml.safe_load((chart_files.CHART / "Chart.yaml").read_text())
-    assert metadata["appVersion"] == __version__
