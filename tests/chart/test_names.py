@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -153,3 +155,54 @@ def test_no_template_writes_the_start_of_a_name(helm: Helm) -> None:
         for name in re.findall(r"\b[nN]ame: (vkgateway[\w-]*)", file.read_text())
     }
     assert written == cluster_scoped | {"vkgateway"}
+
+
+LOOKUP = re.compile(r'\(lookup "[\w/]+" "(\w+)" \.Release\.Namespace ""\)\.items')
+LABELS = {"app.kubernetes.io/name": "vkgateway"}
+
+
+@pytest.fixture
+def chart_of_a_cluster(tmp_path: Path) -> Path:
+    """Return the chart with the value `global` in place of objects of the cluster, which `template` cannot list."""
+    chart = tmp_path / "vkgateway"
+    shutil.copytree(CHART, chart)
+    file = chart / "templates/_name_validation.tpl"
+    text, number = LOOKUP.subn(r"$.Values.global.\1", file.read_text())
+    assert number == 3
+    file.write_text(text)
+    return chart
+
+
+def installed(kind: str, name: str, component: str) -> str:
+    """Return the values of a cluster with an object of the chart and one of another program."""
+    other = {"metadata": {"name": f"{name}-other", "labels": {"app.kubernetes.io/component": component}}}
+    own = {"metadata": {"name": name, "labels": LABELS | {"app.kubernetes.io/component": component}}}
+    return f"--set-json=global.{kind}={json.dumps([other, own, {'metadata': {'name': 'bare'}}])}"
+
+
+DEPLOYMENT = installed("Deployment", NAME, "gateway")
+STATEFUL_SET = installed("StatefulSet", f"{NAME}-etcd", "etcd")
+VOLUME = installed("PersistentVolumeClaim", f"data-{NAME}-etcd-2", "etcd")
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ((DEPLOYMENT, STATEFUL_SET, VOLUME), f"tenants' objects are in StatefulSet {NAME}-etcd"),
+        ((VOLUME,), f"tenants' objects are in the volume data-{NAME}-etcd-2"),
+        ((DEPLOYMENT, *EXTERNAL), f"API servers of tenants call its Service {NAME}-kubelet"),
+    ],
+)
+def test_an_installed_name_cannot_change(
+    helm: Helm, chart_of_a_cluster: Path, values: tuple[str, ...], words: str
+) -> None:
+    assert helm.template(*values, f"--set=nameOverride={NAME}", chart=chart_of_a_cluster)
+    for other in ("", "other"):
+        with pytest.raises(RefusedValuesError, match="nameOverride cannot change") as refused:
+            helm.template(*values, f"--set=nameOverride={other}", chart=chart_of_a_cluster)
+        assert words in str(refused.value)
+        assert f'Set nameOverride to "{NAME}".' in str(refused.value)
+
+
+def test_volumes_of_a_former_etcd_do_not_matter_to_an_external_one(helm: Helm, chart_of_a_cluster: Path) -> None:
+    assert helm.template(VOLUME, *EXTERNAL, chart=chart_of_a_cluster)

@@ -19,4 +19,4 @@ def test_volumes_of_etcd_keep_the_name(installed: ChartPlatform) -> None:
     """With another name, etcd would start without the tenants' objects."""
     result = installed.try_helm("install", RELEASE, str(CHART), "--namespace", SYSTEM)
     assert result.code != 0
-    assert f"tenants' objects are in the volume data-{NAME}-etcd-0. Set nameOverride to \"{NAME}\"." in result.err
+    assert f'tenants\' objects are in the volume data-{NAME}-etcd-0. Set nameOverride to "{NAME}".' in result.err
