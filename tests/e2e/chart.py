@@ -144,6 +144,10 @@ class ChartPlatform(Platform):
         """Return whether the namespace of a tenant's control plane exists."""
         return self.compute.find("namespace", _namespace(tenant)) is not None
 
+    def runs_control_plane(self, tenant: str) -> bool:
+        """Return whether a pod of a tenant's control plane exists."""
+        return bool(self.compute.get("pods", "-n", _namespace(tenant))["items"])
+
     def control_plane_file(self, tenant: str, name: str) -> bytes:
         """Return a file of a tenant's control plane, from its Secret."""
         return base64.b64decode(self.compute.get("secret", "files", "-n", _namespace(tenant))["data"][name])

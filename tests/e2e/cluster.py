@@ -294,8 +294,11 @@ class Platform:
 
     def has_control_plane(self, tenant: str) -> bool:
         """Return whether any part of a tenant's control plane exists."""
-        started = any(name.split("/")[1:2] == [tenant] for name in self.processes())
-        return started or (self.data_dir / "tenants" / tenant).exists()
+        return self.runs_control_plane(tenant) or (self.data_dir / "tenants" / tenant).exists()
+
+    def runs_control_plane(self, tenant: str) -> bool:
+        """Return whether any component of a tenant's control plane runs."""
+        return any(name.split("/")[1:2] == [tenant] for name in self.processes())
 
     def control_plane_file(self, tenant: str, name: str) -> bytes:
         """Return a file of a tenant's control plane, such as a certificate."""

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from tests.e2e.cluster import BUSYBOX, REAL, Cluster, Document, Platform, eventually, pod_manifest
+from tests.support.machine import patience_option
 
+GONE_WITHIN = 200.0
 NAMESPACE = "kept"
 BELOW = f"gamma--{NAMESPACE}"
 DATA: dict[str, Any] = {"volumeMounts": [{"name": "data", "mountPath": "/data"}]}
@@ -161,9 +163,38 @@ def test_directly_bound_pod_waits_for_its_claim(gamma: Cluster) -> None:
     gamma.kubectl("delete", "pod", "early", "--wait")
 
 
-def test_deleted_tenant_leaves_no_compute_objects(platform: Platform, gamma: Cluster) -> None:
+def test_volumes_of_a_deleted_tenant_are_mounted_after_it_is_restored(platform: Platform, gamma: Cluster) -> None:
+    claim_volume = {"persistentVolumeClaim": {"claimName": "kept"}}
+    gamma.apply(claim_manifest("kept"), claim_user_pod("before", "echo kept > /data/file", **claim_volume))
+    gamma.wait_pod("before", "jsonpath={.status.phase}=Succeeded")
+    bound = platform.compute.get("pvc", "kept", "-n", BELOW)
+    volume = platform.compute.get("pv", bound["spec"]["volumeName"])
+    assert volume["spec"]["persistentVolumeReclaimPolicy"] == "Delete"
+    folders = volume_folders(platform)
+
+    platform.vkgateway("tenant", "delete", "gamma", "--keep", "1h", "--yes", timeout=GONE_WITHIN)
+    assert platform.compute.get("pods", "-n", BELOW)["items"] == []
+    assert not platform.runs_control_plane("gamma")
+    kept = platform.compute.get("pv", volume["metadata"]["name"])
+    assert (kept["metadata"]["uid"], kept["status"]["phase"]) == (volume["metadata"]["uid"], "Bound")
+    assert volume_folders(platform) == folders
+
+    platform.vkgateway("tenant", "restore", "gamma", timeout=GONE_WITHIN)
+    gamma.apply(claim_user_pod("after", "cat /data/file", **claim_volume))
+    gamma.wait_pod("after", "jsonpath={.status.phase}=Succeeded")
+    assert gamma.kubectl("logs", "after").strip() == "kept"
+    assert platform.compute.get("pvc", "kept", "-n", BELOW)["metadata"]["uid"] == bound["metadata"]["uid"]
+    # The controllers of the tenant replace the pods that ended with it, and these mount their volumes again.
+    eventually(lambda: gamma.pod_phase("db-0") == "Running", what="the pod of the set")
+    eventually(lambda: len(gamma.kubectl("exec", "db-0", "--", "cat", "/data/log").split()) >= 3, what="its log")
+
+
+def test_deleted_tenant_leaves_no_compute_objects_at_the_end_of_its_time(platform: Platform, gamma: Cluster) -> None:
+    platform.vkgateway("tenant", "delete", "gamma", "--keep", "1h", "--yes", timeout=GONE_WITHIN)
     assert volume_folders(platform)
-    platform.vkgateway("tenant", "delete", "gamma", "--yes", timeout=200)
+    platform.vkgateway("tenant", "delete", "gamma", "--keep", "2s", "--no-wait", "--yes")
+    platform.compute.kubectl("wait", "--for=delete", "tenant/gamma", patience_option(120), timeout=GONE_WITHIN)
+    assert not platform.has_control_plane("gamma")
     assert platform.compute.get("pvc", "-A", "-l", "vkgateway.io/tenant=gamma")["items"] == []
     eventually(lambda: volume_folders(platform) == [], what="no folder")
     eventually(lambda: tenant_volumes(platform) == [], what="no volume")

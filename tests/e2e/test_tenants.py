@@ -51,15 +51,19 @@ def test_deleted_tenant_is_restored_with_its_data(platform: Platform, leaver: Cl
     leaver.kubectl("create", "configmap", "notes", "--from-literal=text=kept")
     leaver.kubectl("create", "deployment", "web", f"--image={BUSYBOX}", "--", "sleep", "3600")
     leaver.kubectl("rollout", "status", "deployment/web", patience_option(60), timeout=130)
+    platform.publish_api_server("leaver")
+    kubeconfig = platform.vkgateway("tenant", "kubeconfig", "leaver")
     platform.vkgateway("tenant", "delete", "leaver", "--keep", "1h", "--yes", timeout=GONE_WITHIN)
 
-    assert not platform.has_control_plane("leaver")
+    assert not platform.runs_control_plane("leaver")
     assert platform.compute.get("pods", "-n", "leaver--default")["items"] == []
     refused = platform.try_vkgateway("tenant", "create", "leaver", "--pool", "a100")
     assert refused.code == 4, str(refused)
     assert "vkgateway tenant restore leaver" in refused.err
 
+    platform.kill_gateway()
     platform.vkgateway("tenant", "restore", "leaver", timeout=GONE_WITHIN)
+    assert platform.vkgateway("tenant", "kubeconfig", "leaver") == kubeconfig, "address, CA and user are the same"
     assert leaver.get("configmap", "notes")["data"] == {"text": "kept"}
     assert leaver.kubectl("rollout", "status", "deployment/web", patience_option(60), timeout=130)
     leaver.kubectl("delete", "deployment/web", "configmap/notes")

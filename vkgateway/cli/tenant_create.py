@@ -172,7 +172,8 @@ async def validate_tenant(
 ) -> None:
     """Validate a tenant like the gateway, before it is written. `previous` is the spec in force of an existing tenant.
 
-    Raises InputError with the field, its value and the way out.
+    Of the others, those of which only the data is kept have no guarantees. Raises InputError with the field, its value
+    and the way out.
     """
     from vkgateway.cli import cluster
     from vkgateway.gateway.acceptance import find_objections, pool_offers
@@ -180,7 +181,8 @@ async def validate_tenant(
 
     computes = await cluster.list_compute_clusters(client)
     # Without templates: only the gateway knows which exist.
-    objections = find_objections(tenant, offers=pool_offers(computes, others=others), previous=previous)
+    holders = [other for other in others if not other.spec.delete_after]
+    objections = find_objections(tenant, offers=pool_offers(computes, others=holders), previous=previous)
     if objections:
         raise InputError(
             f"tenant {tenant.metadata.name!r} is not accepted: {objections[0]}",

@@ -101,7 +101,11 @@ async def set_fields(
             await _write_spec(client, changed, before.spec)
             return "The change was withdrawn. Correct the options and retry."
 
-        if wait:
+        if changed.spec.delete_after:
+            click.echo(
+                f"tenant {name} is deleted; the change is in force after `vkgateway tenant restore {name}`", err=True
+            )
+        elif wait:
             with explain_interruption(f"The change stays. Follow it with `vkgateway tenant wait {name}`."):
                 changed = await wait_until_ready(client, changed, timeout=timeout, withdraw=withdraw)
         else:

@@ -112,7 +112,7 @@ class AcceptedSpecs:
         return sum_guarantees(self._other_tenants(""), compute_cluster=compute_cluster, pool=pool)
 
     def tenants_of(self, compute_cluster: str) -> list[str]:
-        """Return the sorted names of the tenants that use pools of a compute cluster."""
+        """Return the sorted names of the tenants whose accepted specs have pools of a compute cluster."""
         return sorted(
             name
             for name, spec in self._specs.items()

@@ -55,8 +55,8 @@ TERMINATION_REQUEUE_SECONDS = 1.0
 GuaranteeLookup = Callable[[str, str], Mapping[str, str]]
 """Returns the sum of all tenants' guarantees in a pool, by compute cluster and pool."""
 
-TenantsLookup = Callable[[str], list[str]]
-"""Returns the tenants that use pools of a compute cluster."""
+TenantsLookup = Callable[[str], list[str] | None]
+"""Returns the tenants that use pools of a compute cluster, or whose data is there; None while they are not known."""
 
 PoolTenantsLookup = Callable[[str, str], list[str]]
 """Returns the tenants that use a pool, by compute cluster and pool."""
@@ -171,7 +171,10 @@ class ComputeController:
 
     async def _finalize_cluster(self, compute: ComputeCluster) -> ReconcileResult:
         metadata = compute.metadata
-        if users := self.tenants_of(metadata.name):
+        users = self.tenants_of(metadata.name)
+        if users is None:
+            return STARTUP_REQUEUE_SECONDS
+        if users:
             message = f"is deleted when no tenant uses its pools; still in use by: {', '.join(users)}"
             await self._report_in_use(compute, await self._ensure_connected(compute), message)
             return RESYNC_SECONDS

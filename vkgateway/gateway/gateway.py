@@ -148,7 +148,7 @@ class Gateway:
         self.usage.uid_of = self._observer.tenant_uid = self.tenant_controller.uid_of
         self.usage.budgets_of = self.tenant_controller.accepted_specs.budgets_of
         self.compute_controller.total_guarantee = self.tenant_controller.accepted_specs.total_guarantee
-        self.compute_controller.tenants_of = self.tenant_controller.accepted_specs.tenants_of
+        self.compute_controller.tenants_of = self.tenant_controller.tenants_of
         self.compute_controller.tenants_in = self.tenant_controller.accepted_specs.tenants_in
 
     async def run(

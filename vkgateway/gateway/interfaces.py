@@ -74,7 +74,7 @@ class ControlPlanes(Protocol):
         """Revert changes that the tenant's admins made to the template's kept objects."""
 
     async def stop(self, name: str) -> None:
-        """Stop the control plane, and keep its data and credentials; `ensure` starts it again."""
+        """Stop the control plane, and keep its data, credentials and addresses; `ensure` starts it again."""
 
     async def remove(self, name: str, *, on_step: OnStep) -> None:
         """Delete the control plane and its data."""

@@ -119,7 +119,7 @@ class ProvisionedControlPlanes:
 
     async def stop(self, name: str) -> None:
         """See `planes.ControlPlanes`."""
-        await self._drivers.remove(name)
+        await self._drivers.stop(name)
 
     async def remove(self, name: str, *, on_step: OnStep) -> None:
         """See `planes.ControlPlanes`."""

@@ -15,6 +15,7 @@ from vkgateway.gateway.accepted_specs import (
     acceptance_annotations,
     read_accepted_spec,
 )
+from vkgateway.gateway.compute_cleanup import clusters_of
 from vkgateway.gateway.compute_controller import ComputeController
 from vkgateway.gateway.control_plane_reconciler import (
     PROBE_RETRY_SECONDS,
@@ -80,6 +81,8 @@ class TenantController:
         self.on_tenant: Callable[[Tenant | None, Tenant | None], None] = lambda _old, _new: None
         """Called with the old and new state of a Tenant that was added, changed or deleted."""
         self._records: dict[str, TenantRecord] = {}
+        self._is_loaded = False
+        """Whether the accepted specs of all tenants are known."""
         self._repairs_due: set[str] = set()
         """Tenants without a record whose control planes must be repaired."""
         self.accepted_specs = AcceptedSpecs(computes.clusters.pool_facts, computes.clusters.guaranteed_pods)
@@ -121,6 +124,21 @@ class TenantController:
         """Return the names of the reconciled tenants."""
         return list(self._records)
 
+    def tenants_of(self, compute_cluster: str) -> list[str] | None:
+        """Return the sorted names of the tenants that use pools of a compute cluster, or have only data left there.
+
+        None before the tenants are known.
+        """
+        if not self._is_loaded:
+            return None
+        kept = {
+            tenant.metadata.name
+            for tenant in self.tenants.store.values()
+            if tenant.spec.delete_after and TENANT_FINALIZER in tenant.metadata.finalizers
+            if compute_cluster in clusters_of(tenant, None)
+        }
+        return sorted(kept.union(self.accepted_specs.tenants_of(compute_cluster)))
+
     def uid_of(self, name: str) -> str:
         """Return the UID of the Tenant of a name; empty: there is none. May be called from another thread."""
         tenant = self.tenants.store.get(("", name))
@@ -142,6 +160,7 @@ class TenantController:
             await self.tenants.wait_until_complete()
             await self._computes.clusters.reflector.wait_until_complete()
             self.accepted_specs.load(self.tenants.store.values())
+            self._is_loaded = True
             self._computes.tenants_changed()
             group.create_task(self._queue.run(), name="tenants/workers")
 
@@ -166,6 +185,7 @@ class TenantController:
         if tenant is None or (record is not None and record.uid != tenant.metadata.uid):
             await self._finalizer.clean_up(name, record)
             self._records.pop(name, None)
+            self._computes.tenants_changed()  # a cluster that is being detached waits for the last tenant
             return DONE if tenant is None else 0.0
         if record is not None and (record.is_kept or record.is_interrupted) and not tenant.is_ending:
             await self._finalizer.stop_runtime(name, record)

@@ -82,7 +82,8 @@ class TenantFinalizer:
     async def keep_data(self, tenant: Tenant, record: TenantRecord) -> float | None:
         """Remove everything of a tenant but its data until `deleteAfter`, and then delete the Tenant.
 
-        Its namespaces in compute clusters stay, too, with the volumes. Return the seconds until the next step.
+        Its namespaces in compute clusters stay, too, with the volumes, and its name stays taken. Only its guarantees
+        are free for other tenants. Return the seconds until the next step.
         """
         record.stage = "deleting"
         name = tenant.metadata.name
@@ -94,8 +95,9 @@ class TenantFinalizer:
             return None
         if not record.is_kept:
             await self._report_deletion(tenant, record, "deleting its pods")
-            await self.stop_runtime(name, record)
             needed = clusters_of(tenant, self._accepted_specs.spec_of(name))
+            await self._forget_acceptance(tenant, record)
+            await self.stop_runtime(name, record)
             await clean_compute_clusters(self._computes.clusters, name, needed=needed, remove=remove_pods)
             await self._report_deletion(tenant, record, "stopping its control plane")
             await self._control_planes.stop(name)
@@ -105,13 +107,15 @@ class TenantFinalizer:
         message = f"its data is kept until {end:%Y-%m-%d %H:%M} UTC; `vkgateway tenant restore {name}` brings it back"
         stopped = Verdict("False", DATA_KEPT, "stopped; only the data is left")
         record.update_facts(control_plane=stopped, virtual_nodes=stopped, deleting=Verdict("False", DATA_KEPT, message))
+        record.update_facts(guarantee=None)
         await self._status_writer.write_status(tenant, record)
         return min(remaining, _LONGEST_WAIT)
 
     async def clean_up(self, name: str, record: TenantRecord | None) -> None:
         """Clean up after a deleted object, including its resources if the finalizer was removed by force."""
         await self.stop_runtime(name, record)
-        if self._accepted_specs.spec_of(name) is not None:
+        is_kept = record is not None and record.is_kept and not record.finalizer_removed
+        if self._accepted_specs.spec_of(name) is not None or is_kept:
             log.warning("tenant was deleted without its finalizer; cleaning up", tenant=name)
             clusters = self._computes.clusters
             await clean_compute_clusters(clusters, name, needed=clusters.links, remove=forget_tenant)
@@ -140,6 +144,16 @@ class TenantFinalizer:
         if record is not None and record.access is not None:
             access, record.access = record.access, None
             await access.client.close()
+
+    async def _forget_acceptance(self, tenant: Tenant, record: TenantRecord) -> None:
+        """Remove the accepted spec from the object, before its guarantees are free.
+
+        A gateway that starts after the tenant is restored would otherwise put them in force, whoever has them then.
+        """
+        if ACCEPTED_SPEC_ANNOTATION in tenant.metadata.annotations:
+            change = {"uid": tenant.metadata.uid, "annotations": {ACCEPTED_SPEC_ANNOTATION: None}}
+            await self._management.patch(TENANTS, tenant.metadata.name, {"metadata": change})
+        record.recorded_spec = None
 
     async def _remove_control_plane(self, tenant: Tenant, record: TenantRecord) -> None:
         await self._report_deletion(tenant, record, "deleting its control plane and data")

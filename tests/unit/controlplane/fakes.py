@@ -293,6 +293,9 @@ class FakeDriver:
     async def failure_reason(self, plane: ControlPlaneSpec) -> str:
         return self.failure
 
+    async def stop(self, tenant: str) -> None:
+        self.running.pop(tenant, None)
+
     async def remove(self, tenant: str) -> None:
         self.running.pop(tenant, None)
 

@@ -176,7 +176,7 @@ class World:
         )
         computes.total_guarantee, computes.tenants_of = (
             tenants.accepted_specs.total_guarantee,
-            tenants.accepted_specs.tenants_of,
+            tenants.tenants_of,
         )
         tasks = [asyncio.create_task(computes.run()), asyncio.create_task(tenants.run())]
         try:

@@ -172,6 +172,15 @@ class Driver(Protocol):
     async def failure_reason(self, plane: ControlPlaneSpec) -> str:
         """Return one sentence on why a component does not run; empty if all run or are starting."""
 
+    async def stop(self, tenant: str) -> None:
+        """Stop the tenant's components and name servers until the next `start`, and return when all have ended.
+
+        The addresses and ports of `endpoints` stay reserved, so that kubeconfigs are valid after the next `start`.
+
+        Raises:
+            UnavailableError: some components still run.
+        """
+
     async def remove(self, tenant: str) -> None:
         """Stop the tenant's components and name servers, and delete everything that the driver made for them."""
 

@@ -47,6 +47,11 @@ class DriverSet:
         """Return the driver of a tenant."""
         return self._drivers[self._assigned.get(tenant, self._default)]
 
+    async def stop(self, tenant: str) -> None:
+        """Stop what all drivers run for a tenant, and keep its addresses; during a move, two drivers run it."""
+        for name in sorted(self._drivers):
+            await self._drivers[name].stop(tenant)
+
     async def remove(self, tenant: str, *, names: Collection[str] | None = None) -> None:
         """Remove what some drivers made for a tenant, by default all of them."""
         for name in sorted(self._drivers.keys() if names is None else {self.name_for(name) for name in names}):

@@ -200,6 +200,10 @@ class PodDriver:
     async def failure_reason(self, plane: ControlPlaneSpec) -> str:
         return self._cluster.waiting.get((plane.cluster, "apiserver"), "")
 
+    async def stop(self, tenant: str) -> None:
+        for key in [key for key in self._cluster.pods if key[0] == tenant]:
+            del self._cluster.pods[key]
+
     async def remove(self, tenant: str) -> None:
         await self._cluster.delete_namespace(tenant)
 

@@ -169,6 +169,11 @@ class KubernetesDriver:
         reason = await read_failure(self._client, namespace=namespace)
         return f"{namespace}: {reason}" if reason else ""
 
+    async def stop(self, tenant: str) -> None:
+        """See `ControlPlaneNamespaces.stop`: the namespace and its Services stay."""
+        self._mounted.forget(namespace=self._namespaces.name_for(tenant), component=CONTROL_PLANE)
+        await self._namespaces.stop(tenant)
+
     async def remove(self, tenant: str) -> None:
         """See `ControlPlaneNamespaces.remove`: pods that do not exist cannot write to etcd."""
         self._mounted.forget(namespace=self._namespaces.name_for(tenant), component=CONTROL_PLANE)

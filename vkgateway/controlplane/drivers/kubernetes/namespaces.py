@@ -58,6 +58,22 @@ class ControlPlaneNamespaces:
         await self._objects.apply([objects.namespace(tenant, name=name)])
         return name
 
+    async def stop(self, tenant: str) -> None:
+        """Delete the Deployments in a tenant's namespace, and wait until their pods have ended.
+
+        The Services stay: cluster IPs, node ports and load balancers of a deleted Service may go to another one.
+
+        Raises:
+            UnavailableError: pods still run after a minute.
+        """
+        name = self.name_for(tenant)
+        found = await read_namespace(self._client, name)
+        if found is None or not _is_own(found, tenant):
+            return
+        await self._stop_pods(name, within=_REMOVAL_SECONDS)
+        if await self._has_pods(name):
+            raise UnavailableError(f"pods in namespace {name} are still terminating after {_REMOVAL_SECONDS:.0f} s")
+
     async def remove(self, tenant: str) -> None:
         """Delete a tenant's namespace, and wait until it does not exist: then none of its pods writes to etcd.
 
@@ -72,25 +88,26 @@ class ControlPlaneNamespaces:
                 return
             self._objects.forget(namespace=name)
             if not found.metadata.deletion_timestamp:
-                await self._stop_pods(name)
+                await self._stop_pods(name, within=_STOP_SECONDS)
                 await self._delete(name, uid=found.metadata.uid)
             if self._clock.monotonic() - started >= _REMOVAL_SECONDS:
                 raise UnavailableError(f"namespace {name} is still being deleted after {_REMOVAL_SECONDS:.0f} s")
             await self._clock.sleep(_POLL_SECONDS)
 
-    async def _stop_pods(self, name: str) -> None:
-        """Delete the Deployments, and wait for a while until their pods have ended.
+    async def _stop_pods(self, name: str, *, within: float) -> None:
+        """Delete the Deployments, and wait up to `within` seconds until their pods have ended.
 
         The namespace controller looks at pods that are ending only after half of their grace period, and again after
         that, although API servers end within a second.
         """
         async for page in self._client.list_pages(DEPLOYMENTS, namespace=name):
             for deployment in (decode_object(item).metadata for item in page.items):
+                self._objects.forget_object(DEPLOYMENTS.kind, deployment.name, namespace=name)
                 with contextlib.suppress(errors.NotFound):
                     await self._client.delete(
                         DEPLOYMENTS, deployment.name, namespace=name, propagation_policy="Background"
                     )
-        deadline = self._clock.monotonic() + _STOP_SECONDS
+        deadline = self._clock.monotonic() + within
         while self._clock.monotonic() < deadline and await self._has_pods(name):
             await self._clock.sleep(_POLL_SECONDS)
 

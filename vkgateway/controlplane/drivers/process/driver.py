@@ -168,6 +168,10 @@ class ProcessDriver:
                 return f"{state.name} does not stay up: {state.reason}"
         return ""
 
+    async def stop(self, tenant: str) -> None:
+        """Stop the processes, and remove their files: the record of the tenant reserves the port."""
+        await self.remove(tenant)
+
     async def remove(self, tenant: str) -> None:
         """Stop the processes, then remove files and logs."""
         await self._supervisor.remove_group(_process_group(tenant))
