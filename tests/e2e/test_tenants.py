@@ -63,7 +63,8 @@ def test_deleted_tenant_is_restored_with_its_data(platform: Platform, leaver: Cl
 
     platform.kill_gateway()
     platform.vkgateway("tenant", "restore", "leaver", timeout=GONE_WITHIN)
-    assert platform.vkgateway("tenant", "kubeconfig", "leaver") == kubeconfig, "address, CA and user are the same"
+    shown = ("tenant", "kubeconfig", "leaver")
+    eventually(lambda: platform.vkgateway(*shown) == kubeconfig, what="the same address, CA and user")
     assert leaver.get("configmap", "notes")["data"] == {"text": "kept"}
     assert leaver.kubectl("rollout", "status", "deployment/web", patience_option(60), timeout=130)
     leaver.kubectl("delete", "deployment/web", "configmap/notes")

@@ -118,6 +118,22 @@ async def test_tenant_restored_before_it_is_stopped_keeps_its_guarantee(world: W
         await wait_until(lambda: world.phase("alpha") == "Ready")
 
 
+async def test_control_plane_of_a_kept_tenant_is_not_repaired(world: World) -> None:
+    world.create("alpha")
+    async with world.gateway():
+        await wait_until(lambda: world.phase("alpha") == "Ready")
+        await keep(world, "alpha")
+    async with world.gateway() as tenants:
+        tenants.repair_control_plane("alpha")  # its driver misses a Deployment
+        await wait_until(lambda: world.planes.stopped["alpha"] == 2)
+        tenants.repair_control_plane("alpha")
+        await let_pass(0.1)
+        assert world.planes.made["alpha"] == 1
+        set_deletion(world, "alpha", None)
+        await wait_until(lambda: world.phase("alpha") == "Ready")
+        assert world.planes.made["alpha"] == 2
+
+
 async def test_guarantee_of_a_kept_tenant_is_not_reported(world: World) -> None:
     world.create("alpha", pools=[pool(12)])
     world.guarantees["alpha"] = true_verdict("Kept")
