@@ -65,6 +65,7 @@ def test_deleted_tenant_is_restored_with_its_data(platform: Platform, leaver: Cl
     platform.vkgateway("tenant", "restore", "leaver", timeout=GONE_WITHIN)
     shown = ("tenant", "kubeconfig", "leaver")
     eventually(lambda: platform.vkgateway(*shown) == kubeconfig, what="the same address, CA and user")
+    eventually(lambda: leaver.try_kubectl("get", "namespaces").code == 0, what="the former kubeconfig works")
     assert leaver.get("configmap", "notes")["data"] == {"text": "kept"}
     assert leaver.kubectl("rollout", "status", "deployment/web", patience_option(60), timeout=130)
     leaver.kubectl("delete", "deployment/web", "configmap/notes")
