@@ -11,6 +11,7 @@ from tests.support.machine import patience
 from tests.unit.controlplane.fakes import FakeDriver
 from vkgateway.controlplane.drivers.base import ServerEndpoint
 from vkgateway.controlplane.drivers.driver_set import DriverSet
+from vkgateway.controlplane.plane import tenant_plane_spec
 from vkgateway.model.clusters import ClusterIdentity
 from vkgateway.model.errors import InputError, UnavailableError
 from vkgateway.translate.egress_rules import NameServerRange
@@ -85,3 +86,13 @@ async def test_run_ends_when_no_driver_has_anything_to_report() -> None:
     drivers = DriverSet({"near": FakeDriver(), "far": FakeDriver()}, default="near")
     await asyncio.wait_for(drivers.run(Listener()), timeout=patience(5))
     await drivers.close()
+
+
+async def test_stop_reaches_all_drivers_because_a_move_may_have_started_two() -> None:
+    plane = tenant_plane_spec("alpha", address="10.0.0.1", port=6443, etcd_endpoints=("https://10.0.0.1:2379",))
+    near, far = FakeDriver(running={"alpha": (plane, "1.36.3")}), FakeDriver(running={"alpha": (plane, "1.36.3")})
+    drivers = DriverSet({"near": near, "far": far}, default="near")
+    drivers.assign("alpha", "far")
+    await drivers.stop("alpha")
+    assert near.running == far.running == {}
+    assert drivers.of("alpha") is far
