@@ -80,6 +80,14 @@ Examples:
     help="Directory that is searched for programs first; repeatable.",
 )
 @click.option(
+    "--webhook-range",
+    "webhook_ranges",
+    multiple=True,
+    metavar="CIDR",
+    help="Private addresses at which webhooks by URL of tenants may be, such as 127.0.0.1/32; repeatable; none: no "
+    "such addresses. [default: none]",
+)
+@click.option(
     "--gateway/--no-gateway",
     default=True,
     show_default=True,
@@ -103,6 +111,7 @@ async def up(
     durable: bool | None,
     templates_dir: Path | None,
     program_dirs: tuple[Path, ...],
+    webhook_ranges: tuple[str, ...],
     gateway: bool,
     cluster_only: bool,
     quiet: bool,
@@ -128,6 +137,7 @@ async def up(
         durable=durable,
         templates_dir=templates_dir,
         program_dirs=tuple(folder.absolute() for folder in program_dirs),
+        webhook_ranges=_parse_webhook_ranges(webhook_ranges),
         gateway=gateway,
         cluster_only=cluster_only,
     )
@@ -228,6 +238,19 @@ def _parse_pool_count(text: str) -> tuple[str, int]:
     if not (pool and count.isdecimal()):
         raise InputError(f"--hollow-nodes {text!r} is not POOL=COUNT", hint="Example: --hollow-nodes a100=8")
     return pool, int(count)
+
+
+def _parse_webhook_ranges(texts: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Return the ranges of --webhook-range; None if it was not given, which keeps the former ones."""
+    from vkgateway.controlplane.webhook_ranges import parse_webhook_range
+    from vkgateway.model.errors import InputError
+
+    if not texts or texts == ("none",):
+        return () if texts else None
+    try:
+        return tuple(str(parse_webhook_range(text)) for text in texts)
+    except InputError as error:
+        raise InputError(f"--webhook-range {error}", hint=error.hint) from error
 
 
 def _next_steps(data_dir: Path, record: PlatformRecord, *, cluster_only: bool, has_page: bool) -> str:

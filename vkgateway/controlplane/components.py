@@ -115,6 +115,8 @@ def component_environment(name: ComponentName, *, plane: ControlPlaneSpec, files
     found = {**_SMALL_HEAP, **plane.tuning.get(name, Tuning()).env, "VKGATEWAY_TRUST": files.trust_digest()}
     if name == "apiserver" and has_admission_settings(plane):
         found["VKGATEWAY_ADMISSION"] = files.admission_digest()
+    if name == "apiserver" and plane.egress_socket:
+        found["VKGATEWAY_EGRESS"] = files.egress_digest()
     return found
 
 

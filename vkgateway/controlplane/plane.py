@@ -59,8 +59,8 @@ class ControlPlaneSpec:
     Security level of namespaces without such labels. With `has_anonymous_health`, which needs Kubernetes 1.32, probes
     of the API server need no credentials. With `has_client_health`, controller-manager and scheduler answer probes at
     `CLIENT_PORTS` of all addresses. Clients at addresses in `client_ranges`, which are no pods, may connect. The API
-    server connects to webhooks, aggregated APIs, nodes and pods through a proxy at `egress_socket`, if it is set; a
-    relative path begins at its working directory.
+    server connects to Services, nodes and pods through a proxy at `egress_socket`, and to webhooks by URL through one
+    at `webhook_socket`, if these are set; a relative path begins at its working directory.
     """
 
     cluster: str
@@ -88,6 +88,7 @@ class ControlPlaneSpec:
     publication: Publication = field(default_factory=Publication)
     client_ranges: tuple[str, ...] = ()
     egress_socket: str = ""
+    webhook_socket: str = ""
 
     @property
     def minor_version(self) -> int:

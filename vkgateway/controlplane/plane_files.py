@@ -107,6 +107,10 @@ class PlaneFiles:
         """Return a digest of the admission settings. The API server reads them only at start."""
         return _short_digest(self.contents[_ADMISSION])
 
+    def egress_digest(self) -> str:
+        """Return a digest of the settings of connections. The API server reads them only at start."""
+        return _short_digest(self.contents[_EGRESS])
+
     def kubelet_clients(self) -> frozenset[str]:
         """Return the fingerprints of the client certificates that the API server may present to kubelets.
 
@@ -156,7 +160,7 @@ def render_plane_files(
     if plane.has_anonymous_health:
         files[_AUTHENTICATION] = _render_authentication()
     if plane.egress_socket:
-        files[_EGRESS] = _render_egress(plane.egress_socket)
+        files[_EGRESS] = _render_egress({"cluster": plane.egress_socket, "controlplane": plane.webhook_socket})
     files[_kubeconfig_name("admin")] = kubeconfig.dump(admin_kubeconfig(plane, credentials=credentials)).encode()
     return PlaneFiles(current.directory, files)
 
@@ -316,16 +320,22 @@ def _render_authentication() -> bytes:
     return yaml.safe_dump(document).encode()
 
 
-def _render_egress(socket: str) -> bytes:
-    """Return settings that lead connections to Services, nodes and pods through a proxy.
+def _render_egress(sockets: Mapping[str, str]) -> bytes:
+    """Return settings that lead connections through proxies, by their type; those without a socket are direct.
 
+    `cluster` is to Services, nodes and pods, and `controlplane` to webhooks by URL: those of admins, and those for
+    authentication, authorization, audit and traces in flags of a template.
     https://kubernetes.io/docs/tasks/extend-kubernetes/setup-konnectivity/
     """
-    connection = {"proxyProtocol": "HTTPConnect", "transport": {"uds": {"udsName": socket}}}
+    selections = [
+        {"name": name, "connection": {"proxyProtocol": "HTTPConnect", "transport": {"uds": {"udsName": socket}}}}
+        for name, socket in sockets.items()
+        if socket
+    ]
     document = {
         "apiVersion": "apiserver.k8s.io/v1beta1",
         "kind": "EgressSelectorConfiguration",
-        "egressSelections": [{"name": "cluster", "connection": connection}],
+        "egressSelections": selections,
     }
     return yaml.safe_dump(document).encode()
 

@@ -156,6 +156,14 @@ class ControlPlanes(_Section, frozen=True):
     supervisor_socket: Annotated[
         str, Meta(description="Socket of the supervisor; empty: run/supervisor.sock in the data directory.")
     ] = ""
+    webhook_ranges: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="CIDRs of private addresses at which webhooks by URL of tenants may be, in addition to tenant "
+            "pods and public addresses. Only for the driver process. A range of several addresses opens none of this "
+            "machine. Leave out the networks of compute clusters."
+        ),
+    ] = ()
     concurrency: Annotated[Count, Meta(description="Control planes that are created or deleted concurrently.")] = 8
 
 

@@ -26,3 +26,7 @@ class ControlPlaneChanges:
         """See `DriverListener`; the pods of a tenant that does not run yet are not known."""
         runtime = self._running.get(tenant)
         return runtime is not None and runtime.pods.owns_address(address)
+
+    def is_of_other_tenant(self, tenant: str, address: str) -> bool:
+        """See `DriverListener`; the pods of a tenant that does not run yet are not known."""
+        return any(self.owns_address(other, address) for other in self._running if other != tenant)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -169,6 +169,21 @@ def _check_control_planes(control_planes: ControlPlanes) -> Iterator[InvalidSett
             driver_factory(name)
         except InputError as error:
             yield InvalidSetting(f"controlPlanes.{key}", str(error), error.hint)
+    yield from _check_webhook_ranges(control_planes.webhook_ranges, drivers=frozenset(keys.values()))
+
+
+def _check_webhook_ranges(ranges: Sequence[str], *, drivers: frozenset[str]) -> Iterator[InvalidSetting]:
+    from vkgateway.controlplane.webhook_ranges import parse_webhook_range
+
+    key = "controlPlanes.webhookRanges"
+    if ranges and drivers == {"kubernetes"}:
+        why = "the driver kubernetes does not use it"
+        yield InvalidSetting(key, why, "Set controlPlanes.parameters.blockedRanges to what API servers must not reach.")
+    for number, text in enumerate(ranges):
+        try:
+            parse_webhook_range(text)
+        except InputError as error:
+            yield InvalidSetting(f"{key}[{number}]", str(error), error.hint)
 
 
 def _check_names(names: Names) -> Iterator[InvalidSetting]:

@@ -118,6 +118,7 @@ def _requested_values(options: UpOptions) -> dict[str, object]:
         "durable": options.durable,
         "templates_dir": None if options.templates_dir is None else str(options.templates_dir),
         "program_dirs": tuple(str(folder) for folder in options.program_dirs) or None,
+        "webhook_ranges": options.webhook_ranges,
     }
 
 

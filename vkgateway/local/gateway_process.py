@@ -45,6 +45,7 @@ def gateway_settings(paths: PlatformPaths, *, record: PlatformRecord, cache_dir:
             program_dirs=record.program_dirs,
             cache_dir=str(cache_dir or ""),
             supervisor_socket=str(SupervisorPaths(paths.data_dir).socket_path),
+            webhook_ranges=record.webhook_ranges,
         ),
         names=_name_settings(record),
         services=config.Services(range=NodeNetwork(record.number).tenant_services, tenant_prefix=_TENANT_PREFIX),

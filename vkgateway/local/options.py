@@ -48,6 +48,7 @@ class UpOptions:
     templates_dir: Path | None = None
     program_dirs: tuple[Path, ...] = ()
     cache_dir: Path | None = None
+    webhook_ranges: tuple[str, ...] | None = None
     gateway: bool = True
     cluster_only: bool = False
     """Start an ordinary cluster without vkgateway's API types, roles and gateway, to install the chart into."""

@@ -36,6 +36,8 @@ class PlatformRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Directory of tenant templates; empty for the shipped ones."""
     program_dirs: tuple[str, ...] = ()
     """Directories that are searched for programs first."""
+    webhook_ranges: tuple[str, ...] = ()
+    """CIDRs of private addresses at which webhooks by URL of tenants may be."""
 
 
 class _Version(msgspec.Struct):

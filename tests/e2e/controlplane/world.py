@@ -6,7 +6,7 @@ import asyncio
 import datetime
 import socket
 import subprocess
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +35,7 @@ from vkgateway.controlplane.plane_records import PlatformEndpoints
 from vkgateway.controlplane.provisioner import Provisioner
 from vkgateway.controlplane.record_store import SecretStore
 from vkgateway.controlplane.templates import Templates
+from vkgateway.controlplane.webhook_ranges import parse_webhook_range
 from vkgateway.kube.client import Client
 from vkgateway.kube.errors import ApiError
 from vkgateway.programs.binaries.resolver import Resolver
@@ -59,7 +60,7 @@ class World:
     management: Client
     drivers: list[ProcessDriver] = field(default_factory=list)
 
-    def provisioner(self) -> Provisioner:
+    def provisioner(self, *, webhook_ranges: Sequence[str] = ()) -> Provisioner:
         """Return a new provisioner without state, as after a restart of the gateway."""
         driver = ProcessDriver(
             data_dir=self.data_dir,
@@ -68,6 +69,7 @@ class World:
             programs=lambda version: Resolver(report=print, kubernetes_version=version),
             authorities=self.authorities,
             gateway=ServerEndpoint(self.address, 0),
+            webhook_ranges=[parse_webhook_range(text) for text in webhook_ranges],
         )
         self.drivers.append(driver)
         return Provisioner(

@@ -68,6 +68,9 @@ class DriverListener(Protocol):
     def owns_address(self, tenant: str, address: str) -> bool:
         """Return whether a running pod of a tenant has an IP address."""
 
+    def is_of_other_tenant(self, tenant: str, address: str) -> bool:
+        """Return whether a running pod of another tenant has an IP address."""
+
 
 class StepMessages(NamedTuple):
     """What a driver does in its steps, as users read it in the status of a Tenant."""

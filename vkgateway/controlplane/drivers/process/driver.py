@@ -19,7 +19,7 @@ from vkgateway.controlplane.drivers.base import (
     ServerEndpoints,
     StepMessages,
 )
-from vkgateway.controlplane.drivers.process.egress import ApiServerEgress, socket_name
+from vkgateway.controlplane.drivers.process.egress import ApiServerEgress, socket_name, webhook_socket_name
 from vkgateway.controlplane.drivers.process.endpoints import MachineEndpoints
 from vkgateway.controlplane.drivers.process.interfaces import ProgramResolver, Supervisor
 from vkgateway.controlplane.drivers.process.name_servers import ProcessNameServers
@@ -29,6 +29,7 @@ from vkgateway.controlplane.drivers.process.process_specs import component_proce
 from vkgateway.controlplane.drivers.process.programs import ProgramVersions
 from vkgateway.controlplane.plane import COMPONENTS, ControlPlaneSpec
 from vkgateway.controlplane.plane_files import Authorities
+from vkgateway.controlplane.webhook_ranges import Network, parse_webhook_range
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
 from vkgateway.model.errors import InputError, UnavailableError
@@ -42,6 +43,7 @@ class _Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     program_dirs: tuple[str, ...] = ()
     cache_dir: str = ""
     supervisor_socket: str = ""
+    webhook_ranges: tuple[str, ...] = ()
     parameters: dict[str, str] = {}
 
 
@@ -49,7 +51,7 @@ def create_driver(context: DriverContext) -> ProcessDriver:
     """Create the driver, with name servers if the settings name a forwarder.
 
     Raises:
-        InputError: the settings have driver parameters; this driver knows none.
+        InputError: the settings have driver parameters, of which this driver knows none, or an invalid range.
     """
     settings = msgspec.convert(context.settings, _Settings)
     if settings.parameters:
@@ -80,6 +82,7 @@ def create_driver(context: DriverContext) -> ProcessDriver:
         programs=versions.programs_for,
         authorities=context.authorities,
         gateway=ServerEndpoint(context.address, context.advertised_port),
+        webhook_ranges=[parse_webhook_range(text) for text in settings.webhook_ranges],
         name_servers=name_servers,
     )
 
@@ -87,8 +90,8 @@ def create_driver(context: DriverContext) -> ProcessDriver:
 class ProcessDriver:
     """Runs each tenant's processes as `tenant/NAME/...`, with files in `data_dir/tenants/NAME`.
 
-    All API servers listen at `address`, and reach the gateway at `gateway`. `programs` returns the resolver for a
-    Kubernetes version.
+    All API servers listen at `address`, and reach the gateway at `gateway`. Their webhooks by URL may also have
+    addresses in `webhook_ranges`. `programs` returns the resolver for a Kubernetes version.
     """
 
     def __init__(
@@ -100,6 +103,7 @@ class ProcessDriver:
         programs: Callable[[str], ProgramResolver],
         authorities: Authorities,
         gateway: ServerEndpoint,
+        webhook_ranges: Sequence[Network] = (),
         name_servers: NameServers | None = None,
         clock: Clock = SYSTEM_CLOCK,
         can_bind: PortCheck = is_port_free,
@@ -109,7 +113,7 @@ class ProcessDriver:
         self._supervisor = supervisor
         self._programs = programs
         self._directories = PlaneDirectories(data_dir / "tenants", authorities=authorities, clock=clock)
-        self._egress = ApiServerEgress(data_dir, gateway=gateway)
+        self._egress = ApiServerEgress(data_dir, gateway=gateway, webhook_ranges=webhook_ranges)
         self.name_servers = name_servers
         self._can_bind = can_bind
 
@@ -132,7 +136,9 @@ class ProcessDriver:
             )
         programs = await self._resolve_programs(version)
         await self._check_port(plane)
-        plane = replace(plane, egress_socket=socket_name(plane.cluster))
+        plane = replace(
+            plane, egress_socket=socket_name(plane.cluster), webhook_socket=webhook_socket_name(plane.cluster)
+        )
         await self._listen(plane.cluster)
         files = await self._directories.write_files(plane, credentials)
         group = _process_group(plane.cluster)
@@ -182,6 +188,7 @@ class ProcessDriver:
     async def run(self, listener: DriverListener) -> None:
         """Connect the API servers of all tenants to others; the supervisor restarts processes."""
         self._egress.owns_address = listener.owns_address
+        self._egress.is_of_other_tenant = listener.is_of_other_tenant
         for tenant in await self._directories.list_tenants():
             await self._listen(tenant)
 

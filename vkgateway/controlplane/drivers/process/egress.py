@@ -1,8 +1,10 @@
-"""What API servers of tenants connect to, as an HTTP proxy for each of them at a Unix socket.
+"""What API servers of tenants connect to, as an HTTP proxy for each of them at Unix sockets.
 
-A tenant's admin chooses what its API server connects to: webhooks and aggregated APIs behind Services, addresses of
-Nodes and pods. So each of these connections goes through a proxy, which admits the gateway, the tenant's pods, and
-public addresses that are not this machine's. Connections to etcd and to webhooks by URL do not go through it.
+A tenant's admin chooses what its API server connects to: webhooks and aggregated APIs behind Services, webhooks by URL,
+addresses of Nodes and pods. So each of these connections goes through a proxy, which admits the gateway, the tenant's
+pods, and public addresses that are not this machine's. Webhooks by URL have a separate socket, and may also have
+addresses in ranges that the settings open: there, an API server sends reviews, and not requests that the admin writes.
+Connections to etcd do not go through the proxy.
 https://kubernetes.io/docs/tasks/extend-kubernetes/setup-konnectivity/
 """
 
@@ -11,10 +13,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import ipaddress
 import os
 import socket
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -23,10 +24,14 @@ from typing import Final
 import structlog
 
 from vkgateway.controlplane.drivers.base import ServerEndpoint
+from vkgateway.controlplane.drivers.process.reach import canonical_address, is_in_ranges, is_outside
+from vkgateway.controlplane.webhook_ranges import Network
 from vkgateway.model.names import is_ip_address
 
-OwnsAddress = Callable[[str, str], bool]
-"""Returns whether a pod of a tenant has an address."""
+HasAddress = Callable[[str, str], bool]
+"""Returns whether a pod of a tenant, or of another tenant, has an address."""
+Resolve = Callable[[str, int], Awaitable[str]]
+"""Returns the address to connect to for a host and port. Raises _RefusedError."""
 
 MOST_CONNECTIONS: Final = 256
 """Connections of one API server at a time."""
@@ -44,46 +49,69 @@ _log = structlog.get_logger(__name__)
 
 
 class _RefusedError(Exception):
-    """The proxy does not connect. `status` is the status line without the version."""
+    """The proxy does not connect. The log shows `target`; the API server shows `status` and `reason` to its users."""
 
-    def __init__(self, status: str, why: str) -> None:
-        super().__init__(why)
-        self.status = status
+    def __init__(self, status: str, reason: str, *, target: str = "") -> None:
+        super().__init__(f"{target} {reason}" if target else reason)
+        self.status_line = f"HTTP/1.1 {status}: {reason}"
 
 
 def socket_name(tenant: str) -> str:
-    """Return the path of a tenant's socket, relative to the data directory: a longer one might exceed 107 bytes."""
-    return f"run/{hashlib.sha256(tenant.encode()).hexdigest()[:12]}.egress"
+    """Return the path of a tenant's socket for Services, nodes and pods, relative to the data directory.
+
+    It is short, whatever the tenant's name: the path of a socket has at most 107 bytes.
+    """
+    return f"run/{_short_name(tenant)}.egress"
+
+
+def webhook_socket_name(tenant: str) -> str:
+    """Return the path of a tenant's socket for webhooks by URL, relative to the data directory."""
+    return f"run/{_short_name(tenant)}.webhooks"
+
+
+def _short_name(tenant: str) -> str:
+    return hashlib.sha256(tenant.encode()).hexdigest()[:12]
 
 
 class ApiServerEgress:
-    """Proxies of all API servers. `gateway` is where they reach the gateway; its port 0 stands for any port."""
+    """Proxies of all API servers. `gateway` is where they reach the gateway; its port 0 stands for any port.
 
-    def __init__(self, data_dir: Path, *, gateway: ServerEndpoint) -> None:
+    Webhooks by URL may also have addresses in `webhook_ranges`.
+    """
+
+    def __init__(self, data_dir: Path, *, gateway: ServerEndpoint, webhook_ranges: Sequence[Network] = ()) -> None:
         self._data_dir = data_dir
         self._gateway = gateway
+        self._webhook_ranges = tuple(webhook_ranges)
         self._proxies: dict[str, _Proxy] = {}
         self._starting = asyncio.Lock()
         self._names = ThreadPoolExecutor(8, thread_name_prefix="egress-names")
-        self.owns_address: OwnsAddress = lambda _tenant, _address: False
+        self.owns_address: HasAddress = lambda _tenant, _address: False
+        self.is_of_other_tenant: HasAddress = lambda _tenant, _address: False
 
     async def listen(self, tenant: str) -> None:
         """Start the proxy of a tenant, if it does not run. Raises OSError."""
         async with self._starting:
             if tenant in self._proxies:
                 return
-            proxy = _Proxy(lambda host, port: self._resolve(tenant, host, port), tenant=tenant, may_open=self._may_open)
-            with _short_path(self._data_dir / socket_name(tenant)) as path:
-                path.unlink(missing_ok=True)
-                await proxy.listen(path)
-                path.chmod(0o600)
+            proxy = _Proxy(tenant=tenant, may_open=self._may_open)
+            try:
+                for name, by_url in ((socket_name(tenant), False), (webhook_socket_name(tenant), True)):
+                    with _short_path(self._data_dir / name) as path:
+                        path.unlink(missing_ok=True)
+                        await proxy.listen(path, resolve=partial(self._resolve, tenant, by_url=by_url))
+                        path.chmod(0o600)
+            except OSError:
+                proxy.close()
+                raise
             self._proxies[tenant] = proxy
 
     async def stop(self, tenant: str) -> None:
         """Stop the proxy of a tenant."""
         if (proxy := self._proxies.pop(tenant, None)) is not None:
             proxy.close()
-        await asyncio.to_thread((self._data_dir / socket_name(tenant)).unlink, missing_ok=True)
+        for name in (socket_name(tenant), webhook_socket_name(tenant)):
+            await asyncio.to_thread((self._data_dir / name).unlink, missing_ok=True)
 
     def close(self) -> None:
         """Stop listening; the sockets stay for the next gateway."""
@@ -92,14 +120,23 @@ class ApiServerEgress:
         self._proxies.clear()
         self._names.shutdown(wait=False, cancel_futures=True)
 
-    async def _resolve(self, tenant: str, host: str, port: int) -> str:
-        """Return the address to connect to. Raises _RefusedError."""
-        for address in [host] if is_ip_address(host) else await self._look_up(tenant, host):
-            if self._is_gateway(address, port) or self.owns_address(tenant, address) or is_outside(address):
+    async def _resolve(self, tenant: str, host: str, port: int, *, by_url: bool) -> str:
+        """Return the address to connect to, which is the one that was checked. Raises _RefusedError."""
+        for text in [host] if is_ip_address(host) else await self._look_up(tenant, host):
+            address = str(canonical_address(text))
+            if self._is_gateway(host, address, port) or self._may_reach(tenant, address, by_url=by_url):
                 return address
-        raise _RefusedError(
-            "403 Forbidden", f"{host}:{port} is neither a pod of this tenant nor a public address of another machine"
-        )
+        reason = "is neither a pod of this tenant nor a public address of another machine"
+        if by_url:
+            reason = f"{reason}, and not in the gateway's setting controlPlanes.webhookRanges"
+        raise _RefusedError("403 Forbidden", reason, target=f"{host}:{port}")
+
+    def _may_reach(self, tenant: str, address: str, *, by_url: bool) -> bool:
+        if self.owns_address(tenant, address):
+            return True
+        if self.is_of_other_tenant(tenant, address):
+            return False
+        return is_outside(address) or (by_url and is_in_ranges(address, self._webhook_ranges))
 
     async def _look_up(self, tenant: str, name: str) -> list[str]:
         if (proxy := self._proxies.get(tenant)) is None:
@@ -109,7 +146,7 @@ class ApiServerEgress:
             try:
                 found = await loop.run_in_executor(self._names, partial(socket.getaddrinfo, name, None))
             except (OSError, UnicodeError) as error:
-                raise _RefusedError("502 Bad Gateway", f"{name} has no address: {error}") from error
+                raise _RefusedError("502 Bad Gateway", "has no address", target=name) from error
         return list(dict.fromkeys(str(where[0]) for *_, where in found))
 
     def _may_open(self, count: int) -> bool:
@@ -118,73 +155,57 @@ class ApiServerEgress:
         share = MOST_OF_ALL // max(1, len(self._proxies))
         return count <= (MOST_CONNECTIONS if total <= MOST_OF_ALL // 2 else min(MOST_CONNECTIONS, share))
 
-    def _is_gateway(self, address: str, port: int) -> bool:
-        return address == self._gateway.address and self._gateway.port in (0, port)
-
-
-def is_outside(address: str) -> bool:
-    """Return whether an address is public and not one of this machine."""
-    parsed = ipaddress.ip_address(address)
-    if not parsed.is_global or parsed.is_multicast:
-        return False
-    family = socket.AF_INET if parsed.version == 4 else socket.AF_INET6
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.bind((address, 0))
-        except OSError:
-            return True
-    return False
+    def _is_gateway(self, host: str, address: str, port: int) -> bool:
+        """Return whether a host with this address is the gateway, whose address in the settings may be a name."""
+        return self._gateway.address in (host, address) and self._gateway.port in (0, port)
 
 
 class _Proxy:
     """Proxy of one API server, which answers CONNECT.
 
-    `resolve` returns the address of a host and port. `may_open` returns whether that many connections are allowed.
+    `may_open` returns whether that many connections are allowed.
     """
 
-    def __init__(
-        self, resolve: Callable[[str, int], Awaitable[str]], *, tenant: str, may_open: Callable[[int], bool]
-    ) -> None:
-        self._resolve = resolve
+    def __init__(self, *, tenant: str, may_open: Callable[[int], bool]) -> None:
         self._tenant = tenant
         self._may_open = may_open
         self.open = 0
         """Current connections."""
         self.lookups = asyncio.Semaphore(_LOOKUPS)
         self._silent_until = 0.0
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
 
-    async def listen(self, path: Path) -> None:
-        """Listen at a path that does not exist. Raises OSError."""
-        self._server = await asyncio.start_unix_server(self._serve, path, limit=_CHUNK)
+    async def listen(self, path: Path, *, resolve: Resolve) -> None:
+        """Listen also at a path that does not exist. Raises OSError."""
+        self._servers.append(await asyncio.start_unix_server(partial(self._serve, resolve), path, limit=_CHUNK))
 
     def close(self) -> None:
         """Stop listening; open connections continue."""
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, resolve: Resolve, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one request, and pass data in both directions until both ends have closed."""
         self.open += 1
         try:
             with contextlib.closing(writer):
-                await self._answer(reader, writer)
+                await self._answer(resolve, reader, writer)
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             return
         finally:
             self.open -= 1
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _answer(self, resolve: Resolve, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with asyncio.timeout(_HEADER_SECONDS):
                 header = await reader.readuntil(b"\r\n\r\n")
             if not self._may_open(self.open):
                 raise _RefusedError("503 Service Unavailable", f"{self.open} connections are too many")
             host, port = _target(header)
-            far_reader, far_writer = await self._connect(await self._resolve(host, port), port)
+            far_reader, far_writer = await self._connect(await resolve(host, port), port)
         except _RefusedError as error:
             self._log_refusal(error)
-            writer.write(f"HTTP/1.1 {error.status}\r\nContent-Length: 0\r\n\r\n".encode())
+            writer.write(f"{error.status_line}\r\nContent-Length: 0\r\n\r\n".encode())
             await writer.drain()
             return
         with contextlib.closing(far_writer):
@@ -202,8 +223,12 @@ class _Proxy:
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 return await asyncio.open_connection(address, port, limit=_CHUNK)
-        except (OSError, TimeoutError) as error:
-            raise _RefusedError("502 Bad Gateway", f"{address}:{port} does not answer: {error}") from error
+        except TimeoutError as error:
+            reason = f"does not answer within {_CONNECT_SECONDS:g} s"
+            raise _RefusedError("502 Bad Gateway", reason, target=f"{address}:{port}") from error
+        except OSError as error:
+            reason = f"does not answer: {os.strerror(error.errno).lower()}" if error.errno else "does not answer"
+            raise _RefusedError("502 Bad Gateway", reason, target=f"{address}:{port}") from error
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
