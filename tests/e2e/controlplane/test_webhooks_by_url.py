@@ -16,7 +16,6 @@ import structlog
 from tests.e2e.cluster import Document
 from tests.e2e.controlplane.world import World, run_world
 from tests.e2e.webhooks import serve_webhook
-from tests.support.machine import patience
 from tests.support.waiting import wait_until
 from vkgateway.model.api import Tenant
 from vkgateway.model.objects import Meta
@@ -94,7 +93,7 @@ async def wait_for_output(place: World, part: str, *, name: str = "wanted") -> s
         found.append(await create(place, name))
         return part in found[-1]
 
-    await wait_until(has_part, seconds=patience(30), interval=0.2)
+    await wait_until(has_part, seconds=30, interval=0.2)
     return found[-1]
 
 
@@ -161,5 +160,5 @@ async def test_conversion_webhook_takes_the_same_way(place: World) -> None:
         found.append((await place.kubectl(place.kubeconfig("alpha"), *line, stdin=json.dumps(thing)))[1])
         return "code 403" in found[-1]
 
-    await wait_until(is_refused, seconds=patience(30), interval=0.2)
+    await wait_until(is_refused, seconds=30, interval=0.2)
     assert f"dialing {CLOSED}:1" in found[-1]

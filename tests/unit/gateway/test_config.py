@@ -109,6 +109,11 @@ def test_errors_name_variable_instead_of_file(tmp_path: Path) -> None:
         ("names: {sources: [10.214.0.1/24]}", "names.sources[0]: '10.214.0.1/24' is not a CIDR"),
         ("names: {forwarder: 10.0.0.2}", "names.forwarder: '10.0.0.2' is not"),
         ("names: {forwarder: '10.0.0.2:70000'}", "names.forwarder: '10.0.0.2:70000' is not"),
+        ("controlPlanes: {webhookRanges: [10.0.0.0/8, ten]}", "controlPlanes.webhookRanges[1]: 'ten' is not a CIDR"),
+        (
+            "controlPlanes: {driver: kubernetes, webhookRanges: [10.0.0.0/8]}",
+            "controlPlanes.webhookRanges: the driver kubernetes does not use it",
+        ),
         ("services: {range: ten}", "services.range: 'ten' does not appear to be"),
         ("services: {tenantPrefix: 9}", "services.tenantPrefix: 9 is not from 12 to 28, as 10.160.0.0/11 needs"),
         ("services: {range: 'fd00:1::/48'}", "services.tenantPrefix: 20 is not from 108 to 124"),
@@ -126,6 +131,8 @@ def test_invalid_settings_are_refused(tmp_path: Path, text: str, complaint: str)
     "text",
     [
         "names: {forwarder: '[fd00::2]:53'}",
+        "controlPlanes: {webhookRanges: [10.20.0.0/16, 127.0.0.1/32, 'fd12::/64']}",
+        "controlPlanes: {driver: kubernetes, otherDrivers: {process: {}}, webhookRanges: [10.20.0.0/16]}",
         "services: {range: '', tenantPrefix: 1}",
         "services: {range: 'fd00:1::/48', tenantPrefix: 112}",
         "address: 'fd00::1'",

@@ -75,6 +75,12 @@ def test_folders_of_programs_are_remembered_until_others_are_named() -> None:
     assert settle(first, UpOptions(program_dirs=(Path("/other"),))).program_dirs == ("/other",)
 
 
+def test_ranges_of_webhooks_are_remembered_until_they_are_removed() -> None:
+    first = settle(PlatformRecord(), UpOptions(webhook_ranges=("127.0.0.1/32",)))
+    assert settle(first, UpOptions()).webhook_ranges == ("127.0.0.1/32",)
+    assert settle(first, UpOptions(webhook_ranges=())).webhook_ranges == ()
+
+
 def test_options_override_the_record() -> None:
     first = settle(PlatformRecord(), UpOptions(real_node="no"))
     assert settle(first, UpOptions(real_node="auto")).real_node == "auto"

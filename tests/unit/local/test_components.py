@@ -134,8 +134,9 @@ def test_the_service_kubernetes_leads_to_the_api_server() -> None:
 
 
 def test_gateway_settings_are_read_back(paths: PlatformPaths) -> None:
-    record = msgspec.structs.replace(RECORD, program_dirs=("/programs",))
+    record = msgspec.structs.replace(RECORD, program_dirs=("/programs",), webhook_ranges=("127.0.0.1/32",))
     wanted = gateway_process.gateway_settings(paths, record=record)
+    assert wanted.control_planes.webhook_ranges == ("127.0.0.1/32",)
     gateway_process.process_spec(paths, wanted)
     assert settingsfile.load_settings(paths.gateway.config_file, environment={}) == wanted
     assert wanted.arbiter.notice_seconds == 5

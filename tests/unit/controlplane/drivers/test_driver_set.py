@@ -48,6 +48,9 @@ class Listener:
     def owns_address(self, tenant: str, address: str) -> bool:
         return False
 
+    def is_of_other_tenant(self, tenant: str, address: str) -> bool:
+        return False
+
 
 async def test_name_server_is_that_of_the_tenants_driver() -> None:
     shared = NameServerRange("10.0.0.1", 10000, 19999)

@@ -7,7 +7,7 @@ import contextlib
 import os
 import socket
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,8 @@ import structlog
 
 from vkgateway.controlplane.drivers.base import ServerEndpoint
 from vkgateway.controlplane.drivers.process import egress
-from vkgateway.controlplane.drivers.process.egress import ApiServerEgress, is_outside, socket_name
+from vkgateway.controlplane.drivers.process.egress import ApiServerEgress, socket_name, webhook_socket_name
+from vkgateway.controlplane.webhook_ranges import parse_webhook_range
 
 
 @contextlib.asynccontextmanager
@@ -38,8 +39,8 @@ async def echo(address: str = "127.0.0.1") -> AsyncIterator[int]:
 class Caller:
     """An API server that connects through its proxy; `data_dir` is its working directory."""
 
-    def __init__(self, data_dir: Path, tenant: str = "alpha") -> None:
-        self._path = os.path.relpath(data_dir / socket_name(tenant))
+    def __init__(self, data_dir: Path, tenant: str = "alpha", *, by_url: bool = False) -> None:
+        self._path = os.path.relpath(data_dir / (webhook_socket_name if by_url else socket_name)(tenant))
         self.writers: list[asyncio.StreamWriter] = []
 
     async def connect(self, target: str) -> tuple[bytes, asyncio.StreamReader, asyncio.StreamWriter]:
@@ -57,10 +58,13 @@ class Caller:
 
 
 @contextlib.asynccontextmanager
-async def proxied(data_dir: Path, gateway: ServerEndpoint) -> AsyncIterator[tuple[ApiServerEgress, Caller]]:
-    proxies = ApiServerEgress(data_dir, gateway=gateway)
+async def proxied(
+    data_dir: Path, gateway: ServerEndpoint, *, by_url: bool = False, ranges: Sequence[str] = ()
+) -> AsyncIterator[tuple[ApiServerEgress, Caller]]:
+    """Yield the proxies and a caller at the socket for Services, nodes and pods, or for webhooks by URL."""
+    proxies = ApiServerEgress(data_dir, gateway=gateway, webhook_ranges=[parse_webhook_range(text) for text in ranges])
     await proxies.listen("alpha")
-    caller = Caller(data_dir)
+    caller = Caller(data_dir, by_url=by_url)
     try:
         yield proxies, caller
     finally:
@@ -109,7 +113,7 @@ async def test_port_of_the_gateway_that_does_not_answer(tmp_path: Path) -> None:
         async with echo() as port:
             pass
         status, reader, _ = await caller.connect(f"127.0.0.1:{port}")
-        assert status == b"HTTP/1.1 502 Bad Gateway"
+        assert status == b"HTTP/1.1 502 Bad Gateway: does not answer: connection refused"
         assert await reader.read() == b""
 
 
@@ -117,7 +121,7 @@ async def test_port_of_the_gateway_that_does_not_answer(tmp_path: Path) -> None:
 async def test_other_requests_are_refused(tmp_path: Path, request_line: str) -> None:
     async with proxied(tmp_path, ServerEndpoint("127.0.0.1", 1)) as (_, caller):
         status, *_ = await caller.send(f"{request_line}\r\n\r\n")
-        assert status == b"HTTP/1.1 400 Bad Request"
+        assert status.startswith(b"HTTP/1.1 400 Bad Request: ")
 
 
 async def test_connections_of_one_api_server_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,23 +177,72 @@ async def test_a_new_gateway_takes_over_the_socket_and_a_long_path_is_no_obstacl
         assert not (folder / socket_name("alpha")).exists()
 
 
-@pytest.mark.parametrize(
-    ("address", "outside"),
-    [
-        ("8.8.8.8", True),
-        ("2606:4700:4700::1111", True),
-        ("10.216.0.9", False),
-        ("192.168.1.1", False),
-        ("100.64.0.1", False),
-        ("127.0.0.1", False),
-        ("0.0.0.0", False),
-        ("169.254.169.254", False),
-        ("224.0.0.1", False),
-        ("::1", False),
-        ("fe80::1", False),
-        ("fd00::1", False),
-        ("::ffff:127.0.0.1", False),
-    ],
-)
-def test_addresses_outside(address: str, outside: bool) -> None:
-    assert is_outside(address) is outside
+NOWHERE = ServerEndpoint("192.0.2.1", 1)
+"""An address of the gateway that no test calls."""
+
+
+async def reached(caller: Caller, *targets: str) -> list[str]:
+    """Return the codes of the answers."""
+    return [(await caller.connect(target))[0].split(b" ", 2)[1].decode() for target in targets]
+
+
+async def test_webhook_by_url_at_the_gateway_is_reached_by_address_and_by_name(tmp_path: Path) -> None:
+    async with echo() as port, echo() as other:
+        for address in ("127.0.0.1", "localhost"):
+            gateway = ServerEndpoint(address, port)
+            async with proxied(tmp_path, gateway, by_url=True) as (_, caller):
+                assert await reached(caller, f"{address}:{port}", f"{address}:{other}") == ["200", "403"]
+
+
+async def test_range_opens_webhooks_by_url_and_no_other_connection(tmp_path: Path) -> None:
+    async with (
+        echo("127.0.0.3") as port,
+        proxied(tmp_path, NOWHERE, by_url=True, ranges=["127.0.0.3/32"]) as (_, webhooks),
+    ):
+        services = Caller(tmp_path)
+        assert await reached(webhooks, f"127.0.0.3:{port}", f"[::ffff:127.0.0.3]:{port}") == ["200", "200"]
+        assert await reached(webhooks, f"127.0.0.1:{port}", "10.0.0.1:443", "169.254.169.254:80") == ["403"] * 3
+        status, _, writer = await services.connect(f"127.0.0.3:{port}")
+        assert status.startswith(b"HTTP/1.1 403 ")
+        assert b"webhookRanges" not in status
+        writer.close()
+
+
+async def test_refusal_of_a_webhook_names_the_setting_and_hides_what_the_name_means(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: [(0, 0, 0, "", ("10.1.2.3", 0))])
+    async with proxied(tmp_path, NOWHERE, by_url=True) as (_, caller):
+        with structlog.testing.capture_logs() as lines:
+            status, *_ = await caller.connect("intern.example.org:443")
+    assert b"controlPlanes.webhookRanges" in status
+    assert b"10.1.2.3" not in status
+    assert lines[0]["why"].startswith("intern.example.org:443 is neither")
+
+
+async def test_pod_of_another_tenant_is_refused_in_an_open_range(tmp_path: Path) -> None:
+    async with (
+        echo("127.0.0.4") as port,
+        proxied(tmp_path, NOWHERE, by_url=True, ranges=["127.0.0.4/32"]) as (proxies, caller),
+    ):
+        proxies.is_of_other_tenant = lambda tenant, address: (tenant, address) == ("alpha", "127.0.0.4")
+        assert await reached(caller, f"127.0.0.4:{port}") == ["403"]
+        proxies.owns_address = lambda tenant, address: (tenant, address) == ("alpha", "127.0.0.4")
+        assert await reached(caller, f"127.0.0.4:{port}") == ["200"]
+
+
+async def test_a_name_is_resolved_once_and_the_checked_address_is_dialled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter((["10.9.9.9", "127.0.0.5"], ["127.0.0.1"]))
+
+    def look_up(*_: object) -> list[tuple[object, ...]]:
+        return [(0, 0, 0, "", (address, 0)) for address in next(answers)]
+
+    async with (
+        echo("127.0.0.5") as port,
+        proxied(tmp_path, NOWHERE, by_url=True, ranges=["127.0.0.5/32"]) as (_, caller),
+    ):
+        monkeypatch.setattr(socket, "getaddrinfo", look_up)
+        assert await reached(caller, f"rebinds.example.org:{port}") == ["200"]
+        assert await reached(caller, f"rebinds.example.org:{port}") == ["403"]

@@ -277,6 +277,9 @@ class Listener:
     def owns_address(self, tenant: str, address: str) -> bool:
         return False
 
+    def is_of_other_tenant(self, tenant: str, address: str) -> bool:
+        return False
+
 
 @contextlib.asynccontextmanager
 async def running(driver: Driver) -> AsyncIterator[Listener]:
