@@ -107,7 +107,11 @@ def start_platform(*options: str, chart: bool = False, name: str = "vkgateway") 
     `name` starts the names of the chart's objects.
     """
     platform = ChartPlatform(new_data_dir(), name=name) if chart else Platform(new_data_dir())
-    own_options = ("--cluster-only",) if chart else ("--templates-dir", str(platform.write_templates()))
+    if chart:
+        own_options: tuple[str, ...] = ("--cluster-only",)
+    else:
+        webhooks = ("--webhook-range", f"{platform.host_address}/32")
+        own_options = ("--templates-dir", str(platform.write_templates()), *webhooks)
     try:
         platform.vkgateway("up", *own_options, *options, timeout=UP_TIMEOUT)
         platform.kubectl_path = platform.vkgateway("binaries", "path", "kubectl").strip()

@@ -24,8 +24,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from tests.e2e.cluster import BUSYBOX, Cluster, Platform, eventually
+from tests.e2e.cluster import BUSYBOX, Cluster, Document, Platform, eventually
 from tests.e2e.strangers import http_status, unverified_context
+from tests.e2e.webhooks import serve_webhook
 from tests.support.machine import patience, patience_option
 from vkgateway.programs.supervisor import procfs
 
@@ -108,6 +109,40 @@ def _suspend_processes(*pids: int) -> Iterator[None]:
     finally:
         for pid in pids:
             os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.embedded_gateway(reason="API servers in pods have NetworkPolicies, which other tests check")
+def test_webhook_by_url_reaches_no_server_of_the_machine(platform: Platform, alpha: Cluster) -> None:
+    received: list[str] = []
+
+    def review(request: Document) -> str:
+        received.append(request["name"])
+        return ""
+
+    with serve_webhook("127.0.0.2", review) as client_config:
+        hook = {
+            "name": "intrudes.example.org",
+            "admissionReviewVersions": ["v1"],
+            "sideEffects": "None",
+            "clientConfig": client_config,
+            "rules": [
+                {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]}
+            ],
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "default"}},
+        }
+        kind, api = "ValidatingWebhookConfiguration", "admissionregistration.k8s.io/v1"
+        alpha.apply({"apiVersion": api, "kind": kind, "metadata": {"name": "intrudes"}, "webhooks": [hook]})
+        try:
+            creation = ("create", "configmap", "intrudes", "--dry-run=server")
+            error = eventually(lambda: alpha.try_kubectl(*creation).err, what="the webhook's call")
+            host = urlsplit(client_config["url"]).netloc
+            assert f"dialing {host}, code 403" in error
+            assert "controlPlanes.webhookRanges" in error
+            lines = platform.vkgateway("logs", "gateway").splitlines()
+            assert any("connection of an API server refused" in line and host in line for line in lines)
+            assert received == []
+        finally:
+            alpha.kubectl("delete", kind, "intrudes")
 
 
 def _create_token(cluster: Cluster) -> str:

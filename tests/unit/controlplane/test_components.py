@@ -51,6 +51,22 @@ def test_components_stop_quickly_and_the_api_server_does_not_wait_for_watches(tm
     assert "--shutdown-watch-termination-grace-period=1s" in specs["apiserver"].argv
 
 
+def test_connections_by_type_have_a_proxy_each_and_a_change_restarts_the_api_server(tmp_path: Path) -> None:
+    specs = []
+    for number, webhooks in enumerate(("", "run/a.webhooks")):
+        plane = dataclasses.replace(tenant_plane(), egress_socket="run/a.egress", webhook_socket=webhooks)
+        files = write(tmp_path / str(number), plane)
+        specs.append(component("apiserver", plane=plane, files=files))
+    found = {
+        selection["name"]: selection["connection"]["transport"]["uds"]["udsName"]
+        for selection in yaml.safe_load(files.egress_path.read_text())["egressSelections"]
+    }
+    assert found == {"cluster": "run/a.egress", "controlplane": "run/a.webhooks"}
+    assert specs[0].env["VKGATEWAY_EGRESS"] != specs[1].env["VKGATEWAY_EGRESS"]
+    direct = component("apiserver", plane=tenant_plane(), files=write(tmp_path / "direct", tenant_plane()))
+    assert "VKGATEWAY_EGRESS" not in direct.env
+
+
 def test_template_overrides_the_default_timer_slack(tmp_path: Path) -> None:
     usual = {name: component(name, plane=tenant_plane(), files=write(tmp_path, tenant_plane())) for name in COMPONENTS}
     plane = dataclasses.replace(
