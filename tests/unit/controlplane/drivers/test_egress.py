@@ -194,6 +194,21 @@ async def test_webhook_by_url_at_the_gateway_is_reached_by_address_and_by_name(t
                 assert await reached(caller, f"{address}:{port}", f"{address}:{other}") == ["200", "403"]
 
 
+async def test_gateway_without_a_fixed_port_is_no_webhook(tmp_path: Path) -> None:
+    async with echo() as port, proxied(tmp_path, ServerEndpoint("127.0.0.1", 0), by_url=True) as (_, caller):
+        assert await reached(caller, f"127.0.0.1:{port}") == ["403"]
+
+
+async def test_next_address_of_a_name_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [(0, 0, 0, "", (address, 0)) for address in ("127.0.0.6", "127.0.0.7")]
+    async with (
+        echo("127.0.0.7") as port,
+        proxied(tmp_path, NOWHERE, by_url=True, ranges=["127.0.0.6/32", "127.0.0.7/32"]) as (_, caller),
+    ):
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_: found)
+        assert await reached(caller, f"twice.example.org:{port}") == ["200"]
+
+
 async def test_range_opens_webhooks_by_url_and_no_other_connection(tmp_path: Path) -> None:
     async with (
         echo("127.0.0.3") as port,

@@ -30,8 +30,8 @@ from vkgateway.model.names import is_ip_address
 
 HasAddress = Callable[[str, str], bool]
 """Returns whether a pod of a tenant, or of another tenant, has an address."""
-Resolve = Callable[[str, int], Awaitable[str]]
-"""Returns the address to connect to for a host and port. Raises _RefusedError."""
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+"""Returns the addresses to connect to for a host and port, at least one. Raises _RefusedError."""
 
 MOST_CONNECTIONS: Final = 256
 """Connections of one API server at a time."""
@@ -39,6 +39,9 @@ MOST_OF_ALL: Final = 2048
 """Connections of all API servers. From half of them on, each has at most an equal share."""
 _HEADER_SECONDS: Final = 10.0
 _CONNECT_SECONDS: Final = 20.0
+"""Time for all addresses of a name together."""
+_MOST_ADDRESSES: Final = 4
+"""Addresses of a name that are tried."""
 _CHUNK: Final = 32 * 1024
 """Bytes of one read. A connection whose ends do not read holds at most eight times as many."""
 _LOOKUPS: Final = 2
@@ -74,9 +77,10 @@ def _short_name(tenant: str) -> str:
 
 
 class ApiServerEgress:
-    """Proxies of all API servers. `gateway` is where they reach the gateway; its port 0 stands for any port.
+    """Proxies of all API servers. `gateway` is where they reach the gateway, by address or name.
 
-    Webhooks by URL may also have addresses in `webhook_ranges`.
+    Its port 0 stands for any port, but not for webhooks by URL: the gateway is none without a fixed port. These may
+    also have addresses in `webhook_ranges`.
     """
 
     def __init__(self, data_dir: Path, *, gateway: ServerEndpoint, webhook_ranges: Sequence[Network] = ()) -> None:
@@ -120,12 +124,18 @@ class ApiServerEgress:
         self._proxies.clear()
         self._names.shutdown(wait=False, cancel_futures=True)
 
-    async def _resolve(self, tenant: str, host: str, port: int, *, by_url: bool) -> str:
-        """Return the address to connect to, which is the one that was checked. Raises _RefusedError."""
-        for text in [host] if is_ip_address(host) else await self._look_up(tenant, host):
-            address = str(canonical_address(text))
-            if self._is_gateway(host, address, port) or self._may_reach(tenant, address, by_url=by_url):
-                return address
+    async def _resolve(self, tenant: str, host: str, port: int, *, by_url: bool) -> Sequence[str]:
+        """Return the permitted addresses of a host. No name is resolved again later. Raises _RefusedError."""
+        found = [host] if is_ip_address(host) else await self._look_up(tenant, host)
+        is_gateway = self._gateway.port in ((port,) if by_url else (port, 0))
+        permitted = [
+            address
+            for address in map(str, map(canonical_address, found))
+            if (is_gateway and self._gateway.address in (host, address))
+            or self._may_reach(tenant, address, by_url=by_url)
+        ]
+        if permitted:
+            return permitted[:_MOST_ADDRESSES]
         reason = "is neither a pod of this tenant nor a public address of another machine"
         if by_url:
             reason = f"{reason}, and not in the gateway's setting controlPlanes.webhookRanges"
@@ -154,10 +164,6 @@ class ApiServerEgress:
         total = sum(proxy.open for proxy in self._proxies.values())
         share = MOST_OF_ALL // max(1, len(self._proxies))
         return count <= (MOST_CONNECTIONS if total <= MOST_OF_ALL // 2 else min(MOST_CONNECTIONS, share))
-
-    def _is_gateway(self, host: str, address: str, port: int) -> bool:
-        """Return whether a host with this address is the gateway, whose address in the settings may be a name."""
-        return self._gateway.address in (host, address) and self._gateway.port in (0, port)
 
 
 class _Proxy:
@@ -219,16 +225,17 @@ class _Proxy:
             self._silent_until = now + _LOG_SECONDS
             _log.warning("connection of an API server refused", tenant=self._tenant, why=str(error))
 
-    async def _connect(self, address: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        try:
-            async with asyncio.timeout(_CONNECT_SECONDS):
-                return await asyncio.open_connection(address, port, limit=_CHUNK)
-        except TimeoutError as error:
-            reason = f"does not answer within {_CONNECT_SECONDS:g} s"
-            raise _RefusedError("502 Bad Gateway", reason, target=f"{address}:{port}") from error
-        except OSError as error:
-            reason = f"does not answer: {os.strerror(error.errno).lower()}" if error.errno else "does not answer"
-            raise _RefusedError("502 Bad Gateway", reason, target=f"{address}:{port}") from error
+    async def _connect(self, addresses: Sequence[str], port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect to the first address that answers."""
+        reason = ""
+        for address in addresses:
+            try:
+                async with asyncio.timeout(_CONNECT_SECONDS / len(addresses)):
+                    return await asyncio.open_connection(address, port, limit=_CHUNK)
+            except OSError as error:
+                reason = os.strerror(error.errno).lower() if error.errno else "timeout"
+        target = f"{', '.join(addresses)}, port {port}"
+        raise _RefusedError("502 Bad Gateway", f"does not answer: {reason}", target=target)
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
