@@ -118,6 +118,19 @@ async def test_server_at_loopback_is_refused_until_a_range_opens_it(place: World
         assert {"refused", "wanted"} <= set(reviewed)
 
 
+async def test_gateways_own_webhook_needs_no_range(place: World, reviewed: list[str]) -> None:
+    """Releases before 1.34 gate pods by a webhook of the gateway."""
+    with webhook(place.address, reviewed) as gateway, webhook(place.address, reviewed) as other:
+        await apply(place, other)
+        await place.drivers[-1].close()
+        port = urlsplit(gateway["webhooks"][0]["clientConfig"]["url"]).port
+        await place.provisioner(gateway_port=port or 0).provision(TENANT)
+        await wait_for_output(place, "code 403")
+        assert reviewed == []
+        await apply(place, gateway)
+        assert "not this one" in await wait_for_output(place, "denied the request", name="refused")
+
+
 @pytest.mark.parametrize("host", [CLOSED, "127.2", "169.254.169.254", "[::1]", "[::ffff:127.0.0.2]"])
 async def test_other_addresses_stay_refused(place: World, reviewed: list[str], host: str) -> None:
     with webhook(CLOSED, reviewed) as found:

@@ -60,7 +60,7 @@ class World:
     management: Client
     drivers: list[ProcessDriver] = field(default_factory=list)
 
-    def provisioner(self, *, webhook_ranges: Sequence[str] = ()) -> Provisioner:
+    def provisioner(self, *, webhook_ranges: Sequence[str] = (), gateway_port: int = 0) -> Provisioner:
         """Return a new provisioner without state, as after a restart of the gateway."""
         driver = ProcessDriver(
             data_dir=self.data_dir,
@@ -68,7 +68,7 @@ class World:
             supervisor=self.supervisor,
             programs=lambda version: Resolver(report=print, kubernetes_version=version),
             authorities=self.authorities,
-            gateway=ServerEndpoint(self.address, 0),
+            gateway=ServerEndpoint(self.address, gateway_port),
             webhook_ranges=[parse_webhook_range(text) for text in webhook_ranges],
         )
         self.drivers.append(driver)
