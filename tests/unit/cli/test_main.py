@@ -123,6 +123,13 @@ def test_non_decimal_digits_are_refused(tmp_path: Path, option: tuple[str, str])
     assert not (tmp_path / "none").exists()
 
 
+def test_range_of_webhooks_that_opens_nothing_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--webhook-range", "10.20.0.0/16", "--webhook-range", "127.0.0.0/8")
+    assert main.run_command(["up", *options, "--data-dir", str(tmp_path / "none")]) == 2
+    assert "--webhook-range '127.0.0.0/8' has loopback addresses" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
+
+
 def test_missing_logs_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run_command(["logs", "--data-dir", str(tmp_path)]) == 3
     assert f"there are no logs in {tmp_path}" in capsys.readouterr().err
