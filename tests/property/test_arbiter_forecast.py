@@ -36,7 +36,7 @@ class _Case:
         nodes = tuple(_node(random, f"n{number}") for number in range(random.randint(1, 8)))
         pool = Pool(key=("compute", "pool"), nodes=nodes, governed=(GPU,), levels=("rack",))
         self.room = NodeResources(pool)
-        self.ends = ExpectedEnds(self.room.nodes, Policy())
+        self.ends = ExpectedEnds(self.room.nodes, pool, Policy())
         self.known: list[PodEnd] = []
         self.also: list[PodEnd] = []
         for number in range(random.randint(0, 20)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from vkgateway.arbiter.capacity.run_limits import LimitedRuns
 from vkgateway.arbiter.decisions import PendingReport
 from vkgateway.arbiter.gang_parts import has_pod_pools, split_gang
 from vkgateway.arbiter.pools.pool_state import PoolState
@@ -32,7 +33,7 @@ class Cache:
         """Gangs as they are in the snapshot, or as `apply_changed_gangs` set them."""
         self._equivalence_classes: dict[Hashable, int] = {}
         self.gangs: dict[str, Gang] = {}
-        """Gangs as of now: notified pods whose deadline has passed are ending."""
+        """Gangs as of now: notified pods whose deadline has passed, or whose run limit is reached, are ending."""
         self._notified_gangs: dict[str, None] = {}
         """Gangs with notified pods, which change as time passes."""
         self.planned_gangs: dict[str, None] = {}
@@ -54,6 +55,8 @@ class Cache:
         """Names of the parts of each gang in several pools."""
         self.invalid_part_reports: dict[str, PendingReport] = {}
         """By gang in several pools, why its pending pods cannot be scheduled yet."""
+        self.limited_runs = LimitedRuns()
+        """Gangs, not parts, that are evicted at run limits."""
 
     def clear(self) -> None:
         """Drop all state."""
@@ -65,7 +68,7 @@ class Cache:
             self.clear()
             self._policy = snapshot.policy
         new = self._update_pools(snapshot)
-        changes = self._changed_gangs(snapshot.gangs)
+        changes = self._changed_gangs(snapshot)
         seen = {name for name, _ in changes}
         changes += [(name, reported) for name, reported in self._overridden_gangs.items() if name not in seen]
         seen |= self._overridden_gangs.keys()
@@ -113,10 +116,11 @@ class Cache:
         self.pool_states = {key: self.pool_states[key] for key in pools}
         return new
 
-    def _changed_gangs(self, gangs: tuple[Gang, ...]) -> list[tuple[str, Gang | None]]:
+    def _changed_gangs(self, snapshot: Snapshot) -> list[tuple[str, Gang | None]]:
         """Return new and changed gangs by name, and None for deleted ones."""
-        before, self._last_gangs = self._last_gangs, gangs
-        added, deleted = diff_gangs(before, gangs)
+        before, self._last_gangs = self._last_gangs, snapshot.gangs
+        added, deleted = diff_gangs(before, snapshot.gangs)
+        self.limited_runs.update(snapshot.pools, snapshot.gangs, added, deleted)
         changes: dict[str, Gang | None] = {gang.id: gang for gang in added}
         changed = [*changes.items(), *((gang.id, None) for gang in deleted if gang.id not in changes)]
         if not self.parts and not any(map(has_pod_pools, added)):
@@ -234,14 +238,18 @@ def _has_notified(pods: Sequence[Pod]) -> bool:
 
 
 def _apply_deadlines(gang: Gang, now: float) -> Gang:
-    """Return the gang with notified pods ending whose deadline has passed."""
+    """Return the gang with notified pods ending that are not reprieved any more."""
     for pod in gang.pods:
-        if pod.state is NOTIFIED and pod.deadline < now:
+        if _is_past_reprieve(pod, now):
             return replace(gang, pods=tuple(_apply_deadline(gang, pod, now) for pod in gang.pods))
     return gang
 
 
+def _is_past_reprieve(pod: Pod, now: float) -> bool:
+    return pod.state is NOTIFIED and (pod.limit_reached or pod.deadline < now)
+
+
 def _apply_deadline(gang: Gang, pod: Pod, now: float) -> Pod:
-    if pod.state is not NOTIFIED or pod.deadline >= now:
+    if not _is_past_reprieve(pod, now):
         return pod
-    return replace(pod, state=ENDING, deadline=now + gang.grace)
+    return replace(pod, state=ENDING, deadline=max(now, pod.deadline) + gang.grace)

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
 from vkgateway.arbiter.cache import Cache
+from vkgateway.arbiter.capacity.run_limits import limit_evicts, limited_run, run_start
 from vkgateway.arbiter.cycle_state import CycleState, collect_decisions
-from vkgateway.arbiter.decisions import Decisions, PendingReport
-from vkgateway.arbiter.outcome import changed_gangs, find_broken_starts, merge_decisions, remove_starts, without_starts
+from vkgateway.arbiter.decisions import Admit, Decisions, PendingReport
+from vkgateway.arbiter.outcome import (
+    changed_gangs,
+    find_broken_starts,
+    gangs_at_limits,
+    merge_decisions,
+    remove_starts,
+    without_starts,
+)
 from vkgateway.arbiter.phases.borrowing import is_overtaken, start_borrowing_gangs
 from vkgateway.arbiter.phases.elastic_growth import grow_gangs
 from vkgateway.arbiter.phases.guaranteed_starts import start_guaranteed_gangs
@@ -101,18 +109,41 @@ class _Cycle:
         self._decisions: Decisions | None = None
         self._admitted: dict[str, str] = {}
         """By uid the gangs of the pods that started in earlier rounds."""
-        self._notified: frozenset[str] = frozenset()
-        """Uids of the pods that were notified before the cycle."""
+        self._notified: frozenset[str] | None = None
+        """Uids of the pods that were notified before the cycle; None before the first round."""
         self._excluded_gangs: set[str] = set()
         """Gangs that had a start withdrawn."""
         self._rounds_left = _MAX_ROUNDS
 
     def run(self) -> Decisions:
-        """Run rounds until one changes nothing."""
+        """Evict gangs at their run limits, then run rounds until one changes nothing."""
+        self._enforce_run_limits()
         while self._run_round():
             pass
         assert self._decisions is not None
-        return merge_part_decisions(self._decisions, self._cache.parts)
+        decisions = replace(self._decisions, next_notice=self._next_notice(self._decisions.admits))
+        return merge_part_decisions(decisions, self._cache.parts)
+
+    def _enforce_run_limits(self) -> None:
+        """Evict the gangs whose notice before a run limit is due. The rounds see their pods as ending: no plan needs
+        these evictions, so no reprieve withdraws them.
+        """
+        cache, now = self._cache, self._now
+        pools = {key: pool_state.pool for key, pool_state in cache.pool_states.items()}
+        evicts = tuple(evict for run in cache.limited_runs.due(now) for evict in limit_evicts(run, pools, now))
+        if evicts:
+            cache.apply_changed_gangs(gangs_at_limits(evicts, cache.snapshot_gangs, cache.parts), now)
+            self._decisions = Decisions(evicts=evicts)
+
+    def _next_notice(self, admits: Iterable[Admit]) -> float | None:
+        """Return when the first gang must be notified of its run limit, gangs that start now included."""
+        times = [self._cache.limited_runs.next_notice(self._now)]
+        for admit in admits:
+            gang, pool = self._cache.snapshot_gangs[admit.gang], self._cache.pool_states[admit.pool].pool
+            start = run_start(gang)
+            run = limited_run(gang, [pool], self._now if start is None else start)
+            times.append(run.notice_time if run is not None else None)
+        return min((time for time in times if time is not None), default=None)
 
     def _run_round(self) -> bool:
         """Run all phases once; return whether another round must follow."""
@@ -141,7 +172,7 @@ class _Cycle:
     def _add_decisions(self, state: CycleState, found: Decisions) -> bool:
         """Add a round's decisions to those of earlier rounds; return whether another round must follow."""
         cache, before = self._cache, self._decisions
-        if before is None:
+        if self._notified is None:
             self._notified = frozenset(pod.uid for _, pod in state.notified)
         self._rounds_left -= 1
         broken = find_broken_starts(found, before, self._admitted, cache.snapshot_gangs)

@@ -69,6 +69,9 @@ class Evict:
     """GPU-seconds of work that the eviction loses."""
     saved: float = 0.0
     """GPU-seconds of all candidates that were chosen first for the same gang and then spared."""
+    reached_limit: float = 0.0
+    """Run limit in seconds that the gang reaches at the deadline, for no other gang's sake. Its pods stay inside the
+    guarantee until they end. 0: the eviction makes room."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +134,7 @@ class GuaranteeLoss:
 class Decisions:
     """Decisions of one cycle.
 
-    After they are carried out, and without news, the next cycle only repeats the pending reports.
+    After they are carried out, and without news, the next cycle only repeats the pending reports, until `next_notice`.
     """
 
     admits: tuple[Admit, ...] = ()
@@ -143,6 +146,8 @@ class Decisions:
     """Preemption plans in force, by gang id. The next snapshot repeats them."""
     losses: tuple[GuaranteeLoss, ...] = ()
     """Reduced guarantees, by pool and tenant."""
+    next_notice: float | None = None
+    """When the first of the running gangs must be notified of its run limit (seconds since the epoch); None: never."""
 
 
 def merge_admits(admits: Iterable[Admit]) -> Iterable[Admit]:

@@ -40,13 +40,7 @@ def changed_gangs(
                 since=now,
             )
     for evict in decisions.evicts:
-        fields = {
-            "state": PodState.NOTIFIED,
-            "deadline": evict.deadline,
-            "evicted_for": evict.makes_room_for,
-            "borrowed": True,
-        }
-        _change_pods(changes, gangs[evict.gang], evict.pods, **fields)
+        _change_pods(changes, gangs[evict.gang], evict.pods, **evicted_fields(evict))
     for reprieve in decisions.reprieves:
         stays = {"state": PodState.PLACED, "deadline": 0.0, "evicted_for": ""}
         _change_pods(changes, gangs[reprieve.gang], reprieve.pods, **stays)
@@ -55,6 +49,26 @@ def changed_gangs(
     names = sorted({*changes, *decisions.plans, *planned})
     after = {name: _changed_gang(gangs[name], changes, decisions.plans) for name in names}
     return {name: gang for name, gang in after.items() if gang is not gangs[name]}
+
+
+def evicted_fields(evict: Evict) -> dict[str, object]:
+    """Return the fields of pods that an eviction changes."""
+    fields = {"state": PodState.NOTIFIED, "deadline": evict.deadline, "evicted_for": evict.makes_room_for}
+    return fields | ({"limit_reached": True} if evict.reached_limit else {"borrowed": True})
+
+
+def gangs_at_limits(
+    evicts: Iterable[Evict], gangs: Mapping[str, Gang], parts: Mapping[str, tuple[str, ...]]
+) -> dict[str, Gang]:
+    """Return the gangs, or their parts, whose pods are evicted at run limits; plans of the gangs stay."""
+    changed: dict[str, Gang] = {}
+    for evict in evicts:
+        uids, fields = frozenset(evict.pods), evicted_fields(evict)
+        for name in parts.get(evict.gang, (evict.gang,)):
+            gang = changed.get(name, gangs[name])
+            pods = tuple(replace(pod, **fields) if pod.uid in uids else pod for pod in gang.pods)  # type: ignore[arg-type]
+            changed[name] = replace(gang, pods=pods)
+    return changed
 
 
 def without_starts(gangs: Iterable[Gang], uids: Set[str]) -> dict[str, Gang]:

@@ -145,6 +145,10 @@ class Pool:
     low_yields: bool = True
     """Low pods of all tenants make room for gangs of the guaranteed band that borrow. False: only for guarantees, and
     for work of their own tenant."""
+    enforces_limits: bool = False
+    """Gangs whose run reaches its limit are evicted."""
+    default_limits: Mapping[Band, float] = field(default_factory=dict)
+    """By band, the enforced limit in seconds of gangs that declare none; missing: no limit."""
 
     @property
     def unit_resource(self) -> str:
@@ -227,6 +231,8 @@ class Pod:
     """Notified: time of the deletion. Ending: latest time at which the pod terminates."""
     evicted_for: str = ""
     """Gang that needs the resources of this evicted pod."""
+    limit_reached: bool = False
+    """Evicted at its gang's run limit: the eviction is never withdrawn."""
     behind: str = ""
     """Gang whose reservation the pod backfills (`Admit.behind`): the pod is evicted when that gang can start there."""
     pools: tuple[PoolKey, ...] = ()
@@ -281,7 +287,7 @@ class Gang:
     """Node label of which all its pods must share one value."""
     preferred_level: str = ""
     run_limit: float | None = None
-    """Seconds after which it ends, as declared by its owner."""
+    """Seconds after which it ends, as declared by its owner. A pool may enforce it (`Pool.enforces_limits`)."""
     expected_run: float | None = None
     """Observed run time of similar gangs in seconds, where no limit is declared."""
     minimum_run: float = 0.0

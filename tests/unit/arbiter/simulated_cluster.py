@@ -14,6 +14,7 @@ from vkgateway.arbiter.capacity.node_resources import NodeResources
 from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.decisions import Decisions, PendingReport
 from vkgateway.arbiter.guarantees.pool_guarantees import PoolGuarantees
+from vkgateway.arbiter.outcome import evicted_fields
 from vkgateway.arbiter.preemption.notice import notice_seconds
 from vkgateway.arbiter.preemption.ranks import may_preempt
 from vkgateway.arbiter.snapshot import Band, Gang, Node, Pod, PodState, Policy, Pool, PoolKey, Quota, Shape, Snapshot
@@ -201,14 +202,7 @@ class Cluster:
                 self._update_pods(admit.gang, [uid], node=on)
             self.start_times.setdefault(admit.gang, self.now)
         for evict in decisions.evicts:
-            self._update_pods(
-                evict.gang,
-                evict.pods,
-                state=PodState.NOTIFIED,
-                deadline=evict.deadline,
-                evicted_for=evict.makes_room_for,
-                borrowed=True,
-            )
+            self._update_pods(evict.gang, evict.pods, **evicted_fields(evict))
         for reprieve in decisions.reprieves:
             self._update_pods(reprieve.gang, reprieve.pods, state=PodState.PLACED, deadline=0.0, evicted_for="")
         for promote in decisions.promotes:
@@ -235,7 +229,10 @@ class Cluster:
             for one in (plan, *plan.also):
                 planned = [pods[uid][1] for uid in one.nodes]
                 assert not one.borrowed or self.may_borrow(name, one.pool, planned), "plan beyond a used-up budget"
+        self.check_limits(decisions)
         for evict in decisions.evicts:
+            if evict.reached_limit:
+                continue
             # Victims run outside of cells, unless a node loss took cells away.
             assert all(pods[uid][1].state in (PodState.PLACED, PodState.NOTIFIED) for uid in evict.pods)
             victims = [pods[uid][1] for uid in evict.pods]
@@ -250,10 +247,51 @@ class Cluster:
             assert evict.makes_room_for in decisions.plans
         for reprieve in decisions.reprieves:
             assert all(pods[uid][1].state is PodState.NOTIFIED for uid in reprieve.pods)
-
+            assert not any(pods[uid][1].limit_reached for uid in reprieve.pods), "reprieved at its run limit"
         for promote in decisions.promotes:
             assert all(pods[uid][1].state in (PodState.PLACED, PodState.NOTIFIED) for uid in promote.pods)
             assert all(pods[uid][1].borrowed for uid in promote.pods)
+
+    def enforce_limits(self, **defaults: float) -> None:
+        """Let all pools enforce run limits; `defaults`: the default limit of each band in seconds."""
+        limits = {Band(band): seconds for band, seconds in defaults.items()}
+        self.pool, self.other = (
+            replace(pool, enforces_limits=True, default_limits=limits) for pool in (self.pool, self.other)
+        )
+
+    def enforced_limit(self, gang: Gang) -> float | None:
+        """Return the shortest limit that a pool of the gang's running pods enforces."""
+        there = {pod.pool for pod in _running(gang)}
+        pools = [pool for pool in self.pools if pool.key in there and pool.enforces_limits]
+        limits = [gang.run_limit or pool.default_limits.get(gang.band) for pool in pools]
+        return min((limit for limit in limits if limit is not None), default=None)
+
+    def check_limits(self, decisions: Decisions) -> None:
+        """Check that exactly the gangs are evicted whole whose limit comes within their notice."""
+        evicted: dict[str, set[str]] = {}
+        for evict in decisions.evicts:
+            if evict.reached_limit:
+                assert evict.whole and not evict.makes_room_for
+                evicted.setdefault(evict.gang, set()).update(evict.pods)
+                assert evict.deadline >= self.now
+        for name, gang in self.gangs.items():
+            running, limit = _running(gang), self.enforced_limit(gang)
+            start = min((pod.since for pod in running), default=self.now)
+            is_due = limit is not None and self.now >= start + limit - min(limit, gang.notice)
+            is_brief = gang.brief_run > 0 and gang.brief_notice < gang.notice
+            assert is_due == (name in evicted) or is_brief, f"{name} at {self.now - start} of {limit}"
+            if name in evicted:
+                assert evicted[name] == {pod.uid for pod in running}, f"{name} is not evicted whole"
+
+    def check_run_times(self, late: float) -> None:
+        """Check that no pod runs longer than its gang's enforced limit, notice and grace, and some seconds of delay."""
+        for gang in self.gangs.values():
+            limit = self.enforced_limit(gang)
+            for pod in _running(gang) if limit is not None else ():
+                assert self.now - pod.since <= limit + late, f"{pod.uid} runs beyond {limit}"
+            for pod in gang.pods:
+                if pod.limit_reached:
+                    assert self.now <= pod.deadline + gang.grace + late, f"{pod.uid} stays after its run limit"
 
     def may_borrow(self, gang: str, pool: PoolKey, pods: Sequence[Pod]) -> bool:
         """Return whether the budgets of the gang's tenant let these pods borrow in a pool."""
@@ -295,6 +333,11 @@ class Cluster:
 
     def _domain_of(self, name: str, level: str) -> str:
         return next(each.labels[level] for pool in self.pools for each in pool.nodes if each.name == name)
+
+
+def _running(gang: Gang) -> list[Pod]:
+    staying = (PodState.PLACED, PodState.NOTIFIED)
+    return [pod for pod in gang.pods if pod.state in staying and not pod.limit_reached]
 
 
 def capacity_on(resources: NodeResources, name: str, shape: Shape) -> int:

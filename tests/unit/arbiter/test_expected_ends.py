@@ -10,9 +10,11 @@ from vkgateway.arbiter.capacity.node_table import NodeTable
 from vkgateway.arbiter.decisions import PendingReason
 from vkgateway.arbiter.snapshot import Policy, Pool
 
+POOL = Pool(key=KEY, nodes=(make_node("n0"),), governed=(GPU,))
+
 
 def test_observed_run_time_has_margin_and_declared_limit_has_none() -> None:
-    ends = ExpectedEnds(NodeTable(Pool(key=KEY, nodes=(make_node("n0"),), governed=(GPU,))), Policy(run_margin=1.5))
+    ends = ExpectedEnds(NodeTable(POOL), POOL, Policy(run_margin=1.5))
 
     assert ends.expected_run_time(make_gang("seen", "a", [1], expected_run=100.0)) == 150.0
     assert ends.expected_run_time(make_gang("said", "a", [1], run_limit=100.0)) == 100.0

@@ -10,7 +10,8 @@ import numpy as np
 from vkgateway.arbiter.capacity.end_columns import EndColumns
 from vkgateway.arbiter.capacity.future_fit import FreeingSchedule
 from vkgateway.arbiter.capacity.node_table import NodeTable
-from vkgateway.arbiter.snapshot import ENDING, NOTIFIED, PLACED, Gang, Pod, Policy, Shape
+from vkgateway.arbiter.capacity.run_limits import expected_end, run_start
+from vkgateway.arbiter.snapshot import ENDING, NOTIFIED, PLACED, Gang, Pod, Policy, Pool, Shape
 
 
 class PodEnd(NamedTuple):
@@ -22,14 +23,15 @@ class PodEnd(NamedTuple):
 
 
 class ExpectedEnds:
-    """Expected ends by pod: from declared run limits, observed run times with a margin, and deadlines.
+    """Expected ends by pod: from run limits, observed run times with a margin, and deadlines.
 
     Changes can be undone.
     """
 
-    def __init__(self, nodes: NodeTable, policy: Policy) -> None:
+    def __init__(self, nodes: NodeTable, pool: Pool, policy: Policy) -> None:
         self._names, self._positions = nodes.names, nodes.positions
-        self._policy = policy
+        self._pool, self._policy = pool, policy
+        self._last_start: tuple[Gang, float | None] | None = None
         self._end_by_pod: dict[str, PodEnd] = {}
         self._columns = EndColumns()
         self._journal: list[tuple[str, PodEnd | None]] = []
@@ -42,9 +44,7 @@ class ExpectedEnds:
 
     def expected_run_time(self, gang: Gang) -> float | None:
         """Return the expected run time of a gang in seconds; None: unknown. Observed run times include the margin."""
-        if gang.run_limit is not None:
-            return gang.run_limit
-        return gang.expected_run * self._policy.run_margin if gang.expected_run is not None else None
+        return expected_end(gang, self._pool, self._policy, since=0.0, start=0.0)
 
     def ends_on(self, nodes: Collection[str], *, until: float) -> Iterator[tuple[str, Shape]]:
         """Yield the node and shape of each pod that ends on these nodes by a time."""
@@ -81,10 +81,10 @@ class ExpectedEnds:
 
     def add_started(self, gang: Gang, pods: Sequence[Pod], nodes: Mapping[str, str], now: float) -> None:
         """Record the ends of pods that start now."""
-        run_time = self.expected_run_time(gang)
-        if run_time is not None:
-            for pod in pods:
-                self._set_end(pod.uid, PodEnd(now + run_time, nodes[pod.uid], pod.shape))
+        for pod in pods:
+            time = self._end_of_run(gang, now)
+            if time is not None:
+                self._set_end(pod.uid, PodEnd(time, nodes[pod.uid], pod.shape))
 
     def mark(self) -> int:
         """Return a mark for `undo`."""
@@ -118,5 +118,14 @@ class ExpectedEnds:
             return pod.deadline
         if pod.state is NOTIFIED:
             return pod.deadline + gang.grace
-        run_time = self.expected_run_time(gang)
-        return pod.since + run_time if run_time is not None and pod.state is PLACED else None
+        return self._end_of_run(gang, pod.since) if pod.state is PLACED else None
+
+    def _end_of_run(self, gang: Gang, since: float) -> float | None:
+        start = self._start_of(gang)
+        return expected_end(gang, self._pool, self._policy, since=since, start=since if start is None else start)
+
+    def _start_of(self, gang: Gang) -> float | None:
+        """Return when the gang's run began, found once for all its pods."""
+        if self._last_start is None or self._last_start[0] is not gang:
+            self._last_start = gang, run_start(gang)
+        return self._last_start[1]

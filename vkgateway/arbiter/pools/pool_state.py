@@ -85,7 +85,7 @@ class PoolState:
         self.facts = PoolFacts(pool)
         self.node_resources = NodeResources(pool)
         self.tenant_usage = TenantUsage(pool, quotas)
-        self.expected_ends = ExpectedEnds(self.node_resources.nodes, policy)
+        self.expected_ends = ExpectedEnds(self.node_resources.nodes, pool, policy)
         self.terminating_pods = TerminatingPods()
         self.gang_index = GangIndex(pool.key)
         self.gangs = self.gang_index.gangs

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from vkgateway.arbiter.capacity.node_resources import NodeResources
+from vkgateway.arbiter.capacity.run_limits import run_start
 from vkgateway.arbiter.pools.pool_state import PoolState
 from vkgateway.arbiter.snapshot import ENDING, Gang, Pod, Pool, Quota, Shape
 
@@ -48,7 +49,7 @@ class PoolUpdates:
     def update_nodes(self, pool: Pool) -> bool:
         """Take over changed nodes. False: more has changed, and a new pool state must be built."""
         state, old = self._pool_state, self._pool_state.pool
-        if (old.governed, old.levels, old.low_yields) != (pool.governed, pool.levels, pool.low_yields):
+        if _rules_of(old) != _rules_of(pool):
             return False
         resources = NodeResources(pool)
         if resources.nodes.names != state.node_resources.nodes.names:
@@ -110,6 +111,11 @@ class PoolUpdates:
             state.victims.candidates.mark_removed(old.id)
 
 
+def _rules_of(pool: Pool) -> tuple[object, ...]:
+    """Return what the state of a pool depends on apart from its nodes."""
+    return pool.governed, pool.levels, pool.low_yields, pool.enforces_limits, pool.default_limits
+
+
 def _published_uids(pool: Pool) -> dict[str, frozenset[str]]:
     """Return by node the pods that its published zones contain, without those deleted since."""
     topologies = {node.name: node.topology for node in pool.nodes if node.topology is not None}
@@ -125,10 +131,12 @@ def _without_known(pods: tuple[Pod, ...], known: Sequence[Pod]) -> tuple[Pod, ..
 
 
 def _has_same_accounting(old: Gang, new: Gang) -> bool:
-    """Return whether the usage of each pod depends on the pod alone."""
+    """Return whether usage and expected end of each pod depend on the pod alone."""
     return (
         old.tenant == new.tenant
         and old.grace == new.grace
         and old.run_limit == new.run_limit
         and old.expected_run == new.expected_run
+        and old.band is new.band
+        and run_start(old) == run_start(new)
     )

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from vkgateway.arbiter.capacity.run_limits import expected_end, run_start
 from vkgateway.arbiter.guarantees.cell_sizes import MILLI_PER_UNIT
 from vkgateway.arbiter.guarantees.refusals import deferral_reason, displaces_pods, refusal_reasons
 from vkgateway.arbiter.reasons.message_texts import count_text
@@ -172,7 +173,7 @@ def _would_fit(pool: Pool, others: Sequence[Quota], new_quota: Quota) -> bool:
 def _earliest_text(simulation: Simulation, pool: Pool, others: Sequence[Quota], new_quota: Quota) -> str:
     """Return when enough of the conflicting pods have ended, as far as known; each end can only help."""
     held = [(gang, pod) for gang in simulation.snapshot.gangs for pod in gang.pods if is_inside(pod, pool)]
-    ends = {pod.uid: _expected_end(gang, pod, simulation.snapshot.policy) for gang, pod in held}
+    ends = {pod.uid: _expected_end(gang, pod, pool, simulation.snapshot.policy) for gang, pod in held}
     times = sorted({end for end in ends.values() if end is not None})
 
     def in_the_way(time: float) -> bool:
@@ -184,19 +185,18 @@ def _earliest_text(simulation: Simulation, pool: Pool, others: Sequence[Quota], 
         return displaces_pods(pool, others, new_quota, left)
 
     if not times or in_the_way(times[-1]):
-        return "No known end makes it fit: only guaranteed gangs that declare a run limit have a known end."
+        return "No known end makes it fit: only guaranteed gangs with a run limit have a known end."
     first = bisect_left(times, True, key=lambda time: not in_the_way(time))
     when = render_expected_start(times[first], times[first], now=simulation.now)
     return f"By the known ends, enough have ended {when}."
 
 
-def _expected_end(gang: Gang, pod: Pod, policy: Policy) -> float | None:
+def _expected_end(gang: Gang, pod: Pod, pool: Pool, policy: Policy) -> float | None:
     """Return when a pod ends; None: unknown."""
     if pod.state in (ENDING, NOTIFIED):
         return pod.deadline + (gang.grace if pod.state is NOTIFIED else 0.0)
-    if gang.run_limit is not None:
-        return pod.since + gang.run_limit
-    return pod.since + gang.expected_run * policy.run_margin if gang.expected_run is not None else None
+    start = run_start(gang)
+    return expected_end(gang, pool, policy, since=pod.since, start=pod.since if start is None else start)
 
 
 def _guarantee_summary(cell_fill: CellFill, *, deferral: bool) -> str:
