@@ -18,6 +18,7 @@ from random import Random
 
 from tests.unit.arbiter.budget_stories import INVARIANTS as STOPPING
 from tests.unit.arbiter.changing_cluster import whatever_changes
+from tests.unit.arbiter.limit_stories import INVARIANTS as LIMITED
 from tests.unit.arbiter.multi_pool_stories import INVARIANTS as APART
 from tests.unit.arbiter.preemption_stories import INVARIANTS as PREEMPTING
 from tests.unit.arbiter.reserve_stories import INVARIANTS as RESERVING
@@ -31,6 +32,7 @@ INVARIANTS = {
     **PREEMPTING,
     **RESERVING,
     **STOPPING,
+    **LIMITED,
     "cached_and_uncached": cached_and_uncached,
     "whatever_changes": whatever_changes,
 }

@@ -96,6 +96,7 @@ _POOL_TITLES = (
     "guaranteed",
     "reserve",
     "low yields to",
+    "run limits",
     "selector",
     "levels",
     "notice",
@@ -113,6 +114,7 @@ def _pool_row(pool: Pool, compute: ComputeCluster) -> tuple[str, ...]:
         resource_list(status.guaranteed) if status else "-",
         str(pool.reserve or "-"),
         pool.low_yields_to,
+        _format_run_limits(pool),
         label_list(pool.node_selector),
         ", ".join(pool.levels) or "-",
         _format_notice(pool),
@@ -124,6 +126,14 @@ def _format_notice(pool: Pool) -> str:
     brief = pool.brief_run_seconds, pool.brief_notice_seconds
     suffix = f", {brief[1]}s for runs under {brief[0]}s" if None not in brief else ""
     return _format_seconds(pool.notice_seconds) + suffix
+
+
+def _format_run_limits(pool: Pool) -> str:
+    """Return which run limits the pool enforces, and its defaults."""
+    if not pool.enforce_run_limits:
+        return "not enforced"
+    limits = {"guaranteed": pool.default_run_limits.guaranteed, "low": pool.default_run_limits.low}
+    return ", ".join(["enforced", *(f"{band} {limit}" for band, limit in limits.items() if limit)])
 
 
 def _format_seconds(value: int | None) -> str:

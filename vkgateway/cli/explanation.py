@@ -17,6 +17,7 @@ from vkgateway.translate.conditions import (
     FORWARDED_CONDITION,
     POOL_SCHEDULED_CONDITION,
     PREEMPTED,
+    RUN_LIMIT_REACHED,
 )
 from vkgateway.translate.gangs import FoundObjects, Kind, MarkError, read_marks
 from vkgateway.translate.gangs.mark_detection import has_mark
@@ -131,6 +132,8 @@ def _ended_state(pod: Object, phase: str) -> _PodState | None:
     disrupted = _find_condition(pod, DISRUPTION_CONDITION)
     if disrupted is not None and disrupted.get("reason") == PREEMPTED:
         return "ended", "The arbiter evicted the pod: its capacity was reclaimed.", _condition_message(disrupted)
+    if disrupted is not None and disrupted.get("reason") == RUN_LIMIT_REACHED:
+        return "ended", "The arbiter evicted the pod: its gang reached its run limit.", _condition_message(disrupted)
     return "ended", f"The pod has terminated: {phase}.", pod["status"].get("message") or ""
 
 
@@ -140,7 +143,12 @@ def _terminating_state(pod: Object) -> _PodState | None:
     disrupted = _find_condition(pod, DISRUPTION_CONDITION)
     if disrupted is None or disrupted["status"] != "True":
         return None
-    return "leaving", "The arbiter evicts the pod: its capacity is reclaimed.", _condition_message(disrupted)
+    why = (
+        "its gang reaches its run limit"
+        if disrupted.get("reason") == RUN_LIMIT_REACHED
+        else "its capacity is reclaimed"
+    )
+    return "leaving", f"The arbiter evicts the pod: {why}.", _condition_message(disrupted)
 
 
 def _pending_state(pod: Object, *, governed: bool) -> _PodState | None:

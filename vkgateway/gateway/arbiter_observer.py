@@ -25,7 +25,7 @@ from vkgateway.model.requests import is_extended
 from vkgateway.modes.split import native_decisions, split_snapshot
 from vkgateway.page.timeline import PodName, Timeline, end_of_pod
 from vkgateway.sync.admission.accounting import PodRun
-from vkgateway.translate.conditions import PREEMPTED
+from vkgateway.translate.conditions import EVICTION_REASONS
 from vkgateway.usage.records import UsageRecord
 
 _MIN_INTERVAL: Final = 60.0
@@ -95,9 +95,10 @@ class ArbiterObserver:
 
     def pod_ended(self, tenant: str, ran: PodRun) -> None:
         """Record what a pod used."""
-        lost = max(0.0, ran.end - max(ran.start, ran.checkpoint)) if ran.end_reason == PREEMPTED else 0.0
+        is_evicted = ran.end_reason in EVICTION_REASONS
+        lost = max(0.0, ran.end - max(ran.start, ran.checkpoint)) if is_evicted else 0.0
         cluster, pool = ran.verdict.pool
-        if ran.end_reason != PREEMPTED:
+        if not is_evicted:
             pools = self.last_cycle[0].pools if self.last_cycle is not None else ()
             unit = next((each.unit_resource for each in pools if each.key == ran.verdict.pool), "")
             end = end_of_pod(

@@ -38,6 +38,7 @@ from vkgateway.model.api import IMAGES_PULLED, POOLS_APART, SCHEDULERS_READY, Co
 from vkgateway.model.errors import VkgatewayError
 from vkgateway.model.names import GROUP
 from vkgateway.model.reserve import pool_problems
+from vkgateway.model.run_limits import run_limit_problems
 from vkgateway.model.scheduling import next_mode, scheduling_problems
 from vkgateway.sync.compute.cluster_watches import NODES, TRUST
 from vkgateway.sync.compute.link import ComputeLink
@@ -287,7 +288,9 @@ class ComputeController:
         )
         usable = sum(pool.usable_nodes for pool in pools)
         problems = "; ".join(
-            problem for pool in compute.spec.pools for problem in (*pool_problems(pool), *scheduling_problems(pool))
+            problem
+            for pool in compute.spec.pools
+            for problem in (*pool_problems(pool), *run_limit_problems(pool), *scheduling_problems(pool))
         )
         if problems:
             ready = false_verdict("InvalidPool", f"{problems}. The setting has no effect.")

@@ -272,6 +272,13 @@ gangs inside their tenants' guarantees.
 """
 
 
+class DefaultRunLimits(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, frozen=True):
+    """Run limits of gangs that declare none, by band, as durations like `72h` or `1h30m`; empty: no limit."""
+
+    guaranteed: str = ""
+    low: str = ""
+
+
 class Pool(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, frozen=True):
     """A set of compute nodes, and the tolerations that pods need to run there.
 
@@ -282,6 +289,7 @@ class Pool(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, fro
     `brief_notice_seconds` instead of the notice if the brief notice is shorter; None means the notice. `reserve` is the
     amount of the cell resource that borrowing leaves idle: whole units, or a share of the usable nodes' amount, like
     `5%`. `low_yields_to` is the work for which low pods of other tenants are evicted: `GuaranteedBand` or `Guarantee`.
+    `enforce_run_limits` evicts gangs whose run reaches its declared limit, or else one of `default_run_limits`.
     `virtual_nodes_by` is a node label: each of its values becomes one virtual node. If empty, the pool has one virtual
     node. `passed_through` are extended resources that no node reports; the gateway forwards requests for them
     unchanged.
@@ -300,6 +308,8 @@ class Pool(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, fro
     brief_notice_seconds: int | None = None
     reserve: int | str = 0
     low_yields_to: LowYieldsTo = "GuaranteedBand"
+    enforce_run_limits: bool = False
+    default_run_limits: DefaultRunLimits = DefaultRunLimits()
     scheduling: PoolScheduling = PoolScheduling()
     pre_pull: PrePull | None = None
 

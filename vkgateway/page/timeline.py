@@ -11,6 +11,7 @@ from vkgateway.arbiter.decisions import Decisions, Evict
 from vkgateway.arbiter.reasons.gang_names import is_gang_of, is_lone, split_gang_id
 from vkgateway.arbiter.reasons.pool_sums import in_units
 from vkgateway.arbiter.snapshot import Gang, Pod, PoolKey, Snapshot, node_name
+from vkgateway.model.run_limits import render_duration
 
 MOST_ENTRIES: Final = 1000
 """Entries of all tenants that are kept."""
@@ -211,7 +212,9 @@ class _Entries:
     def _eviction(self, evict: Evict) -> TimelineEntry:
         own = evict.makes_room_for.startswith(f"{evict.gang.partition('/')[0]}/")
         reason = _FOREIGN if not evict.makes_room_for else _OWN if own else _RECLAIMED
-        entry = self._entry("evict", evict.gang, evict.pods, reason, borrowed=True)
+        if evict.reached_limit:
+            reason = f"its run reaches the limit of {render_duration(evict.reached_limit)}"
+        entry = self._entry("evict", evict.gang, evict.pods, reason, borrowed=self._borrows(evict))
         return msgspec.structs.replace(
             entry,
             since=min((pod.since for pod in self._pods_of(evict.gang, frozenset(evict.pods))), default=None),
@@ -219,6 +222,10 @@ class _Entries:
             deadline=evict.deadline,
             for_gang=evict.makes_room_for,
         )
+
+    def _borrows(self, evict: Evict) -> bool:
+        """Return whether the evicted pods borrow: those that make room do, whatever they did before."""
+        return not evict.reached_limit or any(pod.borrowed for pod in self._pods_of(evict.gang, frozenset(evict.pods)))
 
     def _entry(
         self, kind: str, gang: str, uids: Sequence[str], reason: str, *, borrowed: bool, pool: PoolKey | None = None

@@ -25,6 +25,8 @@ _STOP_LONGEST_RUNS, _STOP_WORK_FACTOR = 10, 4
 """A simulation stops 10 longest runs after the last submission, plus 4 times what all work takes at full use."""
 _STOP_WITH_BUDGETS = 366 * 86_400.0
 """A simulation with budgets may last a year longer: gangs may wait for the next month."""
+_AFTER_START = 0.01
+"""Seconds after which a gang is notified at the earliest whose run limit is shorter than the notice."""
 _IDLE_CYCLES = 3
 """Cycles without a decision after which pending gangs of an idle cluster never start."""
 
@@ -147,6 +149,8 @@ class Simulation:
         acts = decisions.admits or decisions.evicts or decisions.reprieves
         state.quiet = 0 if acts else state.quiet + 1
         self._apply_decisions(decisions)
+        if decisions.next_notice is not None:
+            self._request_cycle(max(decisions.next_notice, state.now + _AFTER_START))
         if decisions.holds or (state.gangs and not state.events):
             self._request_cycle(state.now + self._settings.refresh * 2 ** min(state.quiet, _DOUBLINGS))
 

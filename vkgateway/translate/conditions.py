@@ -19,6 +19,10 @@ DISRUPTION_CONDITION: Final = "DisruptionTarget"
 """Kubernetes' condition for a pod that a disruption ended or is about to end."""
 PREEMPTED: Final = "PreemptionByVkgateway"
 """Its reason, and the reason in the status, of pods that the arbiter evicts."""
+RUN_LIMIT_REACHED: Final = "RunLimitReached"
+"""The same, of pods that the arbiter evicts because the run of their gang reaches its limit."""
+EVICTION_REASONS: Final = frozenset({PREEMPTED, RUN_LIMIT_REACHED})
+"""Reasons of all evictions by the arbiter."""
 DELETED_IN_COMPUTE: Final = "DeletionByComputeCluster"
 """Its reason if a pod was deleted in the compute cluster without a recorded reason."""
 

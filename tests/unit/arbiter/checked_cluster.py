@@ -33,7 +33,10 @@ class CheckedCluster(Cluster):
     def from_story(cls, story: Story) -> CheckedCluster:
         policy = Policy(age_cap=story.age_cap)
         recreate, more, reserve = story.recreate, story.more, story.reserve
-        return cls(story.nodes, story.quotas, policy=policy, recreate=recreate, more=more, reserve=reserve)
+        cluster = cls(story.nodes, story.quotas, policy=policy, recreate=recreate, more=more, reserve=reserve)
+        if story.limits is not None:
+            cluster.enforce_limits(**story.limits)
+        return cluster
 
     def cycle(self) -> Decisions:
         before = self.snapshot()
@@ -237,7 +240,7 @@ class CheckedCluster(Cluster):
         leaving = {pod.uid for pod in pods if self.is_soon_terminated(pod)}
         notified = {pod.uid for each in before.gangs for pod in each.pods if pod.state is PodState.NOTIFIED}
         for evict in decisions.evicts:
-            if notified & set(evict.pods):
+            if evict.reached_limit or notified & set(evict.pods):
                 continue  # The victims have another preemptor than before; all plans together need them.
             victim = known[evict.gang]
             stay = [

@@ -271,13 +271,13 @@ class Cluster:
         evicted: dict[str, set[str]] = {}
         for evict in decisions.evicts:
             if evict.reached_limit:
-                assert evict.whole and not evict.makes_room_for
+                assert (evict.whole, evict.makes_room_for) == (True, "")
                 evicted.setdefault(evict.gang, set()).update(evict.pods)
                 assert evict.deadline >= self.now
         for name, gang in self.gangs.items():
             running, limit = _running(gang), self.enforced_limit(gang)
             start = min((pod.since for pod in running), default=self.now)
-            is_due = limit is not None and self.now >= start + limit - min(limit, gang.notice)
+            is_due = limit is not None and start < self.now >= start + limit - min(limit, gang.notice)
             is_brief = gang.brief_run > 0 and gang.brief_notice < gang.notice
             assert is_due == (name in evicted) or is_brief, f"{name} at {self.now - start} of {limit}"
             if name in evicted:

@@ -40,6 +40,8 @@ class Story:
     """Nodes of a second pool."""
     reserve: int = 0
     """Units that borrowing leaves idle in each pool."""
+    limits: dict[str, float] | None = None
+    """Default run limits of each band in pools that enforce run limits; None: the pools do not."""
 
     def __str__(self) -> str:
         return "\n".join(self._lines())
@@ -47,6 +49,8 @@ class Story:
     def _lines(self) -> Iterator[str]:
         sizes = ", ".join(f"{each.name}:{node_units(each)}:{each.labels['rack']}" for each in (*self.nodes, *self.more))
         yield f"nodes {sizes}; recreate={self.recreate} age_cap={self.age_cap} reserve={self.reserve}"
+        if self.limits is not None:
+            yield f"enforces run limits, by default {self.limits}"
         for each in self.quotas:
             has = f"{each.guarantee} limit {each.limit} weight {each.weight} cells {each.cells} stopped {each.stopped}"
             yield f"quota {each.tenant} {each.pool[1]} {has}"
@@ -237,6 +241,8 @@ def _shorter_stories(found: Story) -> Iterator[Story]:
         yield replace(found, more=found.more[:index] + found.more[index + 1 :])
     if found.reserve:
         yield replace(found, reserve=found.reserve - 1)
+    if found.limits is not None:
+        yield from (replace(found, limits=limits) for limits in ({}, None) if limits != found.limits)
     for index, each in enumerate(found.quotas):
         for plain in (replace(each, limit={}), replace(each, guarantee={}), replace(each, weight=1.0)):
             if plain != each:

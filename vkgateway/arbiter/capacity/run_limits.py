@@ -1,4 +1,4 @@
-"""Run limits: when the run of a gang began, how long it may last, and when its eviction must be announced.
+"""Run limits: when the run of a gang began, how long it may last, and when its eviction is announced.
 
 A pool that enforces run limits evicts a gang whose run reaches its limit. The limit is the declared one, or else the
 pool's default for the gang's band. Elsewhere, a declared limit only foretells the end.
@@ -53,22 +53,30 @@ def expected_end(gang: Gang, pool: Pool, policy: Policy, *, since: float, start:
     return min(ends, default=None)
 
 
-def limit_notice(gang: Gang, limit: float) -> float:
-    """Return the seconds of notice before a run limit; a limit shorter than the notice is announced at the start."""
-    notice = gang.notice if limit - gang.notice >= gang.brief_run else min(gang.notice, gang.brief_notice)
-    return min(notice, limit)
-
-
 class LimitedRun(NamedTuple):
     """Run of a gang that ends at an enforced limit; times are seconds since the epoch."""
 
     gang: Gang
+    start: float
     limit: float
     """Seconds."""
-    end: float
-    """Time of the deletion."""
-    notice_time: float
-    """Time of the notice."""
+
+    @property
+    def end(self) -> float:
+        """Time of the deletion."""
+        return self.start + self.limit
+
+    @property
+    def notice(self) -> float:
+        """Seconds between notice and deletion; a limit shorter than the notice is announced right after the start."""
+        gang, limit = self.gang, self.limit
+        full = limit - gang.notice >= gang.brief_run
+        return min(limit, gang.notice if full else min(gang.notice, gang.brief_notice))
+
+    @property
+    def notice_time(self) -> float:
+        """Time of the notice."""
+        return self.end - self.notice
 
 
 def limited_run(gang: Gang, pools: Iterable[Pool], start: float) -> LimitedRun | None:
@@ -79,8 +87,7 @@ def limited_run(gang: Gang, pools: Iterable[Pool], start: float) -> LimitedRun |
     limits = [limit for pool in pools if pool.enforces_limits and (limit := known_limit(gang, pool)) is not None]
     if not limits or min(limits) <= 0:
         return None
-    limit = min(limits)
-    return LimitedRun(gang, limit, start + limit, start + limit - limit_notice(gang, limit))
+    return LimitedRun(gang, start, min(limits))
 
 
 def limit_evicts(run: LimitedRun, pools: Mapping[PoolKey, Pool], now: float) -> Iterator[Evict]:
@@ -88,7 +95,7 @@ def limit_evicts(run: LimitedRun, pools: Mapping[PoolKey, Pool], now: float) -> 
 
     A late notice is not shortened. Pods whose earlier notice ends sooner keep its deadline.
     """
-    deadline = max(run.end, now + limit_notice(run.gang, run.limit))
+    deadline = max(run.end, now + run.notice)
     by_deadline: dict[float, list[Pod]] = {}
     for pod in running_pods(run.gang):
         due = min(deadline, pod.deadline) if pod.state is NOTIFIED else deadline
@@ -135,7 +142,8 @@ class LimitedRuns:
             added, deleted = gangs, ()
         if not rules:
             return
-        old = [run for gang in deleted if (run := self._runs.pop(gang.id, None)) is not None]
+        added = list(added)
+        old = [run for gang in (*deleted, *added) if (run := self._runs.pop(gang.id, None)) is not None]
         new = [run for gang in added if (run := self._run_of(gang)) is not None]
         self._runs.update((run.gang.id, run) for run in new)
         if len(old) + len(new) > _SORT_ABOVE:
@@ -147,14 +155,18 @@ class LimitedRuns:
             insort(self._order, _order_key(run))
 
     def due(self, now: float) -> list[LimitedRun]:
-        """Return the runs whose notice is due, by name."""
+        """Return the runs whose notice is due, by name. A run that began at this moment gets its notice next."""
         count = bisect_right(self._order, now, key=lambda entry: entry[0])
-        return [self._runs[name] for name in sorted(name for _, name in islice(self._order, count))]
+        runs = (self._runs[name] for name in sorted(name for _, name in islice(self._order, count)))
+        return [run for run in runs if run.start < now]
 
     def next_notice(self, now: float) -> float | None:
-        """Return the time of the first notice after now; None: there is none."""
-        position = bisect_right(self._order, now, key=lambda entry: entry[0])
-        return self._order[position][0] if position < len(self._order) else None
+        """Return the time of the first notice that is not due yet; None: there is none."""
+        for at in range(bisect_left(self._order, now, key=lambda entry: entry[0]), len(self._order)):
+            time, name = self._order[at]
+            if time > now or self._runs[name].start >= now:
+                return time
+        return None
 
     def _run_of(self, gang: Gang) -> LimitedRun | None:
         keys = {pod.pool for pod in running_pods(gang)}

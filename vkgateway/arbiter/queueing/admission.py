@@ -8,6 +8,7 @@ from typing import Final
 
 from vkgateway.arbiter.snapshot import PoolKey
 from vkgateway.model.scheduling import SchedulerMarks
+from vkgateway.translate.conditions import RUN_LIMIT_REACHED
 
 
 class AdmissionState(StrEnum):
@@ -59,6 +60,11 @@ class Admission:
     def is_evicting(self) -> bool:
         """Whether the pod is deleted at its deadline."""
         return self.verdict is AdmissionState.EVICTING
+
+    @property
+    def has_reached_limit(self) -> bool:
+        """Whether the pod is evicted because the run of its gang reaches its limit."""
+        return self.is_evicting and self.code == RUN_LIMIT_REACHED
 
     @property
     def reason_text(self) -> str:

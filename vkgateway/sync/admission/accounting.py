@@ -100,7 +100,7 @@ class PodAccounting:
             start=start,
             end=self._clock.time(),
             checkpoint=member.marks.checkpoint if member.marks is not None else 0.0,
-            end_reason=PREEMPTED if verdict.is_evicting else "Succeeded" if done else "Ended",
+            end_reason=(verdict.code or PREEMPTED) if verdict.is_evicting else "Succeeded" if done else "Ended",
         )
 
     def _gang_id(self, member: GangMember) -> str:

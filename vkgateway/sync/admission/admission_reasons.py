@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from msgspec import structs
@@ -25,6 +26,7 @@ _LOOKS_PER_SECOND: Final = 500.0
 """Gangs per second whose pods are reconciled because only their queue position or expected start changed."""
 _BY_SCHEDULER: Final = "is evicted by the scheduler of its pool"
 PENDING: Final = Admission(AdmissionState.PENDING)
+_STATED: Final = Admission(AdmissionState.EVICTING)
 
 
 class AdmissionReasons:
@@ -71,6 +73,9 @@ class AdmissionReasons:
 
     def evicting_admission(self, uid: str, verdict: Admission) -> Admission:
         """Return the admission of an evicted pod, with its deadline and the reason."""
+        grace = self._terms.eviction_terms(verdict.pool).grace_max
+        if verdict.has_reached_limit:
+            return replace(_STATED, code=verdict.code, message=verdict.message, deadline=verdict.deadline, grace=grace)
         is_own = verdict.evicted_for.startswith(f"{self._tenant}/")
         reason = self._preemptor_text(uid, verdict.evicted_for) if is_own else _OTHER_TENANT
         return Admission(
@@ -79,7 +84,7 @@ class AdmissionReasons:
             message=f"is evicted for {reason}" if verdict.evicted_for else _BY_SCHEDULER,
             deadline=verdict.deadline,
             evicted_for=verdict.evicted_for,
-            grace=self._terms.eviction_terms(verdict.pool).grace_max,
+            grace=grace,
         )
 
     def _preemptor_text(self, uid: str, gang: str) -> str:

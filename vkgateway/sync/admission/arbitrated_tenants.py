@@ -109,6 +109,7 @@ class ArbitratedTenants:
                     gang=evict.gang,
                     pods=len(evict.pods),
                     makes_room_for=evict.makes_room_for,
+                    run_limit=evict.reached_limit,
                     gpu_seconds_lost=round(evict.lost),
                     gpu_seconds_saved=round(evict.saved),
                 )

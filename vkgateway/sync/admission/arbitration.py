@@ -306,7 +306,8 @@ class Arbitration:
         await asyncio.sleep(seconds * _REST_RATIO)
 
     def _set_timer(self, decisions: Decisions, now: float) -> None:
-        due = min((at for at in (self.tenants.next_deadline(), self.modes.next_retry) if at is not None), default=None)
+        times = self.tenants.next_deadline(), self.modes.next_retry, decisions.next_notice
+        due = min((at for at in times if at is not None), default=None)
         wait = None if due is None else max(0.01, due - now + 0.01)
         if decisions.holds:
             wait = min(_REFRESH, _REFRESH if wait is None else wait)

@@ -33,13 +33,17 @@ class EvictionNotices:
         )
         assert admission is not None
         deadline = times.render_time(datetime.fromtimestamp(admission.deadline or 0.0, UTC))
-        if compute_metadata.annotations.get(EVICTION_DEADLINE_ANNOTATION) != deadline:
+        # A run limit may be reached under notice, with the same deadline.
+        is_restated = admission.has_reached_limit and compute_metadata.annotations.get(EVICTED) != admission.reason_text
+        if compute_metadata.annotations.get(EVICTION_DEADLINE_ANNOTATION) != deadline or is_restated:
             # The reason is written now, so that only the deletion is left at the deadline.
-            marks = {EVICTED_FOR: admission.evicted_for, EVICTED: admission.reason_text, BORROWED_ANNOTATION: "true"}
+            marks = {EVICTED_FOR: admission.evicted_for, EVICTED: admission.reason_text}
+            if not admission.has_reached_limit:
+                marks[BORROWED_ANNOTATION] = "true"
             await self._annotate_pod(
                 context.link.client, compute_metadata, {EVICTION_DEADLINE_ANNOTATION: deadline, **marks}
             )
-        if tenant_metadata.annotations.get(EVICTION_DEADLINE_ANNOTATION) == deadline:
+        if tenant_metadata.annotations.get(EVICTION_DEADLINE_ANNOTATION) == deadline and not is_restated:
             return
         message = f"{admission.message}; it is deleted at {deadline}"
         await self._events.emit_event(tenant_metadata, reason=admission.code, message=message)

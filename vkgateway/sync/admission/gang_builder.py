@@ -188,6 +188,7 @@ class GangBuilder:
             since=verdict.since,
             deadline=verdict.deadline,
             evicted_for=verdict.evicted_for,
+            limit_reached=verdict.has_reached_limit,
             behind=verdict.behind,
         )
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from vkgateway.arbiter.capacity.node_matching import is_tolerated
-from vkgateway.arbiter.snapshot import Node, Pool, PoolKey, Toleration
+from vkgateway.arbiter.snapshot import Band, Node, Pool, PoolKey, Toleration
 from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.model.objects import NodeView
 from vkgateway.model.requests import MilliResources, to_milli
 from vkgateway.model.reserve import pool_reserve
+from vkgateway.model.run_limits import default_limits
 from vkgateway.sync.admission.node_images import NodeImages
 from vkgateway.sync.admission.numa import NodeZones
 from vkgateway.sync.admission.occupancy import Occupancy
@@ -102,6 +103,8 @@ class PoolCache:
             reserve_percent=reserve.percent,
             virtual_nodes_by=spec.virtual_nodes_by,
             low_yields=spec.low_yields_to == "GuaranteedBand",
+            enforces_limits=spec.enforce_run_limits,
+            default_limits={Band(band): seconds for band, seconds in default_limits(spec).items()},
         )
         return self._pool
 

@@ -11,8 +11,10 @@ from vkgateway.arbiter.snapshot import PodState
 from vkgateway.sync.admission.gangs import TenantGangs
 from vkgateway.sync.admission.member import GangMember
 from vkgateway.sync.admission.pod_observer import PodObserver
+from vkgateway.sync.admission.run_limit_messages import run_limit_message
 from vkgateway.sync.admission.verdict_store import VerdictStore, recorded_verdict
 from vkgateway.sync.tenant_scope import TenantScope
+from vkgateway.translate.conditions import RUN_LIMIT_REACHED
 
 _MIN_NOTICE_AFTER_RETURN: Final = 5.0
 """Minimum notice in seconds when a pod's cluster, or the gateway's view of it, is back."""
@@ -65,13 +67,17 @@ class TenantVerdicts:
 
     def apply_evict(self, evict: Evict) -> None:
         """Record that pods are evicted at the deadline."""
+        fields: dict[str, object] = {"code": "", "message": "", "borrowed": True}
+        if evict.reached_limit:
+            message = run_limit_message(evict.reached_limit, self._gangs.members_of(evict.gang))
+            fields = {"code": RUN_LIMIT_REACHED, "message": message}
         for uid in evict.pods:
             self._update_verdict(
                 uid,
                 verdict=AdmissionState.EVICTING,
                 deadline=evict.deadline,
                 evicted_for=evict.makes_room_for,
-                borrowed=True,
+                **fields,
             )
 
     def apply_reprieve(self, reprieve: Reprieve) -> None:

@@ -10,8 +10,9 @@ from vkgateway.model.names import (
     EVICTION_DEADLINE_ANNOTATION,
     POOL_LABEL,
 )
-from vkgateway.sync.views.annotations import BEHIND, EVICTED_FOR
+from vkgateway.sync.views.annotations import BEHIND, EVICTED, EVICTED_FOR
 from vkgateway.sync.views.pods import ComputePodView
+from vkgateway.translate.conditions import RUN_LIMIT_REACHED
 
 
 class VerdictStore:
@@ -41,6 +42,9 @@ def recorded_verdict(pod: ComputePodView, cluster: str) -> Admission:
     """Return the verdict that the annotations of a running compute pod record."""
     annotations = pod.metadata.annotations
     deadline = _parse_seconds(annotations.get(EVICTION_DEADLINE_ANNOTATION))
+    code, _, message = annotations.get(EVICTED, "").partition(": ")
+    if code != RUN_LIMIT_REACHED:
+        code = message = ""  # the message of any other eviction follows from `evicted_for`
     return Admission(
         verdict=AdmissionState.EVICTING if deadline else AdmissionState.ADMITTED,
         pool=(cluster, pod.metadata.labels.get(POOL_LABEL, "")),
@@ -48,6 +52,8 @@ def recorded_verdict(pod: ComputePodView, cluster: str) -> Admission:
         borrowed=annotations.get(BORROWED_ANNOTATION) != "false",
         since=_parse_seconds(pod.metadata.creation_timestamp),
         deadline=deadline,
+        code=code,
+        message=message,
         evicted_for=annotations.get(EVICTED_FOR, ""),
         behind=annotations.get(BEHIND, ""),
     )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from vkgateway.model.names import GANG_RUN_LIMIT_ANNOTATION
 from vkgateway.model.objects import Object
 from vkgateway.translate.gangs import mark_values
 from vkgateway.translate.gangs.application_clusters import read_ray, read_spark
@@ -114,7 +115,14 @@ def read_marks(pod: Object, found: FoundObjects, unserved: Container[Kind] = _NO
     annotations = read_own_annotations(view)
     integration, declaration = _select_integration(PodContext(view, annotations, found.get, unserved))
     required, preferred = _topology_levels(view)
-    limits = (annotations.run_limit, None if declaration is None else declaration.run_limit, *_run_limits(view))
+    controller = integration.title if integration is not None else ""
+    limit, source = _smallest_limit(
+        (
+            (annotations.run_limit, f"annotation {GANG_RUN_LIMIT_ANNOTATION}"),
+            (declaration.run_limit if declaration is not None else None, f"activeDeadlineSeconds of its {controller}"),
+            *_run_limits(view),
+        )
+    )
     if integration is None or declaration is None or declaration.is_standalone:
         _check_unnamed(annotations)
         marks = None
@@ -134,7 +142,8 @@ def read_marks(pod: Object, found: FoundObjects, unserved: Container[Kind] = _NO
         marks or GangMarks(group=f"{view.namespace}/pod/{view.unique_id}"),
         required_level=(declaration.required_level if declaration is not None else "") or required,
         preferred_level=preferred,
-        run_limit=_smallest_limit(limits),
+        run_limit=limit,
+        run_limit_source=source,
         checkpoint=annotations.checkpoint or 0.0,
         restart_cost=annotations.restart_cost or 0.0,
     )
@@ -219,11 +228,17 @@ def _topology_levels(pod: GangPodView) -> tuple[str, str]:
     return required, preferred
 
 
-def _run_limits(pod: GangPodView) -> Iterable[float | None]:
-    yield pod.run_limit
-    text = pod.labels.get(_LONGEST_RUN)
-    yield None if text is None else mark_values.parse_duration(f"label {_LONGEST_RUN}", text)
+_DeclaredLimit = tuple[float | None, str]
+"""Run limit in seconds, and what declares it."""
 
 
-def _smallest_limit(numbers: Iterable[float | None]) -> float | None:
-    return min((number for number in numbers if number is not None), default=None)
+def _run_limits(pod: GangPodView) -> Iterable[_DeclaredLimit]:
+    yield pod.run_limit, "activeDeadlineSeconds of the pod"
+    text, mark = pod.labels.get(_LONGEST_RUN), f"label {_LONGEST_RUN}"
+    yield (None if text is None else mark_values.parse_duration(mark, text)), mark
+
+
+def _smallest_limit(limits: Iterable[_DeclaredLimit]) -> _DeclaredLimit:
+    """Return the smallest limit, of equal ones the first."""
+    known = [(limit, source) for limit, source in limits if limit is not None]
+    return min(known, key=lambda each: each[0], default=(None, ""))

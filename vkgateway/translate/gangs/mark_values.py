@@ -8,20 +8,17 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Final
 
+from vkgateway.model import run_limits
 from vkgateway.model.names import OBJECT_NAME_MAX
 from vkgateway.translate.gangs.marks import MarkError
 
 MAX_PODS: Final = 100_000
 """A gang with more pods than this is considered a mistake."""
-MAX_SECONDS: Final = 366 * 86400.0
-"""A longer duration than this, in seconds, is considered a mistake."""
 
 _COUNT: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
 _NAME: Final = re.compile(r"[A-Za-z0-9]([-._A-Za-z0-9]{0,61}[A-Za-z0-9])?", re.ASCII)
 _OBJECT_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
 _NUMBER: Final = re.compile(r"[0-9]{1,15}(\.[0-9]{1,9})?", re.ASCII)
-_PART: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(d|h|ms|m|s)", re.ASCII)
-_SECONDS: Final = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 
 
 def parse_count(mark: str, text: str) -> int:
@@ -69,12 +66,11 @@ def parse_duration(mark: str, text: str) -> float:
     Raises:
         MarkError: the text is not a duration, zero, or longer than a year.
     """
-    plain = text.strip()
-    seconds = float(plain) if _NUMBER.fullmatch(plain) else _sum_parts(plain)
-    if not seconds or seconds > MAX_SECONDS:
-        problem = "is not a duration" if not seconds else "is longer than a year"
-        raise MarkError(mark, text, problem, remedy="use a value like 90m, 1h30m, 2d, or a number of seconds")
-    return seconds
+    try:
+        return run_limits.parse_duration(text)
+    except ValueError as error:
+        remedy = "use a value like 90m, 1h30m, 2d, or a number of seconds"
+        raise MarkError(mark, text, str(error), remedy=remedy) from None
 
 
 def parse_time(mark: str, text: str) -> float:
@@ -112,10 +108,3 @@ def parse_amount(mark: str, text: str) -> float:
 def _parse_printed(text: str) -> datetime:
     """Return the time that `date` prints in the C locale; other zones than UTC have no unique abbreviation."""
     return datetime.strptime(text, "%a %b %d %H:%M:%S UTC %Y").replace(tzinfo=UTC)
-
-
-def _sum_parts(text: str) -> float:
-    parts = _PART.findall(text)
-    if "".join(number + unit for number, unit in parts) != text:
-        return 0.0
-    return sum(float(number) * _SECONDS[unit] for number, unit in parts)

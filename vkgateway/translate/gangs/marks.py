@@ -106,6 +106,8 @@ class GangMarks:
     preferred_level: str = ""
     run_limit: float | None = None
     """Seconds after which the gang has ended."""
+    run_limit_source: str = ""
+    """What declares the run limit, for messages."""
     checkpoint: float = 0.0
     """When the gang last saved its work, in seconds since the epoch. 0: never."""
     restart_cost: float = 0.0

@@ -41,7 +41,8 @@ def merge_marks(pods: Sequence[GangMarks]) -> GangMarks:
     preferred = _require_equal(
         first.group, "preferred topology level", _set_values(pods, lambda marks: marks.preferred_level)
     )
-    limits = [marks.run_limit for marks in pods if marks.run_limit is not None]
+    limits = [(marks.run_limit, marks.run_limit_source) for marks in pods if marks.run_limit is not None]
+    limit, source = max(limits) if len(limits) == len(pods) else (None, "")
     return replace(
         first,
         role="",
@@ -49,7 +50,8 @@ def merge_marks(pods: Sequence[GangMarks]) -> GangMarks:
         elastic=all(marks.elastic for marks in pods),
         required_level=str(required or ""),
         preferred_level=str(preferred or ""),
-        run_limit=max(limits) if len(limits) == len(pods) else None,
+        run_limit=limit,
+        run_limit_source=source,
         checkpoint=max(marks.checkpoint for marks in pods),
         restart_cost=max(marks.restart_cost for marks in pods),
         missing_reference=waiting.missing_reference if waiting is not None else None,

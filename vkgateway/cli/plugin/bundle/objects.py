@@ -243,6 +243,8 @@ def redact_compute_cluster(compute: Mapping[str, Any], message: MessageFilter) -
     numbers = ("noticeSeconds", "graceSeconds", "briefRunSeconds", "briefNoticeSeconds", "reserve")
     pool: Shape = {
         **dict.fromkeys(("name", "cellResource", "virtualNodesBy", "lowYieldsTo", *numbers), plain),
+        "enforceRunLimits": plain,
+        "defaultRunLimits": {"guaranteed": plain, "low": plain},
         "nodeSelector": plain_map,
         "tolerations": [_TAINT],
         "levels": plain_list,

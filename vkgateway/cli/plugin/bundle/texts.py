@@ -15,7 +15,7 @@ import msgspec
 
 from vkgateway.arbiter.decisions import PendingReason
 from vkgateway.cli.plugin.bundle.shapes import REMOVED, host_of_url, plain
-from vkgateway.translate.conditions import PREEMPTED
+from vkgateway.translate.conditions import PREEMPTED, RUN_LIMIT_REACHED
 
 _QUOTING: Final = frozenset({PendingReason.INVALID})
 """Pending reasons whose message quotes what a tenant wrote."""
@@ -23,6 +23,7 @@ COMPOSED_REASONS: Final = frozenset(
     {
         *(str(reason) for reason in PendingReason if reason not in _QUOTING),
         PREEMPTED,
+        RUN_LIMIT_REACHED,
         "EvictionWithdrawn",
         "InsideGuarantee",
         "ResizeDeferred",
@@ -64,7 +65,7 @@ _LOG_FIELDS: Final = frozenset(
         *("timestamp", "level", "tenant", "namespace", "pod", "node", "compute", "kind", "name", "mode", "version"),
         *("address", "port", "lease", "status", "objects", "claim", "repair", "identity", "task", "uid", "mib", "gang"),
         *("process", "former", "reachable", "service", "volume", "container", "tenants", "pods", "everything_known"),
-        *("gpu_seconds_lost", "gpu_seconds_saved", "holder", "setting", "reason"),
+        *("gpu_seconds_lost", "gpu_seconds_saved", "run_limit", "holder", "setting", "reason"),
     }
 )
 """Fields of the gateway's log whose values are names, numbers or states."""
