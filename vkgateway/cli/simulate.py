@@ -43,6 +43,12 @@ Examples:
     type=click.Choice(["GuaranteedBand", "Guarantee"]),
     help="Work for which low pods of other tenants are evicted. [default: from the log, or GuaranteedBand]",
 )
+@click.option(
+    "--run-limits",
+    metavar="LIMITS",
+    help="Run limits that the pools enforce: none, declared, or also defaults by band, like guaranteed=72h,low=12h. "
+    "[default: from the log, or none]",
+)
 @click.option("--notice", type=SECONDS, help="Time from notice to deletion. [default: from the log, or 30s]")
 @click.option(
     "--grace", type=SECONDS, help="Time from deletion to the end of the pods. [default: from the log, or 60s]"

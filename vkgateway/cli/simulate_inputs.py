@@ -12,10 +12,11 @@ from typing import Any
 
 import msgspec
 
-from vkgateway.arbiter.snapshot import Pool, Quota, Snapshot
+from vkgateway.arbiter.snapshot import Band, Pool, Quota, Snapshot
 from vkgateway.cli.replay import decision_log_path
 from vkgateway.model.api import TenantBudget
 from vkgateway.model.errors import InputError
+from vkgateway.model.run_limits import parse_duration
 from vkgateway.simulate.cluster import equal_nodes, equal_quotas, named_quotas
 from vkgateway.simulate.scenario import Job, Scenario, Settings, sort_jobs
 from vkgateway.simulate.tenants import read_budgets
@@ -53,6 +54,7 @@ class ScenarioOptions:
     checkpoint: float
     seed: int
     low_yields_to: str | None
+    run_limits: str | None
     notice: float | None
     grace: float | None
     recreate: float
@@ -90,8 +92,7 @@ def build_scenario(inputs: ScenarioOptions) -> Scenario:
     else:
         parts = _read_trace(trace, "log" if inputs.replay else _trace_format(trace, inputs.trace_format), inputs)
     pools = pools or parts.pools or (equal_nodes(*inputs.nodes),)
-    if inputs.low_yields_to is not None:
-        pools = tuple(replace(pool, low_yields=inputs.low_yields_to == "GuaranteedBand") for pool in pools)
+    pools = tuple(_with_options(pool, inputs) for pool in pools)
     quotas = _tenant_quotas(inputs, pools, parts)
     jobs = adapt_jobs((replace(job, checkpoint=inputs.checkpoint) for job in parts.jobs), pools)
     horizon = inputs.duration or parts.duration
@@ -122,6 +123,30 @@ def build_scenario(inputs: ScenarioOptions) -> Scenario:
     )
     usage = _used_before(inputs.usage_log, begin) if budgets else ()
     return sort_jobs(Scenario(pools=pools, quotas=quotas, jobs=jobs, settings=settings, budgets=budgets, usage=usage))
+
+
+def _with_options(pool: Pool, inputs: ScenarioOptions) -> Pool:
+    """Return the pool with the rules that the options change."""
+    if inputs.low_yields_to is not None:
+        pool = replace(pool, low_yields=inputs.low_yields_to == "GuaranteedBand")
+    return pool if inputs.run_limits is None else _with_run_limits(pool, inputs.run_limits)
+
+
+def _with_run_limits(pool: Pool, text: str) -> Pool:
+    """Return the pool with these run limits: none, declared, or defaults by band. Raises InputError."""
+    if text in ("none", "declared"):
+        return replace(pool, enforces_limits=text == "declared", default_limits={})
+    limits: dict[Band, float] = {}
+    for part in text.split(","):
+        band, _, duration = part.partition("=")
+        try:
+            limits[Band(band.strip())] = parse_duration(duration)
+        except ValueError:
+            raise InputError(
+                f"--run-limits {text!r}: {part!r} is not a band with its limit",
+                hint="Use none, declared, or limits like guaranteed=72h,low=12h.",
+            ) from None
+    return replace(pool, enforces_limits=True, default_limits=limits)
 
 
 def _tenant_quotas(inputs: ScenarioOptions, pools: tuple[Pool, ...], parts: _TraceParts) -> tuple[Quota, ...]:

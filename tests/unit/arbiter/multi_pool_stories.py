@@ -132,7 +132,7 @@ class MultiPoolCluster(CheckedCluster):
         leaving = {pod.uid for each in self.gangs.values() for pod in each.pods if self.is_soon_terminated(pod)}
         for evict in decisions.evicts:
             is_notified = any(pod.state is PodState.NOTIFIED for pod in known[evict.gang].pods)
-            if is_notified or not has_pod_pools(known[evict.gang]):
+            if evict.reached_limit or is_notified or not has_pod_pools(known[evict.gang]):
                 continue
             left = tuple(leaving - set(evict.pods))
             short = [

@@ -287,8 +287,8 @@ class Cluster:
         """Check that no pod runs longer than its gang's enforced limit, notice and grace, and some seconds of delay."""
         for gang in self.gangs.values():
             limit = self.enforced_limit(gang)
-            for pod in _running(gang) if limit is not None else ():
-                assert self.now - pod.since <= limit + late, f"{pod.uid} runs beyond {limit}"
+            for pod in _running(gang):
+                assert limit is None or self.now - pod.since <= limit + late, f"{pod.uid} runs beyond {limit}"
             for pod in gang.pods:
                 if pod.limit_reached:
                     assert self.now <= pod.deadline + gang.grace + late, f"{pod.uid} stays after its run limit"

@@ -242,7 +242,9 @@ def _shorter_stories(found: Story) -> Iterator[Story]:
     if found.reserve:
         yield replace(found, reserve=found.reserve - 1)
     if found.limits is not None:
-        yield from (replace(found, limits=limits) for limits in ({}, None) if limits != found.limits)
+        yield replace(found, limits=None)
+        if found.limits:
+            yield replace(found, limits={})
     for index, each in enumerate(found.quotas):
         for plain in (replace(each, limit={}), replace(each, guarantee={}), replace(each, weight=1.0)):
             if plain != each:

@@ -21,7 +21,7 @@ from vkgateway.model.names import SYSTEM_NAMESPACE
 
 Document = dict[str, Any]
 _DIGESTS = {
-    "computeclusters.vkgateway.io": (5, "13267387d118ad6c"),
+    "computeclusters.vkgateway.io": (6, "70dc3ec0ddd50faa"),
     "tenants.vkgateway.io": (6, "2113c0488887ed8c"),
 }
 

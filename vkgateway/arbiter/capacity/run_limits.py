@@ -70,7 +70,7 @@ class LimitedRun(NamedTuple):
     def notice(self) -> float:
         """Seconds between notice and deletion; a limit shorter than the notice is announced right after the start."""
         gang, limit = self.gang, self.limit
-        full = limit - gang.notice >= gang.brief_run
+        full = max(0.0, limit - gang.notice) >= gang.brief_run
         return min(limit, gang.notice if full else min(gang.notice, gang.brief_notice))
 
     @property

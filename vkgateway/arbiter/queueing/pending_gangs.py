@@ -64,7 +64,7 @@ def read_pending_gang(
     if not waiting:
         return None
     running = tuple(pod for pod in gang.pods if pod.state is PLACED)
-    notified = tuple(pod for pod in gang.pods if pod.state is NOTIFIED)
+    notified = tuple(pod for pod in gang.pods if pod.state is NOTIFIED and not pod.limit_reached)
     fault = next(_find_faults(gang), None)
     if fault is not None:
         return PendingReport(gang=gang.id, code=PendingReason.INVALID, message=fault)
