@@ -17,7 +17,7 @@ from operators.catalogue import KITS
 from vkgateway.arbiter.decisions import PendingReason
 from vkgateway.cli.main import cli
 from vkgateway.model.names import ADMISSION_GATE
-from vkgateway.translate.conditions import ADMITTED_CONDITION, PREEMPTED
+from vkgateway.translate.conditions import ADMITTED_CONDITION, EVICTION_REASONS
 from vkgateway.translate.gangs import INTEGRATIONS
 
 ROOT = Path(__file__).parents[2]
@@ -99,7 +99,7 @@ def test_every_pending_reason_and_gang_source_is_documented() -> None:
         way.title for way in INTEGRATIONS if f"| {way.title} |" not in sources and f"| `{way.title}` |" not in sources
     ] == []
     assert [code for code in PendingReason if f"`{code}`" not in reference("events")] == []
-    assert PREEMPTED in reference("events")
+    assert [reason for reason in EVICTION_REASONS if f"`{reason}`" not in reference("events")] == []
     assert ADMITTED_CONDITION in reference("conditions")
 
 

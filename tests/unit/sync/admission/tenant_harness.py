@@ -69,7 +69,7 @@ class Harness:
         admit = Admit(gang=GANG, pool=pool, nodes={"u1": node}, borrowed=borrowed, behind="alpha/y")
         self.admission.apply_admit(admit, now=self.now)
 
-    def evict_pod(self, *, makes_room_for: str = "beta/x", deadline: float = 30.0) -> None:
+    def evict_pod(self, *, makes_room_for: str = "beta/x", deadline: float = 30.0, reached_limit: float = 0.0) -> None:
         self.admission.verdicts.apply_evict(
             Evict(
                 gang=GANG,
@@ -78,6 +78,7 @@ class Harness:
                 makes_room_for=makes_room_for,
                 deadline=self.now + deadline,
                 lost=0.0,
+                reached_limit=reached_limit,
             )
         )
 

@@ -172,6 +172,18 @@ def test_running_pod_is_fully_recovered_after_a_restart() -> None:
     )
 
 
+def test_eviction_at_a_run_limit_is_recovered_with_its_message() -> None:
+    observed = ObservedPod()
+    observed.tenant_pod(phase="Running")
+    marks = {EVICTION_DEADLINE_ANNOTATION: LEAVING, EVICTED: "RunLimitReached: reaches its limit: 2h", EVICTED_FOR: ""}
+    observed.compute_pod(annotations=marks)
+
+    verdict = observed.observe_pod().verdict
+
+    assert verdict is not None
+    assert (verdict.has_reached_limit, verdict.message) == (True, "reaches its limit: 2h")
+
+
 @pytest.mark.parametrize(("phase", "expected"), [("Succeeded", DONE), ("Failed", FAILED)])
 def test_ended_compute_pod_holds_nothing(phase: str, expected: MemberState) -> None:
     observed = ObservedPod()

@@ -18,7 +18,7 @@ from tests.unit.sync.admission.tenant_harness import GANG, KEY, NODE, OTHER_NODE
 from vkgateway.arbiter.decisions import Admit, PendingReason, Promote, Reprieve
 from vkgateway.arbiter.queueing.admission import Admission, AdmissionState
 from vkgateway.arbiter.snapshot import PodState
-from vkgateway.translate.conditions import PREEMPTED
+from vkgateway.translate.conditions import PREEMPTED, RUN_LIMIT_REACHED
 
 # -- answers to reconcilers --------------------------------------------------------------------------------------------
 
@@ -81,6 +81,36 @@ def test_running_pod_is_admitted_unless_evicted() -> None:
         60.0,
         "beta/x",
     )
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            {"marks": gang_marks(group="default/pod/u1", run_limit=90.0, run_limit_source="annotation x")},
+            "reaches its run limit of 1m30s (annotation x); to run longer, raise that limit, or save checkpoints from "
+            "which the next run continues",
+        ),
+        (
+            {},
+            "reaches its run limit of 1m30s (the pool's default for pods of the guaranteed band); to run longer, "
+            "declare a longer limit with annotation vkgateway.io/gang-run-limit, or save checkpoints from which the "
+            "next run continues",
+        ),
+    ],
+)
+def test_eviction_at_the_run_limit_names_limit_source_and_way_out(fields: dict[str, Any], message: str) -> None:
+    harness = Harness()
+    harness.add_pod(make_member("u1", **fields))
+    harness.admit_pod(borrowed=False)
+    harness.evict_pod(makes_room_for="", reached_limit=90.0)
+
+    admission = harness.admission.running_admission("u1")
+    assert (admission.code, admission.message) == (RUN_LIMIT_REACHED, message)
+    assert (admission.deadline, admission.grace, admission.evicted_for) == (harness.now + 30, 60.0, "")
+    [gang] = harness.admission.gangs.build_gangs()[0]
+    [pod] = gang.pods
+    assert (pod.state, pod.limit_reached, pod.borrowed) == (PodState.NOTIFIED, True, False)
 
 
 def test_eviction_message_hides_other_tenants() -> None:
