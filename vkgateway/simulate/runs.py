@@ -100,6 +100,8 @@ class GangRuns:
 
     def _is_starting(self, gang: Gang, run: Run, deadline: float) -> bool:
         """Return whether the gang's pods did not exist yet when its eviction was decided."""
+        if any(pod.limit_reached for pod in gang.pods):
+            return False  # such a notice may be longer than the run
         return run.since is not None and deadline - gang.notice - run.since < self._scenario.settings.startup
 
     def _requeue_starting(self, gang: Gang, run: Run) -> None:

@@ -50,6 +50,8 @@ async def test_json_is_the_same_for_the_same_seed(cli: Cli) -> None:
         (("--policy", "best"), "Available: vkgateway"),
         (("--policy", "nothing.here:At"), "cannot be loaded"),
         (("--run", "0s"), "is not above zero"),
+        (("--run-limits", "low=soon"), "Use none, declared, or limits like guaranteed=72h,low=12h"),
+        (("--run-limits", "all"), "is not a band with its limit"),
     ],
 )
 async def test_errors_name_value_and_way_out(cli: Cli, options: tuple[str, ...], message: str) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -63,6 +64,7 @@ pods = st.builds(
     pool=st.none() | keys,
     since=seconds,
     borrowed=st.booleans(),
+    limit_reached=st.booleans(),
 )
 plans = st.builds(PreemptionPlan, pool=keys, nodes=st.dictionaries(names, names, max_size=2), borrowed=st.booleans())
 gangs = st.builds(
@@ -82,7 +84,15 @@ gangs = st.builds(
 snapshots = st.builds(
     Snapshot,
     pools=st.lists(
-        st.builds(Pool, key=keys, nodes=st.lists(nodes, max_size=2).map(tuple), governed=tuples, levels=tuples),
+        st.builds(
+            Pool,
+            key=keys,
+            nodes=st.lists(nodes, max_size=2).map(tuple),
+            governed=tuples,
+            levels=tuples,
+            enforces_limits=st.booleans(),
+            default_limits=st.dictionaries(st.sampled_from(list(Band)), seconds),
+        ),
         max_size=2,
     ).map(tuple),
     quotas=st.lists(
@@ -101,9 +111,12 @@ def story() -> Cluster:
     return there
 
 
-def test_replayed_cycles_have_same_decisions(tmp_path: Path) -> None:
+@pytest.mark.parametrize("enforces", [False, True])
+def test_replayed_cycles_have_same_decisions(tmp_path: Path, *, enforces: bool) -> None:
     file = tmp_path / "decisions.jsonl"
     log, there = DecisionLog(file), story()
+    if enforces:
+        there.enforce_limits(low=100.0)
     written = []
     for second in range(40):
         if second == 5:
@@ -120,6 +133,7 @@ def test_replayed_cycles_have_same_decisions(tmp_path: Path) -> None:
 
     assert entries == written
     assert len(entries) < 20
+    assert any(evict.reached_limit == 12.5 for found in written for evict in found.decisions.evicts) is enforces
     assert any(found.decisions.evicts for found in written)
     assert any("a/ns/gang/in" in found.decisions.plans for found in written)
     assert any(admit.gang == "a/ns/gang/in" for found in written for admit in found.decisions.admits)

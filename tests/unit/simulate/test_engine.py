@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.simulate.scenarios import drawn, job, quota, run_of, scenario, simulated
 from vkgateway.arbiter.decisions import Admit, Decisions
-from vkgateway.arbiter.snapshot import LOW, Snapshot
+from vkgateway.arbiter.snapshot import GUARANTEED, LOW, Snapshot
 from vkgateway.simulate.engine import PartialGangError, Simulation
 from vkgateway.simulate.metrics import make_result
 from vkgateway.simulate.policies.arbiter import ArbiterScheduler
@@ -110,6 +110,18 @@ def test_run_times_are_known_after_three_pods_of_a_kind() -> None:
     jobs = [job("a/one", [8, 8, 8], run=50, kind="a"), job("a/two", 8, at=60, run=50, kind="a")]
     simulated(scenario((3, 8), [quota("a")], *jobs), Watching())
     assert set(seen) == {50}
+
+
+def test_run_limit_evicts_a_gang_which_continues_from_its_checkpoint() -> None:
+    given = scenario((1, 8), [quota("a", 8)], job("a/0", 8, run=100, checkpoint=20.0))
+    given = replace(given, pools=tuple(replace(pool, enforces_limits=True) for pool in given.pools))
+    assert simulated(given, ArbiterScheduler()).runs["a/0"].evictions == 0
+    pools = tuple(replace(pool, default_limits={GUARANTEED: 45.0}) for pool in given.pools)
+
+    run = simulated(replace(given, pools=pools), ArbiterScheduler()).runs["a/0"]
+
+    assert (run.evictions, run.saved) == (2, 80.0)
+    assert run.ended == pytest.approx(2 * (45.0 + 5.0) + 20.0, abs=3.0)
 
 
 def test_work_up_to_the_last_checkpoint_is_kept() -> None:

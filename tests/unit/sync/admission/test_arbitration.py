@@ -105,6 +105,17 @@ async def test_unmanaged_usage_is_not_polled_soon_while_no_gang_waits(harness: H
         assert due_at > asyncio.get_running_loop().time() + 10
 
 
+async def test_cycle_runs_at_the_next_notice_before_a_run_limit(harness: Harness) -> None:
+    harness.add_tenant()
+    async with harness.running():
+        await wait_until(lambda: harness.asked)
+        harness.answer = Decisions(next_notice=harness.now + 20.0)
+        await harness.run_cycle()
+        due_at = harness.arbitration.cycle_trigger.due_at
+        assert due_at is not None
+        assert 0 < due_at - asyncio.get_running_loop().time() <= 20.1
+
+
 async def test_cycle_runs_at_the_next_deadline(harness: Harness) -> None:
     harness.add_tenant()
     harness.add_waiting()
