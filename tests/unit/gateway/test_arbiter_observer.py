@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from tests.fakes.clock import EPOCH, FakeClock
-from tests.unit.arbiter.simulated_cluster import LOW, Cluster, make_gang, make_node, make_quota
+from tests.unit.arbiter.simulated_cluster import KEY, LOW, Cluster, make_gang, make_node, make_quota
 from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.queueing.admission import Admission, AdmissionState
 from vkgateway.arbiter.reasons.report_types import ArbiterReport
@@ -24,6 +24,7 @@ from vkgateway.gateway.decisionlog import read_entries as read_decisions
 from vkgateway.gateway.usagelog import UsageLog, read_usage
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.sync.admission.accounting import PodRun
+from vkgateway.translate.conditions import RUN_LIMIT_REACHED
 from vkgateway.usage.records import UsageRecord
 
 NAMES: Mapping[str, tuple[str, str]] = {
@@ -187,3 +188,35 @@ def test_usage_is_counted_without_a_log() -> None:
     ]
     (end,) = (entry for entry in made.timeline.all_entries().values() if entry.kind == "end")
     assert (end.gang, end.units, end.since, end.time) == ("b/ns/gang/low", 2.0, 1000.0, 1020.0)
+
+
+def test_eviction_at_a_run_limit_is_in_timeline_and_usage() -> None:
+    made = ArbiterObserver(Arbiter())
+    counted: list[UsageRecord] = []
+    made.count_usage = counted.extend
+    there = Cluster([make_node("n0")], [make_quota("b")])
+    there.enforce_limits(low=100.0)
+    there.add(make_gang("b/ns/gang/low", "b", [2], band=LOW))
+    there.cycle()
+    there.advance(90.0)
+    seen(made, there)
+    (entry,) = made.timeline.all_entries().values()
+    assert (entry.kind, entry.reason, entry.reclaim) == ("evict", "its run reaches the limit of 1m40s", False)
+
+    verdict = Admission(AdmissionState.EVICTING, code=RUN_LIMIT_REACHED, pool=KEY, borrowed=True, since=1000.0)
+    (pod,) = there.gangs["b/ns/gang/low"].pods
+    run = PodRun(
+        namespace="ns",
+        name="low-0",
+        gang="b/ns/gang/low",
+        band="low",
+        verdict=verdict,
+        shape=pod.shape,
+        start=1000.0,
+        end=1105.0,
+        checkpoint=1060.0,
+        end_reason=verdict.code,
+    )
+    made.pod_ended("b", run)
+    assert [(record.why, record.lost) for record in counted] == [(RUN_LIMIT_REACHED, 45.0)]
+    assert len(made.timeline.all_entries()) == 1, "the eviction is the only entry of the end"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
@@ -27,7 +28,7 @@ from vkgateway.model.objects import Object
 from vkgateway.sync.admission.eviction_notices import EvictionNotices
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.pods.pod_context import PodContext
-from vkgateway.sync.views.annotations import EVICTED_FOR
+from vkgateway.sync.views.annotations import EVICTED, EVICTED_FOR
 from vkgateway.sync.views.pods import decode_compute_pod, decode_tenant_pod
 
 COMPUTE_NAMESPACE = compute_namespace(TENANT, "default")
@@ -164,6 +165,24 @@ async def test_new_deadline_replaces_the_old_one(harness: Harness) -> None:
     )
     await harness.notices.give_notice(harness.make_context(later))
     assert harness.list_deadlines() == ("2026-03-01T12:31:00Z", "2026-03-01T12:31:00Z")
+
+
+async def test_run_limit_reached_under_notice_replaces_the_reason(harness: Harness) -> None:
+    await harness.notices.give_notice(harness.make_context())
+    limit = replace(EVICTING, code="RunLimitReached", message="reaches its limit", evicted_for="")
+    for _ in range(2):
+        await harness.notices.give_notice(harness.make_context(limit))
+
+    assert harness.get_condition() == ("True", "RunLimitReached")
+    assert [reason for reason, _ in harness.list_events()] == ["PreemptionByVkgateway", "RunLimitReached"]
+    assert harness.compute_pod()["metadata"]["annotations"][EVICTED] == "RunLimitReached: reaches its limit"
+    assert harness.list_deadlines() == (DEADLINE, DEADLINE)
+
+
+async def test_eviction_at_the_run_limit_leaves_a_pod_inside_its_guarantee(harness: Harness) -> None:
+    limit = replace(EVICTING, code="RunLimitReached", message="reaches its limit", evicted_for="")
+    await harness.notices.give_notice(harness.make_context(limit))
+    assert BORROWED_ANNOTATION not in harness.compute_pod()["metadata"]["annotations"]
 
 
 @pytest.mark.parametrize("side", ["above", "below"])
