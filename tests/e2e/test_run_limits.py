@@ -30,8 +30,8 @@ LIMIT = 20
 """Run limit in seconds of the gangs in these tests."""
 NOTICE = 15
 """Notice in seconds, within which a test looks at the pods."""
-SLACK = patience(5)
-"""Seconds by which a busy machine may delay a notice."""
+SLACK = patience(10)
+"""Seconds by which a busy machine may delay the start and the notice."""
 
 
 def patch_pool(platform: Platform, **fields: Any) -> CommandResult:
@@ -101,9 +101,9 @@ def test_job_is_evicted_at_its_declared_limit(tenant: Cluster, enforcing: Platfo
     assert "its gang reaches its run limit" in explained
     assert said in " ".join(explained.split())
     compute = enforcing.compute.get("pod", name, "-n", "limited--default")
-    started = seconds_of(compute["metadata"]["creationTimestamp"])
+    created = seconds_of(noticed["metadata"]["creationTimestamp"])
     deadline = seconds_of(noticed["metadata"]["annotations"][EVICTION_DEADLINE_ANNOTATION])
-    assert LIMIT - 2 <= deadline - started <= LIMIT + SLACK
+    assert LIMIT - 1 <= deadline - created <= LIMIT + SLACK
     assert compute["metadata"]["annotations"]["vkgateway.io/borrowed"] == "false", "it stays inside the guarantee"
     assert (RUN_LIMIT_REACHED, f"{disrupted['message']}") in tenant.events(name)
     assert said in tenant.kubectl("describe", "pod", name)
