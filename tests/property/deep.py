@@ -24,6 +24,7 @@ from tests.unit.arbiter.preemption_stories import INVARIANTS as PREEMPTING
 from tests.unit.arbiter.reserve_stories import INVARIANTS as RESERVING
 from tests.unit.arbiter.stories import Story, shorten_story
 from tests.unit.arbiter.story_invariants import INVARIANTS as TOLD
+from tests.unit.arbiter.story_invariants import with_past_shares
 from tests.unit.arbiter.test_cache import cached_and_uncached
 
 INVARIANTS = {
@@ -35,6 +36,10 @@ INVARIANTS = {
     **LIMITED,
     "cached_and_uncached": cached_and_uncached,
     "whatever_changes": whatever_changes,
+    **{
+        f"{each.__name__}_by_past_shares": partial(with_past_shares, invariant=each)
+        for each in (cached_and_uncached, whatever_changes)
+    },
 }
 
 _CHUNK = 100

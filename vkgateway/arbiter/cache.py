@@ -68,6 +68,8 @@ class Cache:
             self.clear()
             self._policy = snapshot.policy
         new = self._update_pools(snapshot)
+        if snapshot.policy.half_life:
+            self._update_past_shares(snapshot, now)
         changes = self._changed_gangs(snapshot)
         seen = {name for name, _ in changes}
         changes += [(name, reported) for name, reported in self._overridden_gangs.items() if name not in seen]
@@ -115,6 +117,15 @@ class Cache:
         # In the snapshot's order.
         self.pool_states = {key: self.pool_states[key] for key in pools}
         return new
+
+    def _update_past_shares(self, snapshot: Snapshot, now: float) -> None:
+        """Decay the past shares until now: they change with time alone, and no other state depends on them."""
+        averages: dict[PoolKey, dict[str, float]] = {}
+        for each in snapshot.past_shares:
+            average = each.average_at(now, snapshot.policy.half_life)
+            averages.setdefault(each.pool, {})[each.tenant] = average
+        for key, pool_state in self.pool_states.items():
+            pool_state.tenant_usage.set_past_shares(averages.get(key, {}))
 
     def _changed_gangs(self, snapshot: Snapshot) -> list[tuple[str, Gang | None]]:
         """Return new and changed gangs by name, and None for deleted ones."""

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from vkgateway.arbiter.past_share import PastShare
 from vkgateway.arbiter.peer_rules import PeerRules
 from vkgateway.model.names import virtual_node_name
 from vkgateway.model.objects import Taint
@@ -375,6 +376,8 @@ class Policy:
     """Priority that one second of waiting adds."""
     run_margin: float = 1.25
     """Factor by which observed run times are lengthened when they promise a start."""
+    half_life: float = 0.0
+    """Seconds after which half of a tenant's past share is forgiven; 0: the past does not count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -385,6 +388,8 @@ class Snapshot:
     quotas: tuple[Quota, ...]
     gangs: tuple[Gang, ...]
     policy: Policy = field(default_factory=Policy)
+    past_shares: tuple[PastShare, ...] = ()
+    """By tenant and pool; missing: the tenant borrowed nothing."""
 
 
 def have_peer_rules(pods: Iterable[Pod]) -> bool:

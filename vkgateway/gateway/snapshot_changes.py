@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import TypedDict
 
 import msgspec
 
+from vkgateway.arbiter.past_share import PastShare
 from vkgateway.arbiter.snapshot import Gang, Node, Policy, Pool, PoolKey, Quota, Snapshot
 from vkgateway.arbiter.snapshot_diff import diff_gangs
 
@@ -24,6 +26,15 @@ class SnapshotChanges(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     """All pools, if a pool's set of nodes changed."""
     quotas: tuple[Quota, ...] | None = None
     policy: Policy | None = None
+    past_shares: tuple[PastShare, ...] = ()
+    """New and changed past shares."""
+    gone_past_shares: tuple[tuple[str, PoolKey], ...] = ()
+    """Tenants and pools of removed past shares."""
+
+
+class _PastShareChanges(TypedDict, total=False):
+    past_shares: tuple[PastShare, ...]
+    gone_past_shares: tuple[tuple[str, PoolKey], ...]
 
 
 def diff_snapshots(before: Snapshot, after: Snapshot) -> SnapshotChanges:
@@ -41,7 +52,22 @@ def diff_snapshots(before: Snapshot, after: Snapshot) -> SnapshotChanges:
         pools=None if same_pools else after.pools,
         quotas=after.quotas if after.quotas is not before.quotas and after.quotas != before.quotas else None,
         policy=after.policy if after.policy != before.policy else None,
+        **_diff_past_shares(before, after),
     )
+
+
+def _diff_past_shares(before: Snapshot, after: Snapshot) -> _PastShareChanges:
+    if before.past_shares is after.past_shares:
+        return {}
+    olds, news = _past_shares_by_key(before.past_shares), _past_shares_by_key(after.past_shares)
+    return {
+        "past_shares": tuple(each for key, each in news.items() if olds.get(key) != each),
+        "gone_past_shares": tuple(key for key in olds if key not in news),
+    }
+
+
+def _past_shares_by_key(shares: Iterable[PastShare]) -> dict[tuple[str, PoolKey], PastShare]:
+    return {(each.tenant, each.pool): each for each in shares}
 
 
 def apply_changes(before: Snapshot, changes: SnapshotChanges) -> Snapshot:
@@ -56,7 +82,14 @@ def apply_changes(before: Snapshot, changes: SnapshotChanges) -> Snapshot:
         quotas=changes.quotas if changes.quotas is not None else before.quotas,
         gangs=tuple(gangs[name] for name in sorted(gangs)),
         policy=changes.policy if changes.policy is not None else before.policy,
+        past_shares=_apply_past_shares(before.past_shares, changes),
     )
+
+
+def _apply_past_shares(before: tuple[PastShare, ...], changes: SnapshotChanges) -> tuple[PastShare, ...]:
+    """Return the later past shares, by tenant and pool."""
+    shares = _past_shares_by_key(before) | _past_shares_by_key(changes.past_shares)
+    return tuple(shares[key] for key in sorted(shares) if key not in changes.gone_past_shares)
 
 
 def _has_same_nodes(old: Pool, new: Pool) -> bool:

@@ -16,6 +16,7 @@ from vkgateway.arbiter.decisions import Decisions
 from vkgateway.arbiter.guarantees.refusals import displaces_pods, find_refusals
 from vkgateway.arbiter.preemption.eviction_units import has_min_members
 from vkgateway.arbiter.preemption.notice import notice_seconds
+from vkgateway.arbiter.share_history import ShareHistory
 from vkgateway.arbiter.snapshot import Gang, Node, Pod, PodState, Pool, PoolKey, PreemptionPlan, Snapshot
 
 
@@ -141,9 +142,12 @@ class ChangingCluster(CheckedCluster):
         self._nodes[name] = replace(self._nodes[name], usable=not self._nodes[name].usable)
 
     def _restart_gateway(self) -> None:
-        """Restart the gateway: plans are not persistent."""
+        """Restart the gateway: past shares are stored, plans are not."""
         self.gangs = {name: replace(each, plan=None) for name, each in self.gangs.items()}
         self.cache = Cache()
+        stored = self.share_history.shares
+        self.share_history = ShareHistory(self.policy.half_life)
+        self.share_history.load(stored)
 
     def _rebuild_pools(self) -> None:
         self.pool, self.other = (

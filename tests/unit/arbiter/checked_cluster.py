@@ -31,7 +31,7 @@ class CheckedCluster(Cluster):
 
     @classmethod
     def from_story(cls, story: Story) -> CheckedCluster:
-        policy = Policy(age_cap=story.age_cap)
+        policy = Policy(age_cap=story.age_cap, half_life=story.half_life)
         recreate, more, reserve = story.recreate, story.more, story.reserve
         cluster = cls(story.nodes, story.quotas, policy=policy, recreate=recreate, more=more, reserve=reserve)
         if story.limits is not None:

@@ -17,6 +17,7 @@ from vkgateway.arbiter.guarantees.pool_guarantees import PoolGuarantees
 from vkgateway.arbiter.outcome import evicted_fields
 from vkgateway.arbiter.preemption.notice import notice_seconds
 from vkgateway.arbiter.preemption.ranks import may_preempt
+from vkgateway.arbiter.share_history import ShareHistory
 from vkgateway.arbiter.snapshot import Band, Gang, Node, Pod, PodState, Policy, Pool, PoolKey, Quota, Shape, Snapshot
 
 GPU = "nvidia.com/gpu"
@@ -92,6 +93,7 @@ class Cluster:
         self.now = now
         self.policy = policy or Policy()
         self.cache: Cache | None = Cache()
+        self.share_history = ShareHistory(self.policy.half_life)
         self.run_times: dict[str, float] = {}
         """Run times of gangs in seconds."""
         self.start_times: dict[str, float] = {}
@@ -107,7 +109,8 @@ class Cluster:
 
     def snapshot(self) -> Snapshot:
         gangs = tuple(sorted(self.gangs.values(), key=lambda each: each.id))
-        return Snapshot(pools=self.pools, quotas=self.quotas, gangs=gangs, policy=self.policy)
+        snapshot = Snapshot(pools=self.pools, quotas=self.quotas, gangs=gangs, policy=self.policy)
+        return replace(snapshot, past_shares=self.share_history.observe(snapshot, self.now))
 
     def keep_low(self) -> None:
         """Let low work yield to guarantees alone."""
@@ -121,6 +124,7 @@ class Cluster:
         decisions = decide(self.snapshot(), self.now, self.cache)
         self._check_decisions(decisions)
         self._carry_out(decisions)
+        self.snapshot()  # what starts now counts from now on
         self._check_state()
         return decisions
 

@@ -42,6 +42,8 @@ class Story:
     """Units that borrowing leaves idle in each pool."""
     limits: dict[str, float] | None = None
     """Default run limits of each band in pools that enforce run limits; None: the pools do not."""
+    half_life: float = 0.0
+    """Half-life of past shares in seconds; 0: they do not count."""
 
     def __str__(self) -> str:
         return "\n".join(self._lines())
@@ -51,6 +53,8 @@ class Story:
         yield f"nodes {sizes}; recreate={self.recreate} age_cap={self.age_cap} reserve={self.reserve}"
         if self.limits is not None:
             yield f"enforces run limits, by default {self.limits}"
+        if self.half_life:
+            yield f"past shares with a half-life of {self.half_life} s"
         for each in self.quotas:
             has = f"{each.guarantee} limit {each.limit} weight {each.weight} cells {each.cells} stopped {each.stopped}"
             yield f"quota {each.tenant} {each.pool[1]} {has}"

@@ -89,16 +89,22 @@ def in_time_beside_slow_ends(random: Random, *, more: int = 0) -> StoryCheck:
 
 
 def nobody_starves(
-    random: Random, *, more: int = 0, shipped: bool = False, limited: bool = False, inside: bool = False
+    random: Random,
+    *,
+    more: int = 0,
+    shipped: bool = False,
+    limited: bool = False,
+    inside: bool = False,
+    half_life: float = 0.0,
 ) -> StoryCheck:
     """A gang that fits an empty pool starts, whatever arrives later without a higher rank in its tenant.
 
     A low gang that yields to the guaranteed band may wait for it: then all that arrives is low.
 
     `shipped`: with the default policy, and all times scaled to its age cap. `limited`: its tenant's limit leaves little
-    for other gangs. `inside`: so does its guarantee.
+    for other gangs. `inside`: so does its guarantee. `half_life`: of past shares, in seconds.
     """
-    policy = Policy() if shipped else Policy(age_cap=20.0, age_weight=0.3)
+    policy = Policy() if shipped else Policy(age_cap=20.0, age_weight=0.3, half_life=half_life)
     times = policy.age_cap / 20.0
     runs = (5.0, 12.0, 20.0)
     mix = StoryMix(most_nodes=3, more_nodes=more, most_gangs=3, limits=False, leaves=False, tail=0, runs=runs)
@@ -266,6 +272,12 @@ def _own_cells(cluster: Cluster, pool: Pool) -> list[int]:
     return [size for size, number in cells.items() for _ in range(number)]
 
 
+def with_past_shares(random: Random, *, invariant: Callable[[Random], StoryCheck]) -> StoryCheck:
+    """The invariant holds if past shares count, whatever their half-life."""
+    found, check = invariant(random)
+    return replace(found, half_life=random.choice((2.0, 30.0, 3600.0))), check
+
+
 _INVARIANTS = (whatever_comes, called_in_at_once, deciding_again, in_time, nobody_starves, better_than_alone)
 
 INVARIANTS: dict[str, Callable[[Random], StoryCheck]] = {
@@ -279,5 +291,10 @@ INVARIANTS: dict[str, Callable[[Random], StoryCheck]] = {
     "whatever_comes_beside_slow_ends": whatever_comes_beside_slow_ends,
     "nobody_starves_by_the_shipped_policy": partial(nobody_starves, shipped=True),
     "nobody_starves_below_a_limit": partial(nobody_starves, limited=True),
+    "nobody_starves_by_past_shares": partial(nobody_starves, half_life=60.0),
+    **{
+        f"{each.__name__}_by_past_shares": partial(with_past_shares, invariant=partial(each, more=3))
+        for each in (whatever_comes, called_in_at_once, deciding_again)
+    },
     "nobody_starves_inside_its_guarantee": partial(nobody_starves, inside=True),
 }

@@ -16,7 +16,7 @@ from vkgateway.arbiter.snapshot import Gang, Pod, PoolKey
 
 
 def fair_share(state: CycleState, pending: PendingGang) -> float:
-    """Return the tenant's dominant share in the gang's preferred pool; of a gang in parts, the largest share."""
+    """Return the tenant's fair share in the gang's preferred pool; of a gang in parts, the largest share."""
     preferred = _preferred_pools(state, pending)
     if len(preferred) == 1:
         return preferred[0].tenant_usage.dominant_share(pending.tenant)
@@ -47,6 +47,9 @@ class FairShares(CurrentShares):
     For a gang that has waited for the age cap, usage that its tenant added later does not count: otherwise a stream of
     small gangs would delay a large one forever. The tenant gains nothing, since that usage counts for its other gangs.
     Terminating pods do not count either: the gang waits for their capacity.
+
+    Of the past share, only what the tenant used before the gang was created may count. It is not known apart from the
+    rest, but it is at most 1, decayed over the time that the gang waits. So the past delays no gang forever either.
     """
 
     def __init__(self, state: CycleState, started: Iterable[tuple[Gang, Pod]] = ()) -> None:
@@ -71,7 +74,17 @@ class FairShares(CurrentShares):
             if is_ranked_after(other, gang):
                 for name, amount in pool_state.pool.share_requests(pod.shape):
                     without[name] += amount
-        return pool_state.tenant_usage.shares_without(gang.tenant, without, 1).item(0)
+        past = self._aged_past(pool_state, gang.tenant, np.array([gang.created]))
+        return pool_state.tenant_usage.shares_without(gang.tenant, without, past).item(0)
+
+    def _aged_past(self, pool_state: PoolState, tenant: str, created: FloatArray) -> FloatArray:
+        """Return the past share that counts for each of a tenant's aged gangs, given their creation times."""
+        past = pool_state.tenant_usage.past_share(tenant)
+        if not past:
+            return np.zeros(len(created))
+        waited = np.maximum(0.0, self._cycle_state.now - created)
+        found: FloatArray = np.minimum(past, 2.0 ** (-waited / self._cycle_state.policy.half_life))
+        return found
 
     def shares_of(self, at: IntArray) -> FloatArray:
         """Return the shares for several gangs of one tenant with the same pools, given as indices of the table."""
@@ -85,7 +98,8 @@ class FairShares(CurrentShares):
             without = pool_state.usage_by_age.discounted_usage(
                 first.tenant, table.created_times[aged], table.is_low[aged], table.base_priorities[aged]
             )
-            np.maximum(shares, pool_state.tenant_usage.shares_without(first.tenant, without, len(aged)), out=shares)
+            past = self._aged_past(pool_state, first.tenant, table.created_times[aged])
+            np.maximum(shares, pool_state.tenant_usage.shares_without(first.tenant, without, past), out=shares)
         found[np.isin(at, aged)] = shares
         return found
 

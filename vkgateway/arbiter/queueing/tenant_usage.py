@@ -8,9 +8,9 @@ from functools import cached_property
 import numpy as np
 
 from vkgateway.arbiter.capacity.node_fit import FloatArray, IntArray
+from vkgateway.arbiter.queueing.dominant_share import share_beyond, usable_capacity
 from vkgateway.arbiter.snapshot import Pod, Pool, Quota, Shape
 from vkgateway.model.requests import MilliResources
-from vkgateway.translate.governed import HOST_RESOURCES
 
 _LEAST_WEIGHT = 1e-6
 _MAX_SHAPES = 4096
@@ -36,6 +36,16 @@ class TenantUsage:
         self._share_requests: dict[_Requests, _Requests] = {}
         """By the requests of a shape, the part of them that counts for shares."""
         self._share_cache: dict[str, float] = {}
+        self._past_shares: Mapping[str, float] = {}
+
+    def set_past_shares(self, averages: Mapping[str, float]) -> None:
+        """Replace the tenants' decayed average shares of the past; missing: 0."""
+        self._past_shares = averages
+        self._share_cache.clear()
+
+    def past_share(self, tenant: str) -> float:
+        """Return the tenant's decayed average share of the past, before the division by its weight."""
+        return self._past_shares.get(tenant, 0.0)
 
     def replace_pool(self, pool: Pool) -> None:
         """Replace the pool after some of its nodes have changed."""
@@ -78,36 +88,32 @@ class TenantUsage:
     @cached_property
     def pool_capacity(self) -> MilliResources:
         """Capacity of the usable nodes in each device, cpu and memory."""
-        return {
-            name: sum(node.allocatable.get(name, 0) for node in self._pool.nodes if node.usable)
-            for name in (*self._pool.governed, *HOST_RESOURCES)
-        }
+        return usable_capacity(self._pool)
 
     def dominant_share(self, tenant: str) -> float:
-        """Return the tenant's dominant share of the pool beyond its guarantee, divided by its weight."""
+        """Return the tenant's fair share: its dominant share of the pool beyond its guarantee, and its past share,
+        divided by its weight.
+        """
         found = self._share_cache.get(tenant)
         if found is None:
             found = self._share_cache[tenant] = self._compute_share(tenant)
         return found
 
     def _compute_share(self, tenant: str) -> float:
-        largest, quota = 0.0, self.quotas.get(tenant)
+        quota = self.quotas.get(tenant)
         guarantee = quota.guarantee if quota is not None else _NOTHING
-        shared = self.share_usage.get(tenant, _NOTHING)
-        for name, total in self.pool_capacity.items():
-            # As `beyond_guarantee`, which is too slow here: this runs after each start.
-            over = shared.get(name, 0) - guarantee.get(name, 0)
-            if over > 0:
-                largest = max(largest, over / max(1, total))
-        return largest / _weight_of(self.quotas.get(tenant))
+        share = share_beyond(self.share_usage.get(tenant, _NOTHING), guarantee, self.pool_capacity)
+        return (share + self.past_share(tenant)) / _weight_of(quota)
 
-    def shares_without(self, tenant: str, without: Mapping[str, IntArray], count: int) -> FloatArray:
-        """Return `count` shares of the tenant: each as if it used less by the amounts of `without`, by resource."""
-        largest: FloatArray = np.zeros(count)
+    def shares_without(self, tenant: str, without: Mapping[str, IntArray], past: FloatArray) -> FloatArray:
+        """Return fair shares of the tenant: each as if it used less by the amounts of `without`, by resource, and with
+        another past share.
+        """
+        largest: FloatArray = np.zeros(len(past))
         for name, total in self.pool_capacity.items():
             over = self.beyond_guarantee(tenant, name) - without.get(name, 0)
             np.maximum(largest, over / max(1, total), out=largest)
-        return largest / _weight_of(self.quotas.get(tenant))
+        return (largest + past) / _weight_of(self.quotas.get(tenant))
 
     def beyond_guarantee(self, tenant: str, resource: str) -> int:
         """Return the tenant's share usage of a resource beyond its guarantee; negative below it."""
