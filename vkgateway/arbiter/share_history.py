@@ -1,4 +1,4 @@
-"""History of the tenants' shares, followed from snapshot to snapshot. It does without numpy, as an idle gateway does."""
+"""History of the tenants' shares, followed from snapshot to snapshot. An idle gateway does without numpy."""
 
 from __future__ import annotations
 

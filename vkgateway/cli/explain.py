@@ -89,6 +89,7 @@ def explanation_lines(explanation: PodExplanation) -> Iterator[str]:
         "Queue position": position,
         "Expected start": explanation.expected,
         "Deleted at": explanation.deadline if explanation.state == "leaving" else "",
+        "Fair share": explanation.share,
         "Capacity": explanation.holds,
         "Reserved for": explanation.behind,
         "Pool": explanation.room,

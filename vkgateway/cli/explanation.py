@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
 from vkgateway.arbiter.reasons.advice import advice_for
 from vkgateway.arbiter.reasons.report_types import ArbiterReport, PoolReport
-from vkgateway.cli.pending_gangs import SINGLE_POD, gang_of, parse_pending, pending_condition, requested_resources
+from vkgateway.cli.pending_gangs import (
+    SINGLE_POD,
+    gang_of,
+    parse_pending,
+    pending_condition,
+    requested_resources,
+    share_text,
+)
+from vkgateway.model import times
 from vkgateway.model.names import EVICTION_DEADLINE_ANNOTATION
 from vkgateway.model.objects import Object
 from vkgateway.translate.conditions import (
@@ -65,6 +74,8 @@ class PodExplanation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """For admins: the gang ahead with a reservation."""
     room: str = ""
     """For admins: the capacity of the pool."""
+    share: str = ""
+    """For admins: the fair share that orders its gang, if past shares count."""
     holds: str = ""
     """For admins: whether the capacity of its gang is inside the guarantee."""
 
@@ -111,6 +122,7 @@ def explain_pod(
         behind=behind,
         room=room,
         holds=holds,
+        share=_explain_share(pod, companions or {}, state, tenant) if condition == "waiting" and state else "",
     )
 
 
@@ -216,6 +228,25 @@ def pool_capacity_text(pool: PoolReport) -> str:
     return (
         f"{pool.node}: {pool.allocatable:.10g} {pool.resource}, {pool.used:.10g} used inside guarantees, "
         f"{pool.borrowed:.10g} borrowed, {pool.free:.10g} free (at most {pool.largest:.10g} on one node)"
+    )
+
+
+def _explain_share(pod: Object, companions: FoundObjects, state: ArbiterReport, tenant: str) -> str:
+    """Return the fair share of a waiting gang, and when half of its past part will be forgiven; empty: unknown."""
+    group = f"{tenant}/{gang_of(pod, companions)}"
+    gang = next((each for each in state.gangs if each.id == group), None)
+    share = state.share_of(gang) if gang is not None else None
+    if gang is None or share is None:
+        return ""
+    ahead = [each for each in state.shares if each.pool == share.pool and each.key < share.key]
+    lower = f"; {len(ahead)} of {sum(each.pool == share.pool for each in state.shares) - 1} other tenants have less"
+    if not share.past:
+        return f"{share_text(share)}{lower}"
+    total = share.now + share.past
+    half = times.render_time(datetime.fromtimestamp(share.at + state.half_life, UTC))
+    return (
+        f"{share_text(share)}: {share.past / total:.0%} of it is from the past; half of that is forgiven by {half} if "
+        f"the tenant borrows nothing until then{lower}"
     )
 
 

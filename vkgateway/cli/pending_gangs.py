@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from vkgateway.arbiter.reasons.report_types import ArbiterReport, GangReport, gangs_waiting_in
+from vkgateway.arbiter.reasons.report_types import ArbiterReport, GangReport, ShareReport, gangs_waiting_in
 from vkgateway.model import times
 from vkgateway.model.errors import NotFoundError
 from vkgateway.model.objects import Object
@@ -48,6 +48,8 @@ class PendingGang(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """RFC 3339; empty if unknown."""
     behind: str = ""
     """For admins: the gang ahead with a reservation."""
+    share: ShareReport | None = None
+    """For admins: the fair share that orders it, if past shares count."""
 
 
 def pending_in_state(
@@ -60,7 +62,7 @@ def pending_in_state(
     _require_known("pool", pool.partition(".")[0], {node.partition(".")[0] for node in nodes})
     units = {found.node: found.resource for found in reversed(state.pools)}
     return [
-        _from_gang_state(gang, units, now=state.time)
+        _from_gang_state(gang, units, now=state.time, share=state.share_of(gang))
         for gang in gangs_waiting_in(state, tenant, pool)
         if namespace in ("", gang.namespace)
     ]
@@ -74,7 +76,15 @@ def _require_known(kind: str, name: str, known: set[str]) -> None:
         )
 
 
-def _from_gang_state(gang: GangReport, units: Mapping[str, str], *, now: float) -> PendingGang:
+def share_text(share: ShareReport) -> str:
+    """Return both parts of a fair share, such as `0.250 + 0.313 past`, with a weight other than 1."""
+    parts = f"{share.now:.3f} + {share.past:.3f} past"
+    return parts if share.weight == 1 else f"({parts}) / {share.weight:g}"
+
+
+def _from_gang_state(
+    gang: GangReport, units: Mapping[str, str], *, now: float, share: ShareReport | None
+) -> PendingGang:
     resource = units.get(gang.pool, "")
     return PendingGang(
         pool=gang.pool if gang.place or gang.placed else "",
@@ -92,6 +102,7 @@ def _from_gang_state(gang: GangReport, units: Mapping[str, str], *, now: float) 
         expected=render_expected_start(gang.earliest, gang.likely, now=now) if gang.place else "",
         since="" if gang.since is None or gang.placed else times.render_time(datetime.fromtimestamp(gang.since, UTC)),
         behind=gang.behind,
+        share=share,
     )
 
 

@@ -24,6 +24,13 @@ Examples:
   vkgateway queue --kubeconfig alpha.kubeconfig -o json
 """
 
+
+def _format_share(gang: PendingGang) -> str:
+    from vkgateway.cli.pending_gangs import share_text
+
+    return share_text(gang.share) if gang.share is not None else ""
+
+
 COLUMNS: tuple[Column[PendingGang], ...] = (
     Column("pool", lambda gang: gang.pool),
     Column("position", lambda gang: gang.place or "", "right"),
@@ -35,6 +42,7 @@ COLUMNS: tuple[Column[PendingGang], ...] = (
     Column("running", lambda gang: gang.running or "", "right"),
     Column("requests", lambda gang: gang.asks),
     Column("waiting", lambda gang: format_age(gang.since)),
+    Column("fair share", _format_share),
     Column("expected start", lambda gang: gang.expected),
     Column("reason", lambda gang: gang.code),
     Column("message", lambda gang: gang.message),
@@ -71,7 +79,8 @@ async def queue(
     """List pending gangs and single pods with their queue position, expected start and pending reason.
 
     RUNNING is the number of pods of the gang that run already while others wait. Running elastic gangs that can grow
-    come last.
+    come last. FAIR SHARE shows both parts of the tenant's share beyond its guarantee, now and past, if the setting
+    arbiter.halfLife is in force.
 
     With a tenant's kubeconfig, the command reads only the tenant's API server.
     """
@@ -90,10 +99,13 @@ async def queue(
 
 def print_queue(gangs: Sequence[PendingGang], *, output: str, of_tenant: bool, namespace: str = "") -> None:
     """Print pending gangs, of one namespace if given. A list from a tenant's pods has no column for the tenant."""
+    hidden = {"tenant"} if of_tenant else set()
+    if not any(gang.share for gang in gangs):
+        hidden.add("fair share")
     print_objects(
         gangs,
         output=output,
-        columns=[column for column in COLUMNS if not of_tenant or column.title != "tenant"],
+        columns=[column for column in COLUMNS if column.title not in hidden],
         name=lambda gang: f"{gang.namespace}/{gang.name}",
         empty=f"No gangs are pending in namespace {namespace}." if namespace else "No gangs are pending.",
     )

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import msgspec
 
 from vkgateway.arbiter.decisions import Decisions
+from vkgateway.arbiter.past_share import PastShare
 from vkgateway.arbiter.reasons.gang_names import Names
 from vkgateway.arbiter.reasons.pool_sums import in_units
 from vkgateway.arbiter.reasons.report import build_report, build_summary
+from vkgateway.arbiter.reasons.report_types import ShareReport
+from vkgateway.arbiter.reasons.share_reports import share_reports
 from vkgateway.arbiter.snapshot import PodState, PoolKey, Snapshot
 from vkgateway.gateway import metrics
 from vkgateway.gateway.config import Arbiter
@@ -69,6 +73,8 @@ class ArbiterObserver:
         self.last_cycle: tuple[Snapshot, Decisions, float] | None = None
         """Input and output of the last cycle, and its time in seconds since the epoch."""
         self.timeline = Timeline()
+        self.past_shares: Callable[[], tuple[PastShare, ...]] = tuple
+        """Returns the tenants' past shares since the last cycle."""
         self.pod_name: PodName = lambda _tenant, _uid: ""
         self.tenant_uid: Callable[[str], str] = lambda _tenant: ""
         """Returns the UID of the Tenant of a name; empty: there is none."""
@@ -168,12 +174,18 @@ class ArbiterObserver:
     def update_metrics(self) -> None:
         """Set the pool metrics to the state after the last cycle."""
         if self.last_cycle is not None:
-            metrics.observe_state(build_summary(*self.last_cycle))
+            metrics.observe_state(build_summary(*self.last_cycle, shares=self._shares_now(self.last_cycle[0])))
 
     def encode_state(self) -> bytes:
         """Return the state of pools, tenants and gangs after the last cycle as JSON."""
         empty = Snapshot(pools=(), quotas=(), gangs=()), Decisions(), 0.0
-        return msgspec.json.encode(build_report(*(self.last_cycle or empty), names=self.pod_names()))
+        snapshot, decisions, time = self.last_cycle or empty
+        shares = self._shares_now(snapshot)
+        return msgspec.json.encode(build_report(snapshot, decisions, time, names=self.pod_names(), shares=shares))
+
+    def _shares_now(self, snapshot: Snapshot) -> tuple[ShareReport, ...]:
+        """Return the tenants' shares now: past ones change with time, without a cycle."""
+        return share_reports(snapshot, self._clock.time(), self.past_shares())
 
     def answer_what_if(self, question: bytes) -> tuple[int, bytes]:
         """Return the HTTP status and the JSON answer to a question of `vkgateway whatif`; nothing is changed.
@@ -189,6 +201,8 @@ class ArbiterObserver:
             if self.last_cycle is None:
                 raise UnavailableError("the arbiter has not completed a cycle yet", hint="Retry in a few seconds.")
             snapshot, decisions, decided_at = self.last_cycle
+            if snapshot.policy.half_life:  # what has started in the last cycle counts since then
+                snapshot = replace(snapshot, past_shares=self.past_shares())
             foreign = self.foreign_pools()
             cycle = ObservedCycle(
                 snapshot=split_snapshot(snapshot, foreign).native if foreign else snapshot,

@@ -246,6 +246,13 @@ class Arbiter(_Section, frozen=True):
     age_cap_seconds: Annotated[
         Delay, Meta(description="Maximum waiting time that raises a gang's position in the queue, in seconds.")
     ] = 3600.0
+    half_life: Annotated[
+        str | float,
+        Meta(
+            description="Time after which half of what a tenant borrowed in the past no longer counts for its place in "
+            "the queue, from 1m to 90d, such as 24h or 7d; 0: only what it borrows now counts."
+        ),
+    ] = "0"
     run_margin: Annotated[
         float, Meta(ge=1, description="Factor by which observed run times are multiplied to forecast starts.")
     ] = 1.25

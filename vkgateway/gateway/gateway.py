@@ -25,10 +25,12 @@ from vkgateway.gateway.heap import trim_loop
 from vkgateway.gateway.interfaces import ControlPlanes
 from vkgateway.gateway.management_connection import connect_management
 from vkgateway.gateway.running_tenants import RunningTenants
+from vkgateway.gateway.settings_validation import parse_half_life
 from vkgateway.gateway.standby_tenants import StandbyTenants
 from vkgateway.gateway.tenant_controller import TenantController
 from vkgateway.gateway.tenant_runtimes import TenantRuntimes
 from vkgateway.gateway.usage.monitor import UsageMonitor
+from vkgateway.gateway.usage.past_shares import PastShareKeeper
 from vkgateway.gateway.usage.store import UsageStore
 from vkgateway.kube.client import Client
 from vkgateway.kube.clock import SYSTEM_CLOCK, SteadyClock
@@ -118,7 +120,10 @@ class Gateway:
         self._observer.pod_name = self.arbiter.tenants.pod_name
         self._observer.foreign_pools = self.arbiter.modes.foreign_pools
         self._observer.guarantees.unmanaged_pools = self.arbiter.modes.unmanaged_pools
-        self.usage = UsageMonitor(UsageStore(management), clock=clock)
+        self._past_shares = PastShareKeeper(parse_half_life(section.half_life))
+        self.arbiter.observe_shares = self._past_shares.observe
+        self._observer.past_shares = lambda: self._past_shares.shares
+        self.usage = UsageMonitor(UsageStore(management), clock=clock, past_shares=self._past_shares)
         self.usage.running, self._observer.count_usage = self._observer.usage_until, self.usage.count
         self.usage.on_stop, self.arbiter.stopped_borrowing = self.arbiter.trigger, self.usage.stopped_borrowing
         return platform
@@ -146,6 +151,7 @@ class Gateway:
         self._observer.guarantees.on_change = self.usage.on_change = self.tenant_controller.enqueue
         self.usage.tenants = self.tenant_controller.tenant_names
         self.usage.uid_of = self._observer.tenant_uid = self.tenant_controller.uid_of
+        self._past_shares.uid_of = self.tenant_controller.uid_of
         self.usage.budgets_of = self.tenant_controller.accepted_specs.budgets_of
         self.compute_controller.total_guarantee = self.tenant_controller.accepted_specs.total_guarantee
         self.compute_controller.tenants_of = self.tenant_controller.tenants_of
@@ -293,7 +299,11 @@ def _build_kubelet(
 
 def _arbiter_settings(section: ArbiterSection) -> ArbitrationSettings:
     return ArbitrationSettings(
-        policy=Policy(age_cap=section.age_cap_seconds, run_margin=section.run_margin),
+        policy=Policy(
+            age_cap=section.age_cap_seconds,
+            run_margin=section.run_margin,
+            half_life=parse_half_life(section.half_life),
+        ),
         notice=section.notice_seconds,
         grace_max=section.grace_seconds_max,
         minimum_run=section.minimum_run_seconds,

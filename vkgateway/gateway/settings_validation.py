@@ -8,11 +8,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from vkgateway.arbiter.past_share import half_life_problem
 from vkgateway.kube.leader_election import LeaseTiming
 from vkgateway.model.errors import InputError
 
 if TYPE_CHECKING:
     from vkgateway.gateway.config import (
+        Arbiter,
         Config,
         ControlPlanes,
         Datastore,
@@ -52,6 +54,7 @@ def invalid_settings(config: Config) -> Iterator[InvalidSetting]:
     yield from _check_control_planes(config.control_planes)
     yield from _check_names(config.names)
     yield from _check_services(config.services)
+    yield from _check_arbiter(config.arbiter)
     yield from _check_observability(config.observability)
     yield from _check_page(config.page)
 
@@ -63,6 +66,30 @@ def address_and_port(text: str) -> tuple[str, int]:
     if not 0 < port <= 65535:
         raise ValueError(f"{port} is not a port number")
     return str(ipaddress.ip_address(address.removeprefix("[").removesuffix("]"))), port
+
+
+def parse_half_life(value: str | float) -> float:
+    """Return the half-life of `arbiter.halfLife` in seconds; 0: none. Raises InputError."""
+    from vkgateway.translate.gangs import MarkError
+    from vkgateway.translate.gangs.mark_values import parse_duration
+
+    text = str(value).strip()
+    if not text.strip("0.smhd"):
+        return 0.0
+    try:
+        seconds = parse_duration("arbiter.halfLife", text)
+    except MarkError:
+        seconds = -1.0
+    if problem := half_life_problem(seconds):
+        raise InputError(f"{text!r} {problem}", hint="Use a value like 24h or 7d, or 0 to count only present use.")
+    return seconds
+
+
+def _check_arbiter(arbiter: Arbiter) -> Iterator[InvalidSetting]:
+    try:
+        parse_half_life(arbiter.half_life)
+    except InputError as error:
+        yield InvalidSetting("arbiter.halfLife", str(error), error.hint)
 
 
 def _check_leader_election(election: LeaderElection) -> Iterator[InvalidSetting]:

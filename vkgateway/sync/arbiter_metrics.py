@@ -48,6 +48,12 @@ TENANT_WAITING_UNITS: Final = Gauge(
     "Units of a resource that a tenant's pending gangs request.",
     ["tenant", "pool", "resource"],
 )
+TENANT_SHARE: Final = Gauge(
+    "vkgateway_arbiter_tenant_share",
+    "Dominant share of a pool that a tenant uses beyond its guarantee, by part: now, and past (a decayed average). "
+    "Only with arbiter.halfLife.",
+    ["tenant", "pool", "part"],
+)
 START_SECONDS: Final = Histogram(
     "vkgateway_guaranteed_start_seconds",
     "Parts of the time to the start of a gang inside its guarantee: watch, cycle, notice, grace, bind.",
@@ -103,6 +109,7 @@ _GAUGES: Final = (
     BELOW_MINIMUM,
     TENANT_WAITING_GANGS,
     TENANT_WAITING_UNITS,
+    TENANT_SHARE,
     *(gauge for gauge, _ in _RESOURCE_GAUGES),
 )
 
@@ -147,6 +154,9 @@ def observe_state(state: ArbiterReport) -> None:
         node = virtual_node_name(part.pool, part.compute_cluster)
         TENANT_WAITING_GANGS.labels(part.tenant, node).set(part.gangs_waiting)
         TENANT_WAITING_UNITS.labels(part.tenant, node, part.resource).set(part.waiting)
+    for share in state.shares:
+        TENANT_SHARE.labels(share.tenant, share.pool, "now").set(share.now)
+        TENANT_SHARE.labels(share.tenant, share.pool, "past").set(share.past)
 
 
 def forget_tenant(tenant: str) -> None:

@@ -51,6 +51,11 @@ def month_start(month: str) -> float:
     return datetime.fromisoformat(f"{month}-01").replace(tzinfo=UTC).timestamp()
 
 
+def day_start(day: str) -> float:
+    """Return when a UTC day begins."""
+    return datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp()
+
+
 def month_text(month: str) -> str:
     """Return a month for people, such as `November 2026`."""
     return date.fromisoformat(f"{month}-01").strftime("%B %Y")

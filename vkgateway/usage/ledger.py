@@ -57,6 +57,24 @@ class DayUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The part of `hours` whose work preemptions lost."""
 
 
+class StoredShare(msgspec.Struct, frozen=True, kw_only=True):
+    """A tenant's past share of a pool: see `PastShare`."""
+
+    pool: str
+    compute_cluster: str
+    average: float
+    share: float
+    at: float
+
+
+class StoredShares(msgspec.Struct, frozen=True, kw_only=True):
+    """Past shares of a tenant, in their stored form."""
+
+    half_life: float
+    """Half-life in seconds with which they were averaged."""
+    shares: tuple[StoredShare, ...]
+
+
 class MonthUsage(msgspec.Struct, frozen=True, kw_only=True):
     """Usage of a tenant in one UTC month, in its stored form."""
 
@@ -68,6 +86,8 @@ class MonthUsage(msgspec.Struct, frozen=True, kw_only=True):
     """Everything before this time is counted (seconds since the epoch)."""
     days: dict[str, list[tuple[UsageKey, Hours]]]
     """Rows by UTC day."""
+    shares: StoredShares | None = None
+    """Past shares as they were last, in the latest month only; None: they were not followed."""
 
 
 StoredMonth = tuple[str, str, str]
@@ -95,6 +115,8 @@ class UsageLedger:
         """Latest time that is counted of any pod."""
         self._changed: set[tuple[TenantKey, str]] = set()
         """Tenants and months whose sums changed since they were taken to be stored."""
+        self._shares: dict[TenantKey, tuple[str, StoredShares]] = {}
+        """Past shares of each tenant, and the month with which they are stored."""
 
     def load(self, months: Iterable[MonthUsage]) -> None:
         """Continue from stored sums. Call it before anything is counted."""
@@ -104,6 +126,8 @@ class UsageLedger:
                 self._stored_through[tenant, stored.month] = stored.through
                 days = self._days.setdefault(tenant, {})
                 days.update({day: {key: [*hours] for key, hours in rows} for day, rows in stored.days.items()})
+                if stored.shares is not None and stored.month >= self._shares.get(tenant, ("",))[0]:
+                    self._shares[tenant] = stored.month, stored.shares
 
     def adopt(self, name: str, uid: str) -> None:
         """Count sums that were stored without a UID as those of the tenant that has the name now."""
@@ -119,6 +143,20 @@ class UsageLedger:
                 self._stored_through[new, month] = max(through, self._stored_through.get((new, month), 0.0))
                 self._changed.discard((old, month))
                 self._changed.add((new, month))
+
+    def shares_of(self, tenant: TenantKey) -> StoredShares | None:
+        """Return the past shares of a tenant as they were stored or set last; None: never."""
+        with self._lock:
+            found = self._shares.get(tenant)
+            return found[1] if found is not None else None
+
+    def set_shares(self, tenant: TenantKey, month: str, shares: StoredShares) -> None:
+        """Replace the past shares of a tenant, to be stored with a month. None are stored for a tenant without any."""
+        with self._lock:
+            known = self._shares.get(tenant)
+            if known != (month, shares) and (known is not None or shares.shares):
+                self._shares[tenant] = month, shares
+                self._changed.add((tenant, month))
 
     def count(self, records: Iterable[UsageRecord]) -> None:
         """Count records: of each, the time that no earlier record of the pod covers."""
@@ -172,9 +210,12 @@ class UsageLedger:
                     through=through,
                     days={
                         day: [(UsageKey(*key), Hours(*sums)) for key, sums in rows.items()]
-                        for day, rows in sorted(self._days[tenant].items())
+                        for day, rows in sorted(self._days.get(tenant, {}).items())
                         if day.startswith(month)
                     },
+                    shares=shares[1]
+                    if (shares := self._shares.get(tenant)) is not None and shares[0] == month
+                    else None,
                 )
                 for tenant, month in sorted(changed)
             ]
@@ -192,6 +233,7 @@ class UsageLedger:
                     del days[day]
             self._days = {tenant: days for tenant, days in self._days.items() if days}
             self._stored_through = {key: value for key, value in self._stored_through.items() if key[1] >= month}
+            self._shares = {tenant: each for tenant, each in self._shares.items() if each[0] >= month}
 
     def daily_usage(self, now: float, *, days: int, tenant: str = "", uid: str = "") -> list[DayUsage]:
         """Return the usage of the last UTC days, today included; `tenant`: of this name only, `uid`: of one of them."""

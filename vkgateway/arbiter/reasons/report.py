@@ -10,28 +10,45 @@ from vkgateway.arbiter.reasons.advice import advice_for
 from vkgateway.arbiter.reasons.gang_names import Names, controller_of, name_gangs, split_gang_id
 from vkgateway.arbiter.reasons.pod_outcomes import PodOutcomes
 from vkgateway.arbiter.reasons.pool_sums import PoolSums, in_units, pool_reports, tenant_reports
-from vkgateway.arbiter.reasons.report_types import LEAVING, RUNNING, STARTING, WAITING, ArbiterReport, GangReport
+from vkgateway.arbiter.reasons.report_types import (
+    LEAVING,
+    RUNNING,
+    STARTING,
+    WAITING,
+    ArbiterReport,
+    GangReport,
+    ShareReport,
+)
 from vkgateway.arbiter.snapshot import Gang, Pod, PodState, PoolKey, PreemptionPlan, Quota, Snapshot, node_name
 
 
-def build_report(snapshot: Snapshot, decisions: Decisions, now: float, *, names: Names | None = None) -> ArbiterReport:
+def build_report(
+    snapshot: Snapshot,
+    decisions: Decisions,
+    now: float,
+    *,
+    names: Names | None = None,
+    shares: tuple[ShareReport, ...] = (),
+) -> ArbiterReport:
     """Return the state after the decisions on this snapshot are carried out, in time proportional to pods and nodes.
 
-    `names` are the names of pods without a gang.
+    `names` are the names of pods without a gang, `shares` those of the tenants.
     """
     outcomes, sums = PodOutcomes(decisions), {pool.key: PoolSums(pool) for pool in snapshot.pools}
     gangs = [_gang_report(gang, _count_gang(gang, outcomes, sums), outcomes, names or {}) for gang in snapshot.gangs]
     known = {gang.id for gang in snapshot.gangs}
     gangs += [_undecided_report(report, names or {}) for report in decisions.holds if report.gang not in known]
-    return _assemble_report(snapshot, decisions, sums, now, gangs=tuple(gangs))
+    return _assemble_report(snapshot, decisions, sums, now, gangs=tuple(gangs), shares=shares)
 
 
-def build_summary(snapshot: Snapshot, decisions: Decisions, now: float) -> ArbiterReport:
+def build_summary(
+    snapshot: Snapshot, decisions: Decisions, now: float, *, shares: tuple[ShareReport, ...] = ()
+) -> ArbiterReport:
     """Return the report without gangs, in half the time."""
     outcomes, sums = PodOutcomes(decisions), {pool.key: PoolSums(pool) for pool in snapshot.pools}
     for gang in snapshot.gangs:
         _count_gang(gang, outcomes, sums)
-    return _assemble_report(snapshot, decisions, sums, now)
+    return _assemble_report(snapshot, decisions, sums, now, shares=shares)
 
 
 def _assemble_report(
@@ -41,6 +58,7 @@ def _assemble_report(
     now: float,
     *,
     gangs: tuple[GangReport, ...] = (),
+    shares: tuple[ShareReport, ...] = (),
 ) -> ArbiterReport:
     quotas: dict[PoolKey, dict[str, Quota]] = {}
     losses: dict[PoolKey, dict[str, GuaranteeLoss]] = {}
@@ -61,6 +79,8 @@ def _assemble_report(
             for state in tenant_reports(found, quotas.get(key, {}), losses.get(key, {}))
         ),
         gangs=gangs,
+        half_life=snapshot.policy.half_life,
+        shares=shares,
     )
 
 

@@ -78,6 +78,26 @@ class TenantReport(_ReportStruct, frozen=True, gc=False):
     gangs_running: int
 
 
+class ShareReport(_ReportStruct, frozen=True, gc=False):
+    """Fair share of a tenant in a pool, which orders borrowing: the sum of both parts, divided by the weight."""
+
+    tenant: str
+    pool: str
+    """Name of the pool's virtual node."""
+    weight: float
+    now: float
+    """Dominant share beyond the guarantee, 0 to 1."""
+    past: float
+    """Decayed average of this share in the past, 0 to 1."""
+    at: float
+    """Time of both parts, in seconds since the epoch."""
+
+    @property
+    def key(self) -> float:
+        """The fair share: tenants with less borrow first."""
+        return (self.now + self.past) / max(self.weight, 1e-6)
+
+
 class GangReport(_ReportStruct, frozen=True, gc=False):
     """Gang; a single pod is a gang of one."""
 
@@ -145,6 +165,15 @@ class ArbiterReport(_ReportStruct, frozen=True, gc=False):
     pools: tuple[PoolReport, ...] = ()
     tenants: tuple[TenantReport, ...] = ()
     gangs: tuple[GangReport, ...] = ()
+    half_life: float = 0.0
+    """Seconds after which half of a past share is forgiven; 0: the past does not count."""
+    shares: tuple[ShareReport, ...] = ()
+    """By pool and tenant; empty without a half-life."""
+
+    def share_of(self, gang: GangReport) -> ShareReport | None:
+        """Return the fair share by which a pending gang is ordered; None: unknown, or the past does not count."""
+        pool = next(iter(gang.pools), gang.pool)
+        return next((each for each in self.shares if (each.tenant, each.pool) == (gang.tenant, pool)), None)
 
 
 def gangs_waiting_in(state: ArbiterReport, tenant: str = "", pool: str = "") -> Iterable[GangReport]:

@@ -12,6 +12,7 @@ import structlog
 from vkgateway.arbiter.snapshot import PoolKey
 from vkgateway.gateway.status import Verdict
 from vkgateway.gateway.usage.condition import budget_verdict
+from vkgateway.gateway.usage.past_shares import PastShareKeeper
 from vkgateway.kube import errors
 from vkgateway.kube.clock import Clock
 from vkgateway.model.api import TenantBudget
@@ -55,8 +56,10 @@ class UsageMonitor:
     Until the stored sums are loaded, no budget is exceeded.
     """
 
-    def __init__(self, store: Store, *, clock: Clock) -> None:
+    def __init__(self, store: Store, *, clock: Clock, past_shares: PastShareKeeper | None = None) -> None:
+        """`past_shares` are stored together with the sums."""
         self._store = store
+        self._past_shares = past_shares or PastShareKeeper(0.0)
         self._clock = clock
         self._ledger = UsageLedger()
         self._is_loaded = False
@@ -164,6 +167,7 @@ class UsageMonitor:
         self._is_loaded = True
         self._ledger.count(self._uncounted)
         self._uncounted.clear()
+        self._past_shares.use_ledger(self._ledger)
 
     async def run(self) -> None:
         """Count and store until cancelled."""
@@ -220,6 +224,7 @@ class UsageMonitor:
         if not self._is_loaded:
             return
         now = await asyncio.to_thread(self.count_running)
+        self._past_shares.store_shares(self._ledger, month_of(now))
         months = self._ledger.take_changed(now)
         for number, month in enumerate(months):
             try:

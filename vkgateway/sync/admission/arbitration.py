@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 import structlog
 
 from vkgateway.arbiter.decisions import Decisions
+from vkgateway.arbiter.outcome import apply_decisions
+from vkgateway.arbiter.past_share import PastShare
 from vkgateway.arbiter.snapshot import Policy, Pool, PoolKey, PreemptionPlan, Snapshot
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.model.api import Pool as PoolSpec
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 Decide = Callable[[Snapshot, float], Decisions]
+ObserveShares = Callable[[Snapshot, float], tuple[PastShare, ...]]
+"""Returns the past shares at a snapshot and time, and counts the snapshot's usage from then on."""
 
 _START_TIMEOUT: Final = 20.0
 """Seconds after the start within which the first cycle waits for the pods of every expected tenant."""
@@ -165,6 +169,8 @@ class Arbitration:
         self._started = False
         self.stopped_borrowing: StoppedBorrowing = lambda _tenant, _pool: {}
         """Returns the resources that new pods of a tenant may not borrow in a pool: their budget is used up."""
+        self.observe_shares: ObserveShares = lambda _snapshot, _now: ()
+        """Called in a separate thread for the snapshot of a cycle, and for its outcome."""
         self.waiting_since: float | None = None
         """Since when the first cycle waits for clusters and tenants; None: no cycle was requested."""
 
@@ -281,6 +287,8 @@ class Arbitration:
             stopped=self.stopped_borrowing,
             now=now,
         )
+        if self.settings.policy.half_life:
+            snapshot = replace(snapshot, past_shares=await asyncio.to_thread(self.observe_shares, snapshot, now))
         modes = self.modes.begin_cycle(snapshot, expected=self._platform.expected_tenants, now=now)
         native = snapshot if modes is None else modes.native
         begun = time.perf_counter()
@@ -299,11 +307,17 @@ class Arbitration:
             self._observer.cycle_decided(snapshot, all_decisions, now=now, seconds=seconds)
         if self._journal is not None:
             self._journal.add_cycle(native, decisions, now)
+        if self.settings.policy.half_life:
+            await asyncio.to_thread(self._observe_outcome, snapshot, all_decisions, now)
         self._has_pending = bool(all_decisions.holds or all_decisions.plans)
         if not all_decisions.evicts and not self.tenants.has_notices:
             self._platform.notices_ended()
         self._set_timer(all_decisions, self.clock.time())
         await asyncio.sleep(seconds * _REST_RATIO)
+
+    def _observe_outcome(self, snapshot: Snapshot, decisions: Decisions, now: float) -> None:
+        """Let what starts now count from now on, however long the next cycle takes to come."""
+        self.observe_shares(apply_decisions(snapshot, decisions, now), now)
 
     def _set_timer(self, decisions: Decisions, now: float) -> None:
         times = self.tenants.next_deadline(), self.modes.next_retry, decisions.next_notice
