@@ -21,6 +21,7 @@ Examples:
   vkgateway simulate --load 1.1 --duration 24h --nodes 64x8 --tenants 8 --policy all --report report.html
   vkgateway simulate --load 1.3 --seed 7 --late -o json
   vkgateway simulate --load 1.1 --low-yields-to Guarantee
+  vkgateway simulate --load 1.1 --half-life 24h
   vkgateway simulate --replay --tenants-file other-guarantees.yaml
   vkgateway simulate --trace openb_pod_list_default.csv --nodes-file openb_node_list_gpu_node.csv --load 1.1
 """
@@ -48,6 +49,12 @@ Examples:
     metavar="LIMITS",
     help="Run limits that the pools enforce: none, declared, or also defaults by band, like guaranteed=72h,low=12h. "
     "[default: from the log, or none]",
+)
+@click.option(
+    "--half-life",
+    type=SECONDS,
+    help="Time after which half of what a tenant borrowed no longer counts for its place in the queue; 0: only present "
+    "use counts. [default: from the log, or 0]",
 )
 @click.option("--notice", type=SECONDS, help="Time from notice to deletion. [default: from the log, or 30s]")
 @click.option(

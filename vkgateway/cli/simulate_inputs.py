@@ -12,7 +12,8 @@ from typing import Any
 
 import msgspec
 
-from vkgateway.arbiter.snapshot import Band, Pool, Quota, Snapshot
+from vkgateway.arbiter.past_share import PastShare, half_life_problem
+from vkgateway.arbiter.snapshot import Band, Policy, Pool, Quota, Snapshot
 from vkgateway.cli.replay import decision_log_path
 from vkgateway.model.api import TenantBudget
 from vkgateway.model.errors import InputError
@@ -55,6 +56,7 @@ class ScenarioOptions:
     seed: int
     low_yields_to: str | None
     run_limits: str | None
+    half_life: float | None
     notice: float | None
     grace: float | None
     recreate: float
@@ -77,6 +79,8 @@ class _TraceParts:
     """When the trace begins, in seconds since the epoch; 0 for a trace without dates."""
     notice: float = 30.0
     grace: float = 60.0
+    half_life: float = 0.0
+    past_shares: tuple[PastShare, ...] = ()
 
 
 def build_scenario(inputs: ScenarioOptions) -> Scenario:
@@ -108,6 +112,7 @@ def build_scenario(inputs: ScenarioOptions) -> Scenario:
         raise InputError(
             f"--warm-up {inputs.warm_up:g}s is not shorter than the trace", hint=f"The trace takes {horizon:g}s."
         )
+    half_life = _half_life(inputs, parts)
     begin = parts.begin + (inputs.start if trace is not None else 0.0)
     budgets = _read_budgets(inputs, pools)
     settings = Settings(
@@ -120,9 +125,26 @@ def build_scenario(inputs: ScenarioOptions) -> Scenario:
         refresh=inputs.refresh,
         horizon=horizon,
         warm_up=inputs.warm_up,
+        policy=Policy(half_life=half_life),
     )
     usage = _used_before(inputs.usage_log, begin) if budgets else ()
-    return sort_jobs(Scenario(pools=pools, quotas=quotas, jobs=jobs, settings=settings, budgets=budgets, usage=usage))
+    scenario = Scenario(
+        pools=pools,
+        quotas=quotas,
+        jobs=jobs,
+        settings=settings,
+        budgets=budgets,
+        usage=usage,
+        past_shares=parts.past_shares if half_life == parts.half_life and not inputs.start else (),
+    )
+    return sort_jobs(scenario)
+
+
+def _half_life(inputs: ScenarioOptions, parts: _TraceParts) -> float:
+    half_life = parts.half_life if inputs.half_life is None else inputs.half_life
+    if problem := half_life_problem(half_life):
+        raise InputError(f"--half-life {half_life:g}s {problem}", hint="Use a value like 24h or 7d, or 0.")
+    return half_life
 
 
 def _with_options(pool: Pool, inputs: ScenarioOptions) -> Pool:
@@ -236,6 +258,8 @@ def _read_trace(trace: Path, format_: str, inputs: ScenarioOptions) -> _TracePar
                 begin=recorded.begin,
                 notice=recorded.notice,
                 grace=recorded.grace,
+                half_life=recorded.half_life,
+                past_shares=recorded.past_shares,
             )
 
 

@@ -8,7 +8,8 @@ from heapq import heappop
 
 from vkgateway.arbiter.decisions import Decisions, PendingReason
 from vkgateway.arbiter.outcome import changed_gangs
-from vkgateway.arbiter.snapshot import Gang, Snapshot
+from vkgateway.arbiter.share_history import ShareHistory
+from vkgateway.arbiter.snapshot import Gang, Quota, Snapshot
 from vkgateway.simulate.budgets import Budgets
 from vkgateway.simulate.entitlement import Entitlement
 from vkgateway.simulate.gangs import SubmittedGangs
@@ -51,6 +52,8 @@ class Simulation:
         usage = Usage(self.scenario, self.state.gangs.values())
         self._gangs = SubmittedGangs(self.state.gangs, usage)
         self._budgets = Budgets(self.scenario, self.state, self._gangs)
+        self._share_history = ShareHistory(self._settings.policy.half_life)
+        self._share_history.load(self.state.past_shares or self.scenario.past_shares)
         self._runs = GangRuns(self.scenario, self.state, self._gangs)
         self._entitlement = Entitlement(self.scenario)
         self._integrals = UsageIntegrals(
@@ -100,6 +103,7 @@ class Simulation:
     def saved_state(self) -> SimulationState:
         """Return the state, complete so that another simulation can continue from it."""
         self._budgets.store()
+        self.state.past_shares = self._share_history.shares
         return self.state
 
     # Events
@@ -135,12 +139,7 @@ class Simulation:
     def _run_cycle(self) -> None:
         state = self.state
         state.cycle_due, state.last_cycle = None, state.now
-        snapshot = Snapshot(
-            pools=self.scenario.pools,
-            quotas=self._budgets.stop_quotas(),
-            gangs=tuple(state.gangs.values()),
-            policy=self._settings.policy,
-        )
+        snapshot = self._observe_shares(self._budgets.stop_quotas())
         begun = self._clock() if self._clock is not None else 0.0
         decisions = self._scheduler.decide(snapshot, state.now)
         state.cycles += 1
@@ -151,8 +150,19 @@ class Simulation:
         self._apply_decisions(decisions)
         if decisions.next_notice is not None:
             self._request_cycle(max(decisions.next_notice, state.now + _AFTER_START))
+        self._observe_shares(snapshot.quotas)
         if decisions.holds or (state.gangs and not state.events):
             self._request_cycle(state.now + self._settings.refresh * 2 ** min(state.quiet, _DOUBLINGS))
+
+    def _observe_shares(self, quotas: tuple[Quota, ...]) -> Snapshot:
+        """Return the present snapshot; its usage counts from now on for past shares."""
+        snapshot = Snapshot(
+            pools=self.scenario.pools,
+            quotas=quotas,
+            gangs=tuple(self.state.gangs.values()),
+            policy=self._settings.policy,
+        )
+        return replace(snapshot, past_shares=self._share_history.observe(snapshot, self.state.now))
 
     def _apply_decisions(self, decisions: Decisions) -> None:
         state = self.state

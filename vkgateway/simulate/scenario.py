@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from vkgateway.arbiter.past_share import PastShare
 from vkgateway.arbiter.snapshot import Band, Gang, Pod, Policy, Pool, PoolKey, Quota, Shape
 from vkgateway.model.api import TenantBudget
 from vkgateway.usage.ledger import MonthUsage
@@ -113,6 +114,8 @@ class Scenario:
     """Monthly budgets by tenant; tenants without a budget are missing."""
     usage: tuple[MonthUsage, ...] = ()
     """What tenants with a budget used before the trace begins."""
+    past_shares: tuple[PastShare, ...] = ()
+    """What tenants borrowed before the trace begins; times are in seconds since then."""
 
     @property
     def horizon(self) -> float:

@@ -7,6 +7,7 @@ from heapq import heappush
 
 import msgspec
 
+from vkgateway.arbiter.past_share import PastShare
 from vkgateway.arbiter.snapshot import Gang
 from vkgateway.usage.ledger import MonthUsage
 
@@ -121,6 +122,8 @@ class SimulationState(msgspec.Struct, kw_only=True):
     sample_evictions: int = 0
     usage: list[MonthUsage] = []
     """Hours of tenants with a budget, complete after `Simulation.saved_state`."""
+    past_shares: tuple[PastShare, ...] = ()
+    """Past shares since the last cycle, complete after `Simulation.saved_state`."""
     used_up: dict[str, float] = {}
     """When a budget was used up, by month, tenant, pool and resource."""
 

@@ -50,9 +50,9 @@ TENANT_WAITING_UNITS: Final = Gauge(
 )
 TENANT_SHARE: Final = Gauge(
     "vkgateway_arbiter_tenant_share",
-    "Dominant share of a pool that a tenant uses beyond its guarantee, by part: now, and past (a decayed average). "
+    "Dominant share of a pool that a tenant uses beyond its guarantee: now, and past (a decayed average). "
     "Only with arbiter.halfLife.",
-    ["tenant", "pool", "part"],
+    ["tenant", "pool", "what"],
 )
 START_SECONDS: Final = Histogram(
     "vkgateway_guaranteed_start_seconds",

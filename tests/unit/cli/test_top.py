@@ -50,7 +50,7 @@ async def test_json_leaves_out_gangs(cli: Cli) -> None:
     async with cli.gateway(STATE):
         assert await cli("top", "-o", "json") == 0
     state = json.loads(cli.out)
-    assert state.keys() == {"time", "pools", "tenants"}
+    assert state.keys() == {"time", "pools", "tenants", "halfLife", "shares"}
     assert state["pools"][0]["usableNodes"] == 3
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from vkgateway.arbiter.past_share import PastShare
 from vkgateway.arbiter.snapshot import NOTIFIED, PLACED, Gang, Pool, PoolKey, Quota, Snapshot
 from vkgateway.arbiter.snapshot_diff import diff_gangs
 from vkgateway.simulate.scenario import Job
@@ -42,6 +43,10 @@ class RecordedTrace:
     notice: float
     """The longest notice of its gangs, in seconds."""
     grace: float
+    half_life: float = 0.0
+    """Half-life of past shares in the first cycle, in seconds; 0: they do not count."""
+    past_shares: tuple[PastShare, ...] = ()
+    """Past shares in the first cycle, with times since then."""
 
 
 @dataclass(slots=True)
@@ -49,6 +54,8 @@ class _ReadState:
     first: float = 0.0
     last: float = 0.0
     snapshot: Snapshot | None = None
+    half_life: float = 0.0
+    past_shares: tuple[PastShare, ...] = ()
     histories: list[_GangHistory] = field(default_factory=list)
     current: dict[str, _GangHistory] = field(default_factory=dict)
     names: dict[str, int] = field(default_factory=dict)
@@ -70,6 +77,8 @@ def read_decisions(cycles: Iterable[tuple[float, Snapshot]], ends: Mapping[str, 
     for time, snapshot in cycles:
         if reading.snapshot is None:
             reading.first = time
+            reading.half_life = snapshot.policy.half_life
+            reading.past_shares = tuple(replace(each, at=each.at - time) for each in snapshot.past_shares)
         _add_cycle(reading, time, snapshot)
     if reading.snapshot is None:
         raise TraceError("the decision log holds no cycle with its snapshot")
@@ -84,6 +93,8 @@ def read_decisions(cycles: Iterable[tuple[float, Snapshot]], ends: Mapping[str, 
         unknown=len(reading.histories) - len(jobs),
         notice=max((life.gang.notice for life in reading.histories), default=0.0),
         grace=max((life.gang.grace for life in reading.histories), default=0.0),
+        half_life=reading.half_life,
+        past_shares=reading.past_shares,
     )
 
 
