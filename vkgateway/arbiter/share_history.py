@@ -100,11 +100,12 @@ class ShareHistory:
         share, known = self._compute_share(key), self._shares.get(key)
         if known is None:
             known = PastShare(tenant=tenant, pool=pool, average=0.0, share=0.0, at=now)
+        elif known.share == share:
+            self._unconfirmed.discard(key)
+            return
         elif key in self._unconfirmed:
             # Nothing starts without a gateway: what still runs ran in the meantime, and no more is known.
             known = replace(known, share=min(known.share, share))
-        elif known.share == share:
-            return
         self._unconfirmed.discard(key)
         average = known.average_at(now, self.half_life)
         self._shares[key] = replace(known, average=average, share=share, at=max(now, known.at))

@@ -60,6 +60,7 @@ class Simulation:
             self.state, usage, warm_up=self._settings.warm_up, horizon=self.scenario.horizon
         )
         self._stop = _stop_time(self.scenario)
+        self._observe_shares(self.scenario.quotas)
 
     def step(self) -> bool:
         """Process the next event or cycle. Return False if there is none."""
@@ -81,6 +82,8 @@ class Simulation:
             self._request_cycle(max(time, earliest))
         if state.cycle_due is not None and state.cycle_due <= time:
             self._run_cycle()
+        elif news:
+            self._observe_shares(self._budgets.stop_quotas())
         return True
 
     def _next_time(self) -> float | None:
@@ -155,7 +158,7 @@ class Simulation:
             self._request_cycle(state.now + self._settings.refresh * 2 ** min(state.quiet, _DOUBLINGS))
 
     def _observe_shares(self, quotas: tuple[Quota, ...]) -> Snapshot:
-        """Return the present snapshot; its usage counts from now on for past shares."""
+        """Return the present snapshot. Its usage counts from now on for past shares, if there is a half-life."""
         snapshot = Snapshot(
             pools=self.scenario.pools,
             quotas=quotas,

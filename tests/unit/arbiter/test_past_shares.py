@@ -142,7 +142,8 @@ def test_only_use_beyond_guarantee_counts() -> None:
     history.observe(snapshot_of(both, quotas=[make_quota("a", 8)]), NOW)
     assert [each.share for each in history.shares] == [0.5]
     history.observe(snapshot_of(both, quotas=[make_quota("a", 16)]), NOW + HOUR)
-    assert [(each.share, each.average) for each in history.shares] == [(0.0, pytest.approx(0.25))]
+    (share,) = history.shares
+    assert (share.share, share.average) == (0.0, pytest.approx(0.25))
 
 
 def test_share_follows_capacity() -> None:

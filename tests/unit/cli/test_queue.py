@@ -15,7 +15,8 @@ from tests.fakes.apiserver import FakeApiServer
 from tests.unit.cli.gateway import GPU, NOON, Cli, gang, pool
 from vkgateway.arbiter.decisions import PendingReason
 from vkgateway.arbiter.reasons.advice import ADVICE
-from vkgateway.arbiter.reasons.report_types import ArbiterReport, GangReport
+from vkgateway.arbiter.reasons.report_types import ArbiterReport, GangReport, ShareReport
+from vkgateway.cli.explanation import explain_pod
 from vkgateway.kube.resources import KNOWN_RESOURCES, PODS, SECRETS, TENANTS, Resource
 from vkgateway.model.names import tenant_secret_name
 
@@ -128,6 +129,46 @@ async def test_partly_running_gang_is_distinguished_from_waiting_gang(cli: Cli) 
         *_, gang = json.loads(cli.out)
         assert (gang["pods"], gang["running"], gang["asks"]) == (2, 3, f"{GPU} 16")
         assert (gang["pool"], gang["place"], gang["since"]) == ("a100.local", 0, "")
+
+
+SHARES = msgspec.structs.replace(
+    STATE,
+    half_life=86_400.0,
+    shares=(
+        ShareReport(tenant="alpha", pool="a100.local", weight=2.0, now=0.25, past=0.75, at=NOON),
+        ShareReport(tenant="beta", pool="a100.local", weight=1.0, now=0.1, past=0.2, at=NOON),
+    ),
+)
+
+
+async def test_queue_shows_both_parts_of_fair_shares(cli: Cli) -> None:
+    async with cli.gateway(SHARES):
+        assert await cli("queue", "--pool", "a100") == 0
+    rows = cli.out.splitlines()
+    assert "FAIR SHARE" in rows[0]
+    assert "(0.250 + 0.750 past) / 2" in rows[1]
+    assert "0.100 + 0.200 past" in rows[2]
+    async with cli.gateway(SHARES):
+        assert await cli("queue", "-o", "json") == 0
+    assert [gang["share"] and gang["share"]["past"] for gang in json.loads(cli.out)][:2] == [0.75, 0.2]
+
+
+async def test_queue_shows_no_fair_share_without_half_life(cli: Cli) -> None:
+    async with cli.gateway(STATE):
+        assert await cli("queue") == 0
+    assert "FAIR SHARE" not in cli.out
+
+
+def test_fair_share_is_explained() -> None:
+    waiting, mine = gang("beta/ns/pod/u1", place=1), pod("train-0", metadata={"uid": "u1"}, status=waits())
+    state = msgspec.structs.replace(SHARES, gangs=(waiting,))
+    found = explain_pod(mine, [], state=state, tenant="beta")
+    assert found.share == (
+        "0.100 + 0.200 past: 67% of it is from the past; half of that is forgiven by 2026-11-22T12:00:00Z if the "
+        "tenant borrows nothing until then; 0 of 1 other tenants have less"
+    )
+    without = explain_pod(mine, [], state=msgspec.structs.replace(STATE, gangs=(waiting,)), tenant="beta")
+    assert without.share == ""
 
 
 @pytest.mark.parametrize(

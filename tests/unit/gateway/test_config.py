@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from vkgateway.gateway import config, settingsfile
+from vkgateway.gateway.settings_validation import parse_half_life
 from vkgateway.model.errors import InputError
 
 
@@ -114,6 +115,10 @@ def test_errors_name_variable_instead_of_file(tmp_path: Path) -> None:
             "controlPlanes: {driver: kubernetes, webhookRanges: [10.0.0.0/8]}",
             "controlPlanes.webhookRanges: the driver kubernetes does not use it",
         ),
+        ("arbiter: {halfLife: 5s}", "arbiter.halfLife: '5s' is not a half-life from 1m to 90d"),
+        ("arbiter: {halfLife: -24h}", "arbiter.halfLife: '-24h' is not a half-life"),
+        ("arbiter: {halfLife: 1y}", "arbiter.halfLife: '1y' is not a half-life"),
+        ("arbiter: {halfLife: 100d}", "arbiter.halfLife: '100d' is not a half-life"),
         ("services: {range: ten}", "services.range: 'ten' does not appear to be"),
         ("services: {tenantPrefix: 9}", "services.tenantPrefix: 9 is not from 12 to 28, as 10.160.0.0/11 needs"),
         ("services: {range: 'fd00:1::/48'}", "services.tenantPrefix: 20 is not from 108 to 124"),
@@ -134,6 +139,9 @@ def test_invalid_settings_are_refused(tmp_path: Path, text: str, complaint: str)
         "controlPlanes: {webhookRanges: [10.20.0.0/16, 127.0.0.1/32, 'fd12::/64']}",
         "controlPlanes: {driver: kubernetes, otherDrivers: {process: {}}, webhookRanges: [10.20.0.0/16]}",
         "services: {range: '', tenantPrefix: 1}",
+        "arbiter: {halfLife: 0}",
+        "arbiter: {halfLife: 90d}",
+        "arbiter: {halfLife: 86400}",
         "services: {range: 'fd00:1::/48', tenantPrefix: 112}",
         "address: 'fd00::1'",
         "{address: 0.0.0.0, kubelet: {advertiseAddress: a.b.svc}, controlPlanes: {driver: kubernetes}}",
@@ -144,6 +152,14 @@ def test_invalid_settings_are_refused(tmp_path: Path, text: str, complaint: str)
 )
 def test_valid_settings_are_accepted(tmp_path: Path, text: str) -> None:
     settingsfile.load_settings(written(tmp_path, text), environment={})
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("24h", 86_400), ("0", 0), ("0s", 0), ("3600", 3600), ("1d12h", 129_600)]
+)
+def test_half_life_is_a_duration(text: str, seconds: float) -> None:
+    config = settingsfile.load_settings(environment={"VKGATEWAY_ARBITER_HALF_LIFE": text})
+    assert parse_half_life(config.arbiter.half_life) == seconds
 
 
 def test_errors_name_invalid_variable(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from tests.fakes.clock import FakeClock
 from tests.unit.arbiter.simulated_cluster import GPU, KEY, LOW, Cluster, make_gang, make_node, make_quota
 from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.decisions import Decisions
+from vkgateway.arbiter.past_share import PastShare
 from vkgateway.arbiter.snapshot import (
     Band,
     Gang,
@@ -30,6 +31,7 @@ from vkgateway.arbiter.snapshot import (
     Toleration,
 )
 from vkgateway.gateway.decisionlog import DecisionLog, LogEntry, UnreadableLine, read_entries
+from vkgateway.gateway.snapshot_changes import apply_changes, diff_snapshots
 from vkgateway.model.objects import Taint
 
 names = st.sampled_from(["", "a", "b.c/d-e", "nächste\n", '"\\\x00'])
@@ -99,22 +101,26 @@ snapshots = st.builds(
         st.builds(Quota, tenant=names, pool=keys, guarantee=amounts, weight=seconds, granted=seconds), max_size=2
     ).map(tuple),
     gangs=st.lists(gangs, max_size=2).map(tuple),
-    policy=st.builds(Policy, age_cap=seconds),
+    policy=st.builds(Policy, age_cap=seconds, half_life=seconds),
+    past_shares=st.lists(
+        st.builds(PastShare, tenant=names, pool=keys, average=seconds, share=seconds, at=seconds), max_size=2
+    ).map(tuple),
 )
 
 
-def story() -> Cluster:
+def story(half_life: float = 0.0) -> Cluster:
     """Return a cluster in which low work fills the pool, a guaranteed gang arrives, and another gang waits."""
     nodes = [make_node(f"n{at}") for at in range(3)]
-    there = Cluster(nodes, [make_quota("a", 16), make_quota("b", limit=24)])
+    there = Cluster(nodes, [make_quota("a", 16), make_quota("b", limit=24)], policy=Policy(half_life=half_life))
     there.add(make_gang("b/ns/gang/low", "b", [4, 4, 4, 4], band=LOW, minimum=2, elastic=True))
     return there
 
 
+@pytest.mark.parametrize("half_life", [0.0, 60.0])
 @pytest.mark.parametrize("enforces", [False, True])
-def test_replayed_cycles_have_same_decisions(tmp_path: Path, *, enforces: bool) -> None:
+def test_replayed_cycles_have_same_decisions(tmp_path: Path, *, enforces: bool, half_life: float) -> None:
     file = tmp_path / "decisions.jsonl"
-    log, there = DecisionLog(file), story()
+    log, there = DecisionLog(file), story(half_life)
     if enforces:
         there.enforce_limits(low=100.0)
     written = []
@@ -135,6 +141,7 @@ def test_replayed_cycles_have_same_decisions(tmp_path: Path, *, enforces: bool) 
     assert len(entries) < 20
     assert any(evict.reached_limit == 12.5 for found in written for evict in found.decisions.evicts) is enforces
     assert any(found.decisions.evicts for found in written)
+    assert all(bool(found.snapshot and found.snapshot.past_shares) == bool(half_life) for found in written[1:])
     assert any("a/ns/gang/in" in found.decisions.plans for found in written)
     assert any(admit.gang == "a/ns/gang/in" for found in written for admit in found.decisions.admits)
     for entry in entries:
@@ -164,6 +171,19 @@ def test_mappings_keep_their_order(tmp_path: Path) -> None:
     assert isinstance(entry, LogEntry)
     assert entry.snapshot is not None
     assert list(entry.snapshot.pools[0].nodes[0].allocatable) == list(allocatable)
+
+
+def test_only_changed_past_shares_are_logged() -> None:
+    before = replace(story(60.0).snapshot(), past_shares=tuple(past(tenant, 0.5) for tenant in "abc"))
+    after = replace(before, past_shares=(before.past_shares[0], past("b", 0.6), past("d", 0.1)))
+    changes = diff_snapshots(before, after)
+    assert [share.tenant for share in changes.past_shares] == ["b", "d"]
+    assert changes.gone_past_shares == (("c", KEY),)
+    assert apply_changes(before, changes) == after
+
+
+def past(tenant: str, average: float) -> PastShare:
+    return PastShare(tenant=tenant, pool=KEY, average=average, share=0.0, at=1.0)
 
 
 def test_cycles_without_changes_are_skipped(tmp_path: Path) -> None:

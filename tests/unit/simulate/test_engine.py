@@ -9,7 +9,8 @@ import pytest
 
 from tests.unit.simulate.scenarios import drawn, job, quota, run_of, scenario, simulated
 from vkgateway.arbiter.decisions import Admit, Decisions
-from vkgateway.arbiter.snapshot import GUARANTEED, LOW, Snapshot
+from vkgateway.arbiter.past_share import PastShare
+from vkgateway.arbiter.snapshot import GUARANTEED, LOW, Policy, Snapshot
 from vkgateway.simulate.engine import PartialGangError, Simulation
 from vkgateway.simulate.metrics import make_result
 from vkgateway.simulate.policies.arbiter import ArbiterScheduler
@@ -55,6 +56,45 @@ def test_a_simulation_continues_from_its_saved_state(whole: SimulationState, ste
     while rest.step():
         pass
     assert rest.state == whole
+
+
+def with_half_life(given: Scenario, half_life: float) -> Scenario:
+    return replace(given, settings=replace(given.settings, policy=Policy(half_life=half_life)))
+
+
+@pytest.mark.parametrize("steps", [1, 100])
+def test_past_shares_continue_from_a_saved_state(steps: int) -> None:
+    given = with_half_life(drawn(), 3600.0)
+    part = Simulation(given, ArbiterScheduler())
+    for _ in range(steps):
+        assert part.step()
+    saved = msgspec.json.decode(msgspec.json.encode(part.saved_state()), type=SimulationState)
+    rest = Simulation(given, ArbiterScheduler(), state=saved)
+    for simulation in (part, rest):
+        while simulation.step():
+            pass
+    assert rest.saved_state() == part.saved_state()
+
+
+@pytest.mark.parametrize(("half_life", "first"), [(0.0, "a/1"), (3600.0, "b/1")])
+def test_tenant_that_borrowed_before_comes_later_with_a_half_life(half_life: float, first: str) -> None:
+    given = scenario(
+        (1, 8),
+        [quota("a"), quota("b"), quota("c")],
+        job("a/0", 8, run=100),
+        job("c/0", 8, at=101, run=100),
+        job("a/1", 8, at=110, run=100),
+        job("b/1", 8, at=120, run=100),
+    )
+    state = simulated(with_half_life(given, half_life), ArbiterScheduler())
+    assert run_of(state, first).started == pytest.approx(201, abs=1)
+
+
+def test_past_shares_before_the_trace_count() -> None:
+    given = scenario((1, 8), [quota("a"), quota("b")], job("a/0", 8), job("b/0", 8))
+    past = PastShare(tenant="a", pool=POOL, average=0.5, share=0.0, at=-60.0)
+    given = replace(with_half_life(given, 3600.0), past_shares=(past,))
+    assert run_of(simulated(given, ArbiterScheduler()), "b/0").started == 0
 
 
 def test_an_evicted_gang_has_notice_and_grace_loses_its_work_and_runs_again() -> None:

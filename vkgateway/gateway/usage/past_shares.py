@@ -21,6 +21,9 @@ _SEED_DAYS = 93
 class PastShareKeeper:
     """Past shares of all tenants, by the UID of the Tenant. Without a half-life (0), there are none.
 
+    They are stored with the hours of the ledger, but not computed from them: the hours of borrowing pods are no shares
+    beyond a guarantee, which low work uses, too, and a day of hours is too coarse for a half-life of an hour.
+
     `observe` runs in separate threads.
     """
 
