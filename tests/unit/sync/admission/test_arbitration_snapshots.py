@@ -17,8 +17,9 @@ from tests.unit.sync.admission.samples import (
     make_member,
     tenant_view,
 )
-from vkgateway.arbiter.decisions import Decisions
-from vkgateway.arbiter.snapshot import PodState, PreemptionPlan, Quota, Shape, Snapshot, Zone
+from vkgateway.arbiter.decisions import Admit, Decisions
+from vkgateway.arbiter.past_share import PastShare
+from vkgateway.arbiter.snapshot import PodState, Policy, PreemptionPlan, Quota, Shape, Snapshot, Zone
 from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.model.names import COMPUTE_NODE_ANNOTATION, TENANT_LABEL
 from vkgateway.model.objects import Meta
@@ -314,3 +315,35 @@ async def test_reconnected_cluster_is_read_again(harness: Harness) -> None:
 
         del harness.links["local"]
         assert (await harness.run_cycle()).pools == ()
+
+
+# -- past shares -------------------------------------------------------------------------------------------------------
+
+
+async def test_past_shares_are_observed_before_and_after_the_decisions(harness: Harness) -> None:
+    """What starts counts from its start, even if no other cycle follows for hours."""
+    observed: list[Snapshot] = []
+    past = (PastShare(tenant=TENANT, pool=POOL, average=0.5, share=0.0, at=900.0),)
+
+    def observe(snapshot: Snapshot, now: float) -> tuple[PastShare, ...]:
+        assert now == harness.now
+        observed.append(snapshot)
+        return past
+
+    settings = harness.arbitration.settings
+    harness.arbitration.settings = replace(settings, policy=Policy(half_life=3600.0))
+    harness.arbitration.observe_shares = observe
+    harness.answer = Decisions(admits=(Admit(gang=GANG, pool=POOL, nodes={"u1": "host-1"}, borrowed=True),))
+    harness.add_tenant()
+    harness.add_waiting()
+    async with harness.running():
+        snapshot = await harness.run_cycle()
+    assert snapshot.past_shares == past
+    assert [found.gangs[0].pods[0].state for found in observed[:2]] == [PodState.WAITING, PodState.PLACED]
+
+
+async def test_no_past_shares_are_observed_without_half_life(harness: Harness) -> None:
+    harness.arbitration.observe_shares = lambda _snapshot, _now: pytest.fail("observed")
+    harness.add_tenant()
+    async with harness.running():
+        assert (await harness.run_cycle()).past_shares == ()
