@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,10 @@ def queue_of(platform: Platform) -> list[str]:
     return [gang["tenant"] for gang in pending_gangs(platform)]
 
 
+def is_pending(platform: Platform, tenant: str) -> bool:
+    return tenant in queue_of(platform)
+
+
 def pending_gangs(platform: Platform) -> list[Document]:
     answer = platform.try_vkgateway("queue", "--pool", "v100", "-o", "json")
     return [gang for gang in json.loads(answer.out) if gang["place"]] if answer.code == 0 else []
@@ -45,16 +50,20 @@ def pending_gangs(platform: Platform) -> list[Document]:
 
 def stored_share(platform: Platform) -> float:
     """Return the past share of greedy in its ConfigMap; 0: none is stored."""
-    found = platform.compute.get("configmaps", "-n", "vkgateway-system", "-l", "vkgateway.io/usage-of=greedy")
-    months = [json.loads(item["data"]["usage.json"]) for item in found["items"]]
-    return sum(share["average"] for month in months for share in (month.get("shares") or {}).get("shares", ()))
+    shares = (share for month in stored_months(platform) for share in (month.get("shares") or {}).get("shares", ()))
+    return sum(float(share["average"]) for share in shares)
 
 
 def stored_hours(platform: Platform) -> float:
     """Return the borrowed hours of greedy in its ConfigMap."""
+    days = (rows for month in stored_months(platform) for rows in month["days"].values())
+    return sum(float(hours[1]) for rows in days for _, hours in rows)
+
+
+def stored_months(platform: Platform) -> list[Document]:
+    """Return the stored usage of greedy."""
     found = platform.compute.get("configmaps", "-n", "vkgateway-system", "-l", "vkgateway.io/usage-of=greedy")
-    months = [json.loads(item["data"]["usage.json"]) for item in found["items"]]
-    return sum(hours[1] for month in months for rows in month["days"].values() for _, hours in rows)
+    return [json.loads(item["data"]["usage.json"]) for item in found["items"]]
 
 
 def test_tenant_that_borrowed_before_comes_later_with_a_half_life(
@@ -68,7 +77,7 @@ def test_tenant_that_borrowed_before_comes_later_with_a_half_life(
         tenants["holder"].wait_pod(f"hold-{number}")
     for name in ("greedy", "modest"):
         tenants[name].apply(gpu_pods("next")[0])
-        eventually(lambda name=name: name in queue_of(platform), what=f"{name} waits")
+        eventually(partial(is_pending, platform, name), what=f"{name} waits")
     assert queue_of(platform) == ["greedy", "modest"], "in the order of their creation"
 
     restart_with_faults(platform, tmp_path / "faults", arbiter=Arbiter(half_life="24h"))
