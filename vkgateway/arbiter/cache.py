@@ -38,6 +38,8 @@ class Cache:
         """Gangs with notified pods, which change as time passes."""
         self.planned_gangs: dict[str, None] = {}
         """Gangs with a plan."""
+        self.losing_gangs: dict[str, Gang] = {}
+        """Gangs that lost members which no pod replaces yet."""
         self._overridden_gangs: dict[str, Gang] = {}
         """Gangs that were changed since the last snapshot, as they were in it."""
         self.pool_states: dict[PoolKey, PoolState] = {}
@@ -180,7 +182,13 @@ class Cache:
             self.surplus_gangs.pop(name, None)
         self.invalid_reports.pop(name, None)
         if reported is None or gang is None:
-            for known in (self.gangs, self.snapshot_gangs, self._notified_gangs, self.planned_gangs):
+            for known in (
+                self.gangs,
+                self.snapshot_gangs,
+                self._notified_gangs,
+                self.planned_gangs,
+                self.losing_gangs,
+            ):
                 known.pop(name, None)
             return
         self.gangs[name], self.snapshot_gangs[name] = gang, reported
@@ -192,6 +200,10 @@ class Cache:
             self.planned_gangs[name] = None
         else:
             self.planned_gangs.pop(name, None)
+        if gang.lost:
+            self.losing_gangs[name] = gang
+        else:
+            self.losing_gangs.pop(name, None)
         found = read_pending_gang(gang, self._equivalence_class)
         if isinstance(found, PendingGang):
             self.pending_gangs[name] = found

@@ -21,6 +21,7 @@ from vkgateway.arbiter.outcome import (
 from vkgateway.arbiter.phases.borrowing import is_overtaken, start_borrowing_gangs
 from vkgateway.arbiter.phases.elastic_growth import grow_gangs
 from vkgateway.arbiter.phases.guaranteed_starts import start_guaranteed_gangs
+from vkgateway.arbiter.phases.held_places import hold_places
 from vkgateway.arbiter.phases.kept_plans import keep_borrowed_plans, keep_guaranteed_plans
 from vkgateway.arbiter.phases.multi_pool_gangs import drop_incomplete_plans, start_ready_gangs
 from vkgateway.arbiter.phases.plan_moves import move_plans
@@ -59,6 +60,7 @@ def _avoid_evictions(state: CycleState) -> None:
 
 PHASES = (
     Phase("keep guaranteed plans", keep_guaranteed_plans),
+    Phase("hold places of lost members", hold_places),
     Phase("start guaranteed gangs", start_guaranteed_gangs),
     Phase("start planned guaranteed gangs elsewhere", _start_planned_elsewhere),
     Phase("replace plans that wait for slow terminations", replan_slow_plans),

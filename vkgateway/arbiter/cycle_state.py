@@ -50,6 +50,8 @@ class CycleState(RoundDecisions):
         self.pending_gangs: Mapping[str, PendingGang] = cache.pending_gangs
         self.surplus_gangs: Collection[str] = cache.surplus_gangs.keys()
         """Gangs with pending surplus pods."""
+        self.losing_gangs: Mapping[str, Gang] = cache.losing_gangs
+        """Gangs that lost members which no pod replaces yet."""
         self.pool_states: Mapping[PoolKey, PoolState] = cache.pool_states
         self.part_ids: Mapping[str, tuple[str, ...]] = cache.parts
         """The parts of each gang in several pools."""

@@ -133,6 +133,7 @@ def _build_parts(
             "role_minimum": _count_by_role(core, gang.role_minimum),
             "maximum": _part_maximum(gang, pending, pods, core),
             "plan": next((replace(plan, also=()) for plan in plans if mine >= plan.nodes.keys()), None),
+            "lost": gang.lost if number == 0 else (),
         }
         its_part = GangPart(
             whole_id=gang.id,
@@ -173,8 +174,8 @@ def _part_maximum(gang: Gang, pending: PendingGang | None, pods: Sequence[Pod], 
 def _equivalence_key(
     gang: Gang, pending: PendingGang | None, pools: Sequence[tuple[PoolKey, ...]], groups: Sequence[Sequence[Pod]]
 ) -> Hashable:
-    """Return a key that is equal for equivalent gangs; None where pods of the gang are placed."""
-    if pending is None or pending.placed_pods:
+    """Return a key that is equal for equivalent gangs; None where pods of the gang are placed, or were."""
+    if pending is None or pending.placed_pods or gang.short:
         return None
     chosen = {pod.uid for pod in pending.min_members}
     return tuple(

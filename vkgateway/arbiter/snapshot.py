@@ -306,6 +306,12 @@ class Gang:
     """Termination grace period of its pods in seconds, capped by policy."""
     plan: PreemptionPlan | None = None
     """Plan of the last cycle. If it was lost, the arbiter plans again, perhaps on other nodes."""
+    short: bool = False
+    """It ran with its min members, and some or all of them failed, were deleted or lost their node. The pods that
+    replace them come before all other pending pods of its tenant."""
+    lost: tuple[Pod, ...] = ()
+    """Min members that a short gang lost and that no pod replaces yet, as they ran. Their places in the guarantee are
+    held until `Pod.deadline`."""
 
     @property
     def part_info(self) -> GangPart | None:

@@ -104,7 +104,7 @@ def _take_nodes(pool_state: PoolState, pending: PendingGang, pods: Sequence[Pod]
         nodes = place_borrowed_last(pool_state, pending, pods)
         if (
             nodes is None
-            or leaves_reserve(pool_state, pods)
+            or leaves_reserve(pool_state, pending, pods)
             or (pods is pending.min_members and fits_guarantee(pool_state, pending, nodes))
         ):
             trial.commit()

@@ -62,7 +62,7 @@ def place_keeping_reserve(pool_state: PoolState, pending: PendingGang, pods: Seq
     """Place these pods as `place_borrowed` does; None also if the gang would use the pool's reserve."""
     with pool_state.node_resources.trial() as trial:
         nodes = place_borrowed_last(pool_state, pending, pods)
-        if nodes is None or leaves_reserve(pool_state, pods):
+        if nodes is None or leaves_reserve(pool_state, pending, pods):
             trial.commit()
             return nodes
     return None

@@ -10,6 +10,7 @@ from vkgateway.arbiter.guarantees.guarantee_sums import may_hold_any
 from vkgateway.arbiter.phases.feasibility import is_impossible
 from vkgateway.arbiter.phases.gang_placement import placement_in_guarantee
 from vkgateway.arbiter.phases.guarantee_reservations import reserve_guarantee
+from vkgateway.arbiter.phases.held_places import hold_for_pending
 from vkgateway.arbiter.phases.multi_pool_gangs import place_parts, undecided_parts
 from vkgateway.arbiter.phases.plan_search import CandidatePlan, find_candidate_plan
 from vkgateway.arbiter.phases.pool_choice import guaranteed_placements, plan_in_best_pool, start_in_best_pool
@@ -116,6 +117,7 @@ def _schedule_gang(state: CycleState, pending: PendingGang, failed_classes: set[
         failed_classes.clear()
     else:
         reserve_guarantee(state, possible, pending)
+        hold_for_pending(possible, pending)
         failed_classes.add((pending.tenant, pending.equivalence_class))
 
 
@@ -129,6 +131,8 @@ def _schedule_parts(state: CycleState, pending: PendingGang, failed_classes: set
     if failed is not None:
         possible = [each for each in state.usable_pools(failed) if not is_impossible(each, failed)]
         reserve_guarantee(state, possible, failed)
+        for part in parts:
+            hold_for_pending([each for each in state.usable_pools(part) if not is_impossible(each, part)], part)
         failed_classes.update((part.tenant, part.equivalence_class) for part in parts)
     elif len(state.evicts) > evicts:
         failed_classes.clear()

@@ -10,23 +10,25 @@ from vkgateway.arbiter.queueing.pending_gangs import PendingGang
 from vkgateway.arbiter.snapshot import GUARANTEED, Pod, PreemptionPlan
 
 
-def reserve_for(pool_state: PoolState, pods: Iterable[Pod]) -> int:
-    """Return the thousandths of the unit that these pods must leave idle if they borrow. Pods that request no unit need
-    not leave any.
+def reserve_for(pool_state: PoolState, pending: PendingGang, pods: Sequence[Pod]) -> int:
+    """Return the thousandths of the unit that these pods of a gang must leave idle if they borrow. Pods that request no
+    unit need not leave any, nor do pods that complete a running gang: without them the rest of it does no work.
     """
     reserve = pool_state.facts.idle_reserve
+    if pending.gang.short and pods is pending.min_members:
+        return 0
     return reserve if reserve and any(pod.shape.amount_of(pool_state.pool.unit_resource) for pod in pods) else 0
 
 
-def leaves_reserve(pool_state: PoolState, pods: Iterable[Pod]) -> bool:
-    """Return whether the reserve stays idle. These pods count as placed already."""
-    reserve = reserve_for(pool_state, pods)
+def leaves_reserve(pool_state: PoolState, pending: PendingGang, pods: Sequence[Pod]) -> bool:
+    """Return whether these pods of a gang leave the reserve idle. They count as placed already."""
+    reserve = reserve_for(pool_state, pending, pods)
     return not reserve or pool_state.node_resources.free.idle_units >= reserve
 
 
-def plan_leaves_reserve(pool_state: PoolState, pods: Iterable[Pod], plan: PreemptionPlan) -> bool:
-    """Return whether the reserve lets a plan for these pods start. The pods of all plans count as placed already."""
-    reserve = reserve_for(pool_state, pods) if plan.borrowed else 0
+def plan_leaves_reserve(pool_state: PoolState, pending: PendingGang, plan: PreemptionPlan) -> bool:
+    """Return whether the reserve lets a gang's plan start. The pods of all plans count as placed already."""
+    reserve = reserve_for(pool_state, pending, pending.min_members) if plan.borrowed else 0
     if plan.leaves is not None:
         reserve = min(reserve, plan.leaves)
     return not reserve or pool_state.node_resources.free.idle_units >= reserve
@@ -41,16 +43,16 @@ def with_idle_left(pool_state: PoolState, plan: PreemptionPlan) -> PreemptionPla
     return replace(plan, leaves=left)
 
 
-def would_use_reserve(pool_state: PoolState, pods: Sequence[Pod]) -> bool:
-    """Return whether these pods, if they fitted, would use part of the reserve."""
-    reserve = reserve_for(pool_state, pods)
+def would_use_reserve(pool_state: PoolState, pending: PendingGang, pods: Sequence[Pod]) -> bool:
+    """Return whether these pods of a gang, if they fitted, would use part of the reserve."""
+    reserve = reserve_for(pool_state, pending, pods)
     return reserve > 0 and pool_state.node_resources.free.idle_units - _requested_units(pool_state, pods) < reserve
 
 
 def can_never_borrow(pool_state: PoolState, pending: PendingGang) -> bool:
     """Return whether the pool cannot hold both the gang and the reserve, and the guarantee cannot hold the gang."""
     reserve, units = (
-        reserve_for(pool_state, pending.min_members),
+        reserve_for(pool_state, pending, pending.min_members),
         _requested_units(pool_state, pending.min_members),
     )
     total = (

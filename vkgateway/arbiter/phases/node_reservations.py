@@ -24,7 +24,7 @@ def find_reservation(state: CycleState, pool_state: PoolState, pending: PendingG
     )
     with pool_state.node_resources.trial():
         pool_state.remove_pods(reclaimable)
-        leaves, allowed = reserve_for(pool_state, pending.min_members), allowed_nodes(pool_state, pending)
+        leaves, allowed = reserve_for(pool_state, pending, pending.min_members), allowed_nodes(pool_state, pending)
         future = PoolForecast(pool_state.node_resources, pool_state.expected_ends, state.now, idle_reserve=leaves)
         start = future.earliest_start(pending.min_members, required_level=gang.required_level, among=allowed)
         places = None
@@ -57,7 +57,7 @@ def _nodes_after_eviction(
             excess=pool_state.tenant_usage.shares_by_tenant(),
             among=allowed_nodes(pool_state, pending),
             ending=[pod for uid, pod in pool_state.terminating_pods.items() if uid not in late],
-            idle_reserve=reserve_for(pool_state, pending.min_members),
+            idle_reserve=reserve_for(pool_state, pending, pending.min_members),
         )
     return choice.nodes if choice is not None else None
 

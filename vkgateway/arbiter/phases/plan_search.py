@@ -113,7 +113,7 @@ def find_candidate_plan(
     gang never waits for them, and leaves the pool's reserve idle.
     """
     plan = _search_plan(state, pool_state, pending, candidates, placement)
-    leaves = placement is None and reserve_for(pool_state, pending.min_members) > 0
+    leaves = placement is None and reserve_for(pool_state, pending, pending.min_members) > 0
     late = (
         late_pod_uids(pool_state, state.now)
         if plan is not None and (plan.victim_choice.awaited_pods or leaves)
@@ -156,7 +156,7 @@ def _search_plan(
         placement,
         exempt=pool_state.victims.preemptors_of(pending.gang) if placement is not None else frozenset(),
         excess=pool_state.tenant_usage.shares_by_tenant(),
-        idle_reserve=reserve_for(pool_state, pending.min_members) if placement is None else 0,
+        idle_reserve=reserve_for(pool_state, pending, pending.min_members) if placement is None else 0,
     )
     return search.find_plan()
 
@@ -187,7 +187,7 @@ def adopt_plan(state: CycleState, pool_state: PoolState, pending: PendingGang, c
         placement.commit_placement(nodes, pool_state.pool.unit_resource)
     pool_state.add_pods(pending.min_members, nodes)
     may_start = pool_state.fits_on_nodes(pending.min_members, nodes) and (
-        placement is not None or leaves_reserve(pool_state, pending.min_members)
+        placement is not None or leaves_reserve(pool_state, pending, pending.min_members)
     )
     if (
         not candidate.evicts

@@ -73,9 +73,7 @@ def remove_planned_pods(pool_state: PoolState, pending: PendingGang, plan: Preem
 
 def is_plan_free(pool_state: PoolState, pending: PendingGang, plan: PreemptionPlan) -> bool:
     """Return whether the plan's nodes are free, and the pool's reserve is idle. Its pods count as placed already."""
-    return pool_state.fits_on_nodes(pending.min_members, plan.nodes) and plan_leaves_reserve(
-        pool_state, pending.min_members, plan
-    )
+    return pool_state.fits_on_nodes(pending.min_members, plan.nodes) and plan_leaves_reserve(pool_state, pending, plan)
 
 
 def any_plan_lacks_reserve(state: CycleState) -> bool:
@@ -90,4 +88,4 @@ def lacks_reserve(state: CycleState, gang: str) -> bool:
         return False
     with pool_state.node_resources.trial():
         pool_state.remove_pods(pool_state.terminating_pods.values())
-        return not plan_leaves_reserve(pool_state, state.pending_gangs[gang].min_members, plan)
+        return not plan_leaves_reserve(pool_state, state.pending_gangs[gang], plan)

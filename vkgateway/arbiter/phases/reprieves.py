@@ -268,9 +268,7 @@ def _holds_without(pool_state: PoolState, unit: _ReprieveUnit, pending: PendingG
     concerns = any(pod.node in places for pod in unit.pods) or have_peer_rules(pending.min_members)
     if concerns and not pool_state.fits_on_nodes(pending.min_members, plan.nodes):
         return False
-    if _is_victim_for_reserve(pool_state, unit, pending, plan) and not plan_leaves_reserve(
-        pool_state, pending.min_members, plan
-    ):
+    if _is_victim_for_reserve(pool_state, unit, pending, plan) and not plan_leaves_reserve(pool_state, pending, plan):
         return False
     return pending.tenant != unit.tenant or pool_state.tenant_usage.is_within_limit(
         pending.tenant, pending.min_members, [pool_state.terminating_pods.usage_of(pending.tenant)]
@@ -283,7 +281,7 @@ def _is_victim_for_reserve(
     """Return whether the unit was notified for this borrowing gang, so that the gang leaves the pool's reserve idle."""
     whole = pending.gang.whole_id
     return (
-        reserve_for(pool_state, pending.min_members) > 0
+        reserve_for(pool_state, pending, pending.min_members) > 0
         and all(pod.evicted_for == whole for pod in unit.pods)
         and (plan.leaves is not None or pool_state.victims.is_reclaimable(pool_state.gangs[unit.gang_id], pending.gang))
     )

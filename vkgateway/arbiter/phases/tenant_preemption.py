@@ -88,7 +88,8 @@ def _preempting_gangs(state: CycleState) -> list[PendingGang]:
         np.isfinite(lower_low) | (table.base_priorities > lower_guaranteed),
     )
     left = np.flatnonzero(state.undecided_mask() & outranks)
-    order = left[np.lexsort((table.created_times[left], -table.base_priorities[left], table.is_low[left]))]
+    columns = (table.created_times, -table.base_priorities, ~table.is_short, table.is_low)
+    order = left[np.lexsort(tuple(column[left] for column in columns))]
     _, firsts = np.unique(table.alike_numbers[order], return_index=True)
     pending_gangs = (table.pending_gangs[index] for index in order[np.sort(firsts)].tolist())
     return [
@@ -165,7 +166,7 @@ def _find_plan(state: CycleState, pool_state: PoolState, pending: PendingGang) -
             pending.tenant, pending.min_members, _released_usage(pool_state, pending, notified)
         ),
         promised=_blocking_reservation(state, pool_state, pending, lower),
-        reserve=reserve_for(pool_state, pending.min_members),
+        reserve=reserve_for(pool_state, pending, pending.min_members),
     )
     if not pool_state.tenant_usage.may_borrow(pending.tenant, pending.min_members):
         return _find_guaranteed_plan(search)

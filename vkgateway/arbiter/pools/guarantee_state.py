@@ -107,7 +107,7 @@ class GuaranteeState:
     def reserved_ahead(self, gang: Gang) -> GuaranteeReservation | None:
         """Return what is reserved for a gang that comes first; None if this gang ends before that starts."""
         reservation = self._reservations.guarantees.get(gang.tenant)
-        if reservation is None or not is_ranked_after(gang, reservation.gang):
+        if reservation is None or gang.short or not is_ranked_after(gang, reservation.gang):
             return None
         run = self._expected_ends.expected_run_time(gang)
         ends_before = reservation.start is not None and run is not None and self._now + run <= reservation.start

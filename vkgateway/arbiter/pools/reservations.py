@@ -19,12 +19,15 @@ class PoolReservations:
         """By tenant, its aged gang for which the rest of its limit is reserved."""
         self.guarantees: dict[str, GuaranteeReservation] = {}
         """By tenant, what is reserved of its guarantee for its aged gang."""
+        self.held: dict[str, Gang] = {}
+        """By tenant, a gang for whose lost members a part of its guarantee is held; the part counts as used."""
 
     def clear(self) -> None:
         """Drop all reservations."""
         self.nodes = None
         self.limits.clear()
         self.guarantees = {}
+        self.held.clear()
 
     def reserve_nodes(self, reservation: Reservation) -> None:
         """Reserve nodes for a gang."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 from vkgateway.arbiter.snapshot import Band, Gang
 
 
-def priority_key(gang: Gang) -> tuple[int, float, str]:
-    """Return the sort key of a tenant's guaranteed gangs: priority, then age."""
-    return -gang.priority, gang.created, gang.id
+def priority_key(gang: Gang) -> tuple[bool, int, float, str]:
+    """Return the sort key of a tenant's guaranteed gangs: running gangs that lost members, then priority, then age.
+    The rest of such a gang holds its nodes in vain until it is complete again.
+    """
+    return not gang.short, -gang.priority, gang.created, gang.id
 
 
 def is_ranked_after(other: Gang, gang: Gang) -> bool:

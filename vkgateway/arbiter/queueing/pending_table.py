@@ -26,7 +26,9 @@ class PendingTable:
         """Numbers of tenants, in the order of their first gang."""
         self._pools: dict[tuple[tuple[PoolKey, ...], ...], int] = {}
         self._alike: dict[tuple[int, int], int] = {}
-        self._columns: tuple[IntArray, IntArray, IntArray, FloatArray, FloatArray, BoolArray, BoolArray, IntArray]
+        self._columns: tuple[
+            IntArray, IntArray, IntArray, FloatArray, FloatArray, BoolArray, BoolArray, IntArray, BoolArray
+        ]
         self.alike_count = 0
         """Upper bound of `alike_numbers`."""
         self._build_columns(sorted(pending_gangs, key=_gang_id))
@@ -74,6 +76,11 @@ class PendingTable:
         """Number of each gang's tenant and equivalence class, below `alike_count`."""
         return self._columns[7]
 
+    @property
+    def is_short(self) -> BoolArray:
+        """Mask of the running gangs that lost members (`Gang.short`)."""
+        return self._columns[8]
+
     def select_gangs(self, mask: BoolArray) -> list[PendingGang]:
         """Return the gangs of a mask."""
         return [self.pending_gangs[index] for index in np.flatnonzero(mask).tolist()]
@@ -116,7 +123,7 @@ class PendingTable:
         self._alike = {}
         pairs = zip(self.tenant_numbers.tolist(), self.equivalence_classes.tolist(), strict=True)
         numbers = [self._alike.setdefault(pair, len(self._alike)) for pair in pairs]
-        self._columns = (*self._columns[:7], np.array(numbers, dtype=np.int64))
+        self._columns = (*self._columns[:7], np.array(numbers, dtype=np.int64), self.is_short)
         self.alike_count = len(self._alike)
 
     def _build_columns(self, pending_gangs: Sequence[PendingGang]) -> None:
@@ -142,6 +149,7 @@ class PendingTable:
                 ],
                 dtype=np.int64,
             ),
+            np.array([gang.short for gang in gangs], dtype=bool),
         )
         self.alike_count = len(alike)
 

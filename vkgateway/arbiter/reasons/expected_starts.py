@@ -88,7 +88,7 @@ class StartForecast:
 
     def _future_of(self, resources: NodeResources, pending_gang: PendingGang) -> PoolForecast:
         pool_state, extra_ends = self._pool_state, self._added_ends if resources is self._future_resources else ()
-        idle_reserve = reserve_for(pool_state, pending_gang.min_members)
+        idle_reserve = reserve_for(pool_state, pending_gang, pending_gang.min_members)
         if idle_reserve and pool_state.guarantee.has_guarantee_left(pending_gang.gang, pending_gang.min_members):
             idle_reserve = 0
         return PoolForecast(

@@ -148,7 +148,8 @@ class _PartFit:
         ]
         fit = max((number for number, _ in found), default=0)
         best_pools = [pool_state for number, pool_state in found if number == fit]
-        uses_reserve = all(would_use_reserve(pool_state, pending_gang.min_members) for pool_state in best_pools)
+        pods = pending_gang.min_members
+        uses_reserve = all(would_use_reserve(pool_state, pending_gang, pods) for pool_state in best_pools)
         return cls(pending_gang, fit, reserve_text(best_pools[0]) if best_pools and uses_reserve else "")
 
     @property

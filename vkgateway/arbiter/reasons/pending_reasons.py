@@ -104,7 +104,7 @@ def _report_eviction(state: CycleState, pending_gang: PendingGang) -> PendingRep
     plan = state.plans[pending_gang.gang.id]
     pool_state, nodes = state.pool_states[plan.pool], set(plan.nodes.values())
     over_limit = not pool_state.tenant_usage.is_within_limit(pending_gang.tenant, pending_gang.min_members)
-    short_of_reserve = not plan_leaves_reserve(pool_state, pending_gang.min_members, plan)
+    short_of_reserve = not plan_leaves_reserve(pool_state, pending_gang, plan)
     slow = _unneeded_late_pods(state, pool_state, pending_gang, plan)
     awaited = [
         pod
@@ -165,7 +165,7 @@ def _report_surplus(state: CycleState, remedies: Remedies) -> Iterator[PendingRe
             yield report_budget(state, pending_gang, waiting[:1], pool_state, remedies)
             continue
         total = len(pending_gang.gang.pods) - beyond_maximum
-        reserved = pool_state is not None and would_use_reserve(pool_state, waiting[:1])
+        reserved = pool_state is not None and would_use_reserve(pool_state, pending_gang, waiting[:1])
         reason = reserve_text(pool_state) if pool_state is not None and reserved else "no capacity is free for more"
         message = f"runs with {total - len(waiting)} of {total} pods; {reason}"
         numbers = {"running": float(total - len(waiting)), "waiting": float(len(waiting))}

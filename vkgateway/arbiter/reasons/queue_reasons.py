@@ -247,7 +247,8 @@ def _report_no_room(pending_gang: PendingGang, pools: Iterable[PoolState], fits:
         (
             each
             for each in pools
-            if fits.count_placeable(each, pending_gang) == fit and would_use_reserve(each, pending_gang.min_members)
+            if fits.count_placeable(each, pending_gang) == fit
+            and would_use_reserve(each, pending_gang, pending_gang.min_members)
         ),
         None,
     )

@@ -91,6 +91,9 @@ class Remedies:
             for name in search.names
         )
         text = f"; in use of the guarantee in {where}: {amounts}" if has_any else f"; no guarantee in {where}"
+        held = pool_state.reservations.held.get(pending.tenant)
+        if held is not None and held.whole_id != pending.gang.whole_id:
+            text += f", a part of it held for lost pods of {held.whole_id.removeprefix(f'{held.tenant}/')}"
         if not self._searches_left:
             return Remedy(text, numbers=numbers)
         self._searches_left -= 1
@@ -181,8 +184,8 @@ class _GuaranteeSearch:
         return None
 
     def guaranteed_pods(self, gang: Gang) -> list[Pod]:
-        """Return the gang's pods inside the guarantee."""
-        return [pod for pod in gang.pods if self._pool_state.guarantee.is_guaranteed(pod.uid)]
+        """Return the gang's pods inside the guarantee, without those that start in this round."""
+        return [pod for pod in gang.pods if pod.node and self._pool_state.guarantee.is_guaranteed(pod.uid)]
 
     def _suffices_without(self, gang: Gang, freed: MilliResources) -> bool:
         guarantees = self._pool_state.guarantees
