@@ -18,6 +18,7 @@ from random import Random
 
 from tests.unit.arbiter.budget_stories import INVARIANTS as STOPPING
 from tests.unit.arbiter.changing_cluster import whatever_changes
+from tests.unit.arbiter.failure_stories import INVARIANTS as FAILING
 from tests.unit.arbiter.limit_stories import INVARIANTS as LIMITED
 from tests.unit.arbiter.multi_pool_stories import INVARIANTS as APART
 from tests.unit.arbiter.preemption_stories import INVARIANTS as PREEMPTING
@@ -34,6 +35,7 @@ INVARIANTS: dict[str, Callable[[Random], StoryCheck]] = {
     **RESERVING,
     **STOPPING,
     **LIMITED,
+    **FAILING,
     "cached_and_uncached": cached_and_uncached,
     "whatever_changes": whatever_changes,
     "cached_and_uncached_by_past_shares": partial(with_past_shares, invariant=cached_and_uncached),

@@ -149,13 +149,17 @@ class CheckedCluster(Cluster):
         leaving = tuple(uid for uid, pod in pods.items() if pod.state in (PodState.NOTIFIED, PodState.ENDING))
         plans = dict(decisions.plans)
         own = {each.id for each in before.gangs if each.plan is not None and each.plan.leaves is not None}
+        short = {each.id for each in before.gangs if each.short}
         for pool in self.pools if self.pool.reserve else ():
             starts = [each for each in decisions.admits if each.pool == pool.key]
             cluster = [plan for plan in plans.values() if plan.pool == pool.key]
-            inside = [uid for each in starts if not each.borrowed for uid in each.nodes]
-            inside += [uid for plan in cluster if not plan.borrowed for uid in plan.nodes]
+            inside = [uid for each in starts if not each.borrowed or each.gang in short for uid in each.nodes]
+            planned_short = {uid for name, plan in plans.items() if name in short for uid in plan.nodes}
+            inside += [uid for plan in cluster for uid in plan.nodes if not plan.borrowed or uid in planned_short]
+            own |= short
             borrowed = [pods[uid] for each in starts if each.borrowed and each.gang not in own for uid in each.nodes]
             planned = [pods[uid] for each in cluster if each.borrowed and each.leaves is None for uid in each.nodes]
+            planned = [pod for pod in planned if pod.uid not in planned_short]
             for which, is_later in ((borrowed, False), (planned, True)):
                 # A planned gang holds nothing before it starts.
                 resources = self.resources_without(

@@ -124,9 +124,9 @@ def test_restarted_gang_keeps_what_is_left_of_its_place() -> None:
         make_gang("old", "a", [1], created=NOW - 5000),
     )
     found.cycle()
-    assert found.running_gangs() == {"solo"}
+    assert found.borrowed_marks("old") == {True}
     del found.gangs["solo"]
-    found.cycle()
+    found.run_for(20)
     assert found.running_gangs() == {"team"}
 
 
@@ -178,3 +178,11 @@ def test_short_gang_in_several_pools_keeps_both_places() -> None:
     found.gangs["team"] = replace(ran, pods=(first, fresh), short=True)
     found.cycle()
     assert len(found.placed_nodes("team")) == 2
+
+
+def test_borrowing_replacement_precedes_older_gangs_of_its_tenant() -> None:
+    team = lose_member(running_gang("team", "n0 n0 n0", borrowed=True), 1)
+    found = Cluster([make_node("n0", 3)], [make_quota("a"), make_quota("b")], now=NOW)
+    found.add(team, make_gang("old", "a", [1], created=NOW - 5000, priority=10, preempts=False))
+    found.cycle()
+    assert found.running_gangs() == {"team"}

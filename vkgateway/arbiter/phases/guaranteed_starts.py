@@ -78,7 +78,7 @@ def _promote_pods(pool_state: PoolState, gang: Gang) -> None:
 
 def _may_use_guarantee(state: CycleState, pending: PendingGang) -> bool:
     """Return whether a pending gang uses or reserves the guarantee before later gangs of its tenant."""
-    if state.has_aged(pending.gang):
+    if state.has_aged(pending.gang) or pending.gang.short:
         return True
     pools = (pool_state for pool_state in state.usable_pools(pending) if not is_impossible(pool_state, pending))
     return any(pool_state.guarantee.has_guarantee_left(pending.gang, pending.min_members) for pool_state in pools)

@@ -25,7 +25,8 @@ def hold_places(state: CycleState) -> None:
 
 def hold_for_pending(pools: Iterable[PoolState], pending: PendingGang) -> None:
     """Use what is left of the guarantee in the first of these pools for the min members of a short gang that cannot
-    start yet. Otherwise other gangs would take each part of its place that becomes free.
+    start yet. Otherwise other gangs would take each part of its place that becomes free. Nodes stay free for borrowing:
+    the gang may wait for long, and evicts borrowing pods when its turn comes.
     """
     if not pending.gang.short:
         return
@@ -34,7 +35,7 @@ def hold_for_pending(pools: Iterable[PoolState], pending: PendingGang) -> None:
         needed = sum(pod.shape.amount_of(unit) for pod in pending.min_members)
         if unit and needed <= quota.guarantee.get(unit, 0):
             if pool_state.reservations.held.get(pending.tenant) is not pending.gang:
-                _hold_pods(pool_state, pending.gang, pending.min_members)
+                _hold_pods(pool_state, pending.gang, pending.min_members, nodes=False)
             return
 
 
@@ -46,35 +47,36 @@ def _hold_lost(state: CycleState, gang: Gang) -> None:
         pool_state = state.pool_states.get(key)
         if pool_state is not None and gang.tenant in pool_state.tenant_usage.quotas:
             waiting = [pod for pod in gang.pods if pod.state is WAITING] if not number else []
-            _hold_pods(pool_state, gang, [*(pod for pod in lost if pod.pool == key), *waiting])
+            _hold_pods(pool_state, gang, [*(pod for pod in lost if pod.pool == key), *waiting], nodes=True)
 
 
-def _hold_pods(pool_state: PoolState, gang: Gang, pods: Iterable[Pod]) -> None:
+def _hold_pods(pool_state: PoolState, gang: Gang, pods: Iterable[Pod], *, nodes: bool) -> None:
+    """Hold the places of pods, as far as the guarantee has them; with `nodes`, free capacity there, too."""
     for pod in sorted(pods, key=lambda pod: (pod.rank, pod.uid)):
-        if _hold_place(pool_state, gang, replace(pod, uid=f"place of {pod.uid}")):
-            pool_state.reservations.held.setdefault(gang.tenant, gang)
+        place = replace(pod, uid=f"place of {pod.uid}")
+        node = _use_guarantee(pool_state, gang, place)
+        if node is None:
+            continue
+        pool_state.reservations.held.setdefault(gang.tenant, gang)
+        with pool_state.node_resources.trial() as trial:
+            pool_state.node_resources.add_pods(node, place.shape)
+            if nodes and pool_state.fits_on_nodes([place], {place.uid: node}):
+                trial.commit()
 
 
-def _hold_place(pool_state: PoolState, gang: Gang, pod: Pod) -> bool:
-    """Hold the place of a pod: on its old node, else on the best free node, else that of borrowing pods. Return whether
-    the guarantee has it.
+def _use_guarantee(pool_state: PoolState, gang: Gang, pod: Pod) -> str | None:
+    """Use the guarantee for the place of a pod: on its old node, else on the best free node, else where borrowing pods
+    make room. Return the node; None: the guarantee does not hold it.
     """
     if not pool_state.guarantee.has_guarantee_left(gang, [pod]):
-        return False
-    unit, tenant = pool_state.pool.unit_resource, gang.tenant
-    if pool_state.guarantees.use(tenant, pod.node, pod.shape.amount_of(unit)):
-        node = pod.node
-    elif (found := _find_node(pool_state, gang, [pod])) is None:
-        return False
-    else:
-        node = found
-    pool_state.guarantee.mark_guaranteed(tenant, [pod], gang=gang.id)
-    pool_state.tenant_usage.add_usage(tenant, pod.shape, 1)
-    with pool_state.node_resources.trial() as trial:
-        pool_state.node_resources.add_pods(node, pod.shape)
-        if pool_state.fits_on_nodes([pod], {pod.uid: node}):
-            trial.commit()
-    return True
+        return None
+    node: str | None = pod.node
+    if not pool_state.guarantees.use(gang.tenant, pod.node, pod.shape.amount_of(pool_state.pool.unit_resource)):
+        node = _find_node(pool_state, gang, [pod])
+    if node is not None:
+        pool_state.guarantee.mark_guaranteed(gang.tenant, [pod], gang=gang.id)
+        pool_state.tenant_usage.add_usage(gang.tenant, pod.shape, 1)
+    return node
 
 
 def _find_node(pool_state: PoolState, gang: Gang, pods: Sequence[Pod]) -> str | None:
