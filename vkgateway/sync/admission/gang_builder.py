@@ -10,9 +10,11 @@ from typing import NamedTuple, Protocol
 
 from vkgateway.arbiter.decisions import PendingReason, PendingReport
 from vkgateway.arbiter.snapshot import Band, Gang, Pod, PodState, PoolKey, PreemptionPlan, Shape
+from vkgateway.kube.clock import Clock
 from vkgateway.model.objects import Object
 from vkgateway.model.requests import is_extended
 from vkgateway.sync.admission.completions import Completion, MinimumReduction, reduce_minimum
+from vkgateway.sync.admission.lost_members import GangMemory
 from vkgateway.sync.admission.member import GangMember, MemberState, gang_id
 from vkgateway.sync.admission.peer_constraints import PeerSelectors
 from vkgateway.translate.gangs import GangMarks, MarkError, Reference, merge_marks
@@ -81,6 +83,8 @@ class MemberGroup:
     gang: Gang | None = None
     pending_reason: PendingReport | None = None
     is_fresh: bool = False
+    memory: GangMemory | None = None
+    """What the gang was before it lost members. None: a pod without a gang, or an earlier attempt of the gang."""
 
 
 class GangBuilder:
@@ -96,8 +100,10 @@ class GangBuilder:
         backoffs: Mapping[str, MemberBackoff],
         look: Callable[[Reference], Object | None],
         peer_selectors: PeerSelectors,
+        clock: Clock,
     ) -> None:
         self._tenant = tenant
+        self._clock = clock
         self._peer_selectors = peer_selectors
         self._states = states
         self._terms = terms
@@ -112,7 +118,7 @@ class GangBuilder:
         present = [member for member in members if states[member.uid].state is not None]
         governed = [member for member in present if member.governed]
         if not governed:
-            return None, None
+            return self._gang_without_pods(group, states), None
         in_several_pools = not _common_pools(_with_pools(governed))
         gang = gang_id(self._tenant, name)
         marks, report = _agree_marks(gang, name, present)
@@ -123,7 +129,7 @@ class GangBuilder:
             if states[member.uid].state is not PodState.WAITING or (report is None and self._is_ready(member))
         ]
         if not pods:
-            return None, report or self._not_ready_reason(gang, governed)
+            return self._gang_without_pods(group, states), report or self._not_ready_reason(gang, governed)
         roles = Counter(member.marks.role for member in present if not member.governed and member.marks is not None)
         reduction = reduce_minimum(
             members,
@@ -133,9 +139,26 @@ class GangBuilder:
             marks=marks,
             siblings=self._ended_jobs(marks, namespace=members[0].key[0]),
         )
-        return self._build_gang(
+        built = self._build_gang(
             gang, governed, pods, marks=marks, ungoverned=roles, reduction=reduction, plan=group.plan
-        ), report
+        )
+        if group.memory is not None:
+            built = group.memory.note_pods(built, members, states, self._look, self._clock.time())
+        return built, report
+
+    def _gang_without_pods(self, group: MemberGroup, states: Mapping[str, MemberState]) -> Gang | None:
+        """Return the gang while it has no pods that may start, if its controller is expected to re-create it."""
+        if group.memory is None:
+            return None
+        group.memory.note_absence(states, self._clock.time())
+        return self.absent_gang(group.memory)
+
+    def absent_gang(self, memory: GangMemory) -> Gang | None:
+        """Return a gang without pods whose controller is expected to re-create it. Pools of other schedulers have no
+        places to hold.
+        """
+        found = memory.gang_without_pods(self._look, self._clock.time())
+        return None if found is None or any(map(self._terms.is_foreign, found.pools)) else found
 
     def _ended_jobs(self, marks: GangMarks, *, namespace: str) -> Iterator[GangMarks]:
         """Yield what the gang's Jobs say of which pods succeeded, whether or not pods of them exist."""

@@ -8,6 +8,7 @@ from typing import Final, Protocol
 
 from vkgateway.arbiter.decisions import PendingReport
 from vkgateway.arbiter.snapshot import Gang, PreemptionPlan
+from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.model.objects import Object
 from vkgateway.sync.admission.completions import Completion, completion_of
 from vkgateway.sync.admission.gang_builder import (
@@ -18,6 +19,7 @@ from vkgateway.sync.admission.gang_builder import (
     RunForecast,
     TermsSource,
 )
+from vkgateway.sync.admission.lost_members import GangMemory, lineage_of
 from vkgateway.sync.admission.member import NO_STATE, GangMember, MemberState, gang_id
 from vkgateway.sync.admission.peer_constraints import PeerSelectors
 from vkgateway.sync.views.ownership import Key
@@ -51,6 +53,7 @@ class TenantGangs:
         completion_store: CompletionStore,
         look: Callable[[Reference], Object | None],
         namespaces: NamespaceLabels,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._tenant = tenant
         self._completion_store = completion_store
@@ -72,7 +75,11 @@ class TenantGangs:
             backoffs=self.backoffs,
             look=look,
             peer_selectors=self.peer_selectors,
+            clock=clock,
         )
+        self._clock = clock
+        self._memories: dict[str, GangMemory] = {}
+        """Memories of gangs by the part of the name that re-creations share."""
 
     def __iter__(self) -> Iterator[GangMember]:
         return iter(list(self._members.values()))
@@ -93,7 +100,8 @@ class TenantGangs:
     def put_member(self, member: GangMember) -> bool:
         """Add or replace a pod that was read. Return whether its hard constraints select pods that none selected."""
         new = self.peer_selectors.add(member.peer_constraints) if member.peer_constraints is not None else {}
-        self.drop_member(member.uid)
+        was_known = member.uid in self._members
+        self._remove_member(member.uid)
         self._members[member.uid] = member
         self.images.update(member.shape.images)
         self._uids_by_pod.setdefault(member.key, set()).add(member.uid)
@@ -105,6 +113,7 @@ class TenantGangs:
         if group.completions:
             self._completion_store.mark_changed(member.key[0])
         group.is_fresh = False
+        self._attach_memory(member.gang_group, group, is_new=not was_known)
         for other in self._members.values() if new else ():
             if self.peer_selectors.selects(new, other.key[0], other.labels):
                 self._groups[other.gang_group].is_fresh = False
@@ -112,6 +121,15 @@ class TenantGangs:
 
     def drop_member(self, uid: str, *, state: MemberState = NO_STATE) -> None:
         """Remove a deleted pod; if it succeeded, the other members do not wait for it."""
+        member = self._members.get(uid)
+        group = self._groups[member.gang_group] if member is not None else None
+        if group is not None and group.memory is not None:
+            group.memory.member_deleted(uid, state)
+        self._remove_member(uid, state=state)
+        if group is not None and group.memory is not None and not group.members:
+            group.memory.note_absence({}, self._clock.time())
+
+    def _remove_member(self, uid: str, *, state: MemberState = NO_STATE) -> None:
         self.backoffs.pop(uid, None)
         member = self._members.pop(uid, None)
         if member is None:
@@ -190,11 +208,45 @@ class TenantGangs:
                 group.plan = plan
                 group.is_fresh = False
 
+    def _attach_memory(self, name: str, group: MemberGroup, *, is_new: bool) -> None:
+        """Give a group the memory of its gang, which an earlier group may have had."""
+        if group.memory is not None or name.split("/")[1:2] == ["pod"]:
+            return
+        lineage = lineage_of(name)
+        memory = self._memories.get(lineage)
+        if memory is None:
+            memory = self._memories[lineage] = GangMemory(name)
+        elif memory.group != name:
+            if not is_new:
+                return
+            if (earlier := self._groups.get(memory.group)) is not None:
+                earlier.memory, earlier.is_fresh = None, False
+            memory.move_to(name, self._clock.time())
+        group.memory = memory
+
+    def _absent_gangs(self) -> Iterator[Gang]:
+        """Yield gangs without any member that their controllers are expected to re-create; forget the others."""
+        for lineage, memory in list(self._memories.items()):
+            if memory.group in self._groups:
+                continue
+            gang, before = self._builder.absent_gang(memory), memory.absent
+            if gang is None and (memory.expires_at() or 0.0) <= self._clock.time():
+                del self._memories[lineage]
+            # An unchanged gang must stay the same object.
+            memory.absent = before if before == gang else gang
+            if memory.absent is not None:
+                yield memory.absent
+
+    def next_expiry(self, now: float) -> float | None:
+        """Return the next time from which a lost member is not expected back (seconds since the epoch)."""
+        times = (pod.deadline for memory in self._memories.values() for pod in memory.lost.values())
+        return min((time for time in times if time > now), default=None)
+
     def build_gangs(self) -> tuple[list[Gang], list[PendingReport]]:
         """Return all gangs that the arbiter can judge, and why the others wait."""
-        gangs, holds = [], []
+        gangs, holds, now = list(self._absent_gangs()), [], self._clock.time()
         for name, group in self._groups.items():
-            if not group.is_fresh:
+            if not group.is_fresh or _is_expired(group, now):
                 self._load_completions(name, group)
                 group.gang, group.pending_reason = self._builder.build_group(name, group)
                 group.is_fresh = True
@@ -203,6 +255,11 @@ class TenantGangs:
             if group.pending_reason is not None:
                 holds.append(group.pending_reason)
         return gangs, holds
+
+
+def _is_expired(group: MemberGroup, now: float) -> bool:
+    """Return whether lost members of the gang, as it was built, are not expected back any more."""
+    return group.gang is not None and any(pod.deadline <= now for pod in group.gang.lost)
 
 
 def _counts_completions(member: GangMember) -> bool:

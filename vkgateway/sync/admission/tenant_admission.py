@@ -75,6 +75,7 @@ class TenantAdmission:
             completion_store=completion_store,
             look=companions.get_object,
             namespaces=scope.cache.namespace_labels,
+            clock=scope.clock,
         )
         self.verdicts = TenantVerdicts(scope, gangs, observer, store=store, cycles=service)
         self.bindings = GangBindings(scope, gangs, observer, self.verdicts)
@@ -200,13 +201,16 @@ class TenantAdmission:
         self.verdicts.expire_evictions(now)
 
     def next_deadline(self) -> float | None:
-        """Return the next time at which an evicted pod is deleted, or an admitted pod must be bound."""
+        """Return the next time at which an evicted pod is deleted, an admitted pod must be bound, or a lost member is
+        not expected back any more.
+        """
         now = self._scope.clock.time()
+        expiry = self.gangs.next_expiry(now)
         times = (
             verdict.deadline if verdict.is_evicting else self.bindings.bind_deadline(verdict)
             for verdict in self.verdict_store.verdicts.values()
         )
-        return min((time for time in times if time > now), default=None)
+        return min((time for time in (*times, *filter(None, [expiry])) if time > now), default=None)
 
     # Queries of the pod reconcilers.
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from tests.unit.sync.admission.samples import POOL, TENANT, gang_marks, make_member
 from vkgateway.arbiter.decisions import PendingReport
 from vkgateway.arbiter.queueing.admission import Admission, AdmissionState
 from vkgateway.arbiter.snapshot import Gang, PodState, PoolKey
+from vkgateway.kube.clock import SYSTEM_CLOCK
 from vkgateway.model.objects import Object
 from vkgateway.sync.admission.completions import Completion
 from vkgateway.sync.admission.gang_builder import EvictionTerms
@@ -45,7 +47,7 @@ class FakeRecords:
 class Harness:
     """Gangs of one tenant; `seen` has the states of members by UID, waiting by default."""
 
-    def __init__(self, *members: GangMember) -> None:
+    def __init__(self, *members: GangMember, clock: Any = SYSTEM_CLOCK) -> None:
         self.seen: dict[str, MemberState] = {}
         self.looked: list[str] = []
         self.bounds: Callable[[PoolKey | None], EvictionTerms] = lambda _pool: EvictionTerms(20.0, 60.0)
@@ -61,6 +63,7 @@ class Harness:
             completion_store=self.memory,
             look=lambda reference: self.found.get(reference.name),
             namespaces=lambda: self.namespaces,
+            clock=clock,
         )
         for one in members:
             self.gangs.put_member(one)
