@@ -122,6 +122,8 @@ class Node:
     """None: unknown or irrelevant."""
     peers: Mapping[str, int] = field(default_factory=dict)
     """Number of pods that the arbiter does not place, by each selector of `PeerRules` that selects them."""
+    failed_gangs: int = 0
+    """Number of gangs of which pods failed there lately. The node is chosen last; 0: too few of them failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

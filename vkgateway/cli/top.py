@@ -28,7 +28,7 @@ Examples:
 
 POOLS: tuple[Column[PoolReport], ...] = (
     Column("pool", lambda pool: pool.node),
-    Column("nodes", lambda pool: f"{pool.usable_nodes}/{pool.nodes}", "right"),
+    Column("nodes", lambda pool: format_nodes(pool), "right"),  # noqa: PLW0108 - defined below
     Column("resource", lambda pool: pool.resource),
     Column("units", lambda pool: format_amount(pool.allocatable), "right"),
     Column("guaranteed", lambda pool: format_amount(pool.guaranteed), "right"),
@@ -106,6 +106,12 @@ def print_state(state: ArbiterReport, *, output: str) -> None:
         print_table(rows, columns=columns)
     if not state.pools:
         click.echo("No pool has extended resources.", err=True)
+
+
+def format_nodes(pool: PoolReport) -> str:
+    """Return the usable nodes, all nodes, and those that are chosen last because several gangs failed there."""
+    avoided = f" ({pool.avoided_nodes} avoided)" if pool.avoided_nodes else ""
+    return f"{pool.usable_nodes}/{pool.nodes}{avoided}"
 
 
 def format_guarantee(tenant: TenantReport) -> str:

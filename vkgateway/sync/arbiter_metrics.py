@@ -40,6 +40,11 @@ BELOW_MINIMUM: Final = Gauge(
     "Running gangs that lost pods: fewer than their minimum run, and replacements wait, by pool.",
     ["pool"],
 )
+AVOIDED_NODES: Final = Gauge(
+    "vkgateway_arbiter_avoided_nodes",
+    "Nodes that are chosen last, because pods of several gangs failed there within an hour, by pool.",
+    ["pool"],
+)
 TENANT_WAITING_GANGS: Final = Gauge(
     "vkgateway_arbiter_tenant_waiting_gangs", "Pending gangs of a tenant, by pool.", ["tenant", "pool"]
 )
@@ -107,6 +112,7 @@ _RESOURCE_GAUGES: Final = tuple(
 _GAUGES: Final = (
     WAITING_GANGS,
     BELOW_MINIMUM,
+    AVOIDED_NODES,
     TENANT_WAITING_GANGS,
     TENANT_WAITING_UNITS,
     TENANT_SHARE,
@@ -148,6 +154,7 @@ def observe_state(state: ArbiterReport) -> None:
     for pool in state.pools:
         WAITING_GANGS.labels(pool.node).set(pool.gangs_waiting)
         BELOW_MINIMUM.labels(pool.node).set(pool.gangs_below_minimum)
+        AVOIDED_NODES.labels(pool.node).set(pool.avoided_nodes)
         for gauge, value in _RESOURCE_GAUGES:
             gauge.labels(pool.node, pool.resource).set(value(pool))
     for part in state.tenants:

@@ -46,6 +46,9 @@ class NodeFilter:
         self._nodes = nodes
         self.usable: BoolArray = np.array([node.usable for node in nodes], dtype=bool)
         """Nodes that accept new pods."""
+        self.avoided: BoolArray = np.array([node.failed_gangs > 0 for node in nodes], dtype=bool)
+        """Nodes that are chosen last (`Node.failed_gangs`)."""
+        self.has_avoided = bool(self.avoided.any())
         self._taints, self._taint_codes = _number_taints([node.taints for node in nodes])
         self._columns: dict[str, LabelColumn] = {}
         self._masks: dict[object, BoolArray] = {}

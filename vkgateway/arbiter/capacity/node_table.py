@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -58,6 +58,14 @@ class NodeTable:
         mask = np.zeros(len(self.ordered), dtype=bool)
         mask[[self.positions[name] for name in among if name in self.positions]] = True
         return mask
+
+    def avoided_last(self, among: AllowedNodes) -> Iterator[AllowedNodes]:
+        """Yield the allowed nodes without those that are avoided, then all of them; at once if none is avoided."""
+        if self.filter.has_avoided:
+            mask = self.mask_of(among)
+            if (mask & self.filter.avoided).any():
+                yield mask & ~self.filter.avoided
+        yield among
 
     def domains_of(self, key: str) -> IntArray:
         """Return the number of each node's domain of a topology key of `PeerRules`; ABSENT without the label."""

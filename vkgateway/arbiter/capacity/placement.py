@@ -53,10 +53,35 @@ def place_pods(
 
     Without a result the node resources are unchanged. All pods share one value of the node label `required_level` and,
     if possible, of `preferred_level`; pods of adjacent ranks are close together. To try only, mark the resources before
-    and undo afterwards. `preferred_nodes`: mask of nodes that pods take before nodes that are otherwise equal.
+    and undo afterwards. `preferred_nodes`: mask of nodes that pods take before nodes that are otherwise equal. Avoided
+    nodes (`Node.failed_gangs`) come last, whatever the topology.
     """
     if not pods:
         return {}
+    found = None
+    for nodes in resources.nodes.avoided_last(among):
+        found = _place_among(
+            resources,
+            pods,
+            nodes,
+            required_level=required_level,
+            preferred_level=preferred_level,
+            preferred_nodes=preferred_nodes,
+        )
+        if found is not None:
+            break
+    return found
+
+
+def _place_among(
+    resources: NodeResources,
+    pods: Sequence[Pod],
+    among: AllowedNodes,
+    *,
+    required_level: str,
+    preferred_level: str,
+    preferred_nodes: BoolArray | None,
+) -> dict[str, str] | None:
     allowed = _allowed_positions(resources, among)
     if have_peer_rules(pods):
         in_order = _group_by_shape(resources, pods)

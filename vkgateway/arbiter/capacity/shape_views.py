@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vkgateway.arbiter.capacity.free_vectors import FEW, SHARE, SPARE, SPARE_BITS, FreeCapacity
-from vkgateway.arbiter.capacity.node_fit import IntArray
+from vkgateway.arbiter.capacity.node_fit import BoolArray, IntArray
 from vkgateway.arbiter.snapshot import Shape
 
 PLENTY = 1 << 20
@@ -39,9 +39,9 @@ class ShapeView:
 
     `capacity` is the number of pods that fit on each node; the node with the smallest `key` is chosen first. Keys are
     distinct, except for nodes on which no pod fits: they are NEVER. The parts of a key, the most significant first:
-    whether a whole node is broken, untolerated soft taints, free units, free fraction of the other resources, missing
-    images, position. The fewer units are free, the sooner a node is chosen: a pod does not break a node that could take
-    a larger pod while a fuller node fits.
+    whether the node is avoided, whether a whole node is broken, untolerated soft taints, free units, free fraction of
+    the other resources, missing images, position. The fewer units are free, the sooner a node is chosen: a pod does not
+    break a node that could take a larger pod while a fuller node fits.
     """
 
     def __init__(self, free_capacity: FreeCapacity, shape: Shape) -> None:
@@ -57,9 +57,8 @@ class ShapeView:
         self._others = [free_capacity.weighted_amounts(name) for name in others]
         self._whole = free_capacity.nodes.largest_units
         self._layout = _KeyLayout.for_pool(self._whole, free_capacity.size)
-        self._fixed = self._layout.fixed_keys(
-            free_capacity.nodes.filter.taint_penalty(shape), free_capacity.nodes.filter.missing_images(shape)
-        )
+        nodes = free_capacity.nodes.filter
+        self._fixed = self._layout.fixed_keys(nodes.taint_penalty(shape), nodes.missing_images(shape), nodes.avoided)
         self._seen_until = -1
         self._sums: dict[str, tuple[IntArray, DomainSums]] = {}
         self.capacity: IntArray = np.zeros(free_capacity.size, dtype=np.int64)
@@ -236,6 +235,7 @@ class _KeyLayout(NamedTuple):
     units: int
     soft: int
     broken: int
+    avoided: int
     coarse: int
     """Number of low bits of the units that are dropped if there are too many."""
 
@@ -244,13 +244,14 @@ class _KeyLayout(NamedTuple):
         images = max(size - 1, 0).bit_length()
         spare = images + _IMAGE_BITS
         units = spare + SPARE_BITS
-        coarse = max(0, units + whole.bit_length() + _SOFT_BITS + 1 - 63)
+        coarse = max(0, units + whole.bit_length() + _SOFT_BITS + 2 - 63)
         soft = units + whole.bit_length() - coarse
-        return cls(images, spare, units, soft, soft + _SOFT_BITS, coarse)
+        return cls(images, spare, units, soft, soft + _SOFT_BITS, soft + _SOFT_BITS + 1, coarse)
 
-    def fixed_keys(self, penalties: IntArray, images: IntArray) -> IntArray:
+    def fixed_keys(self, penalties: IntArray, images: IntArray, avoided: BoolArray) -> IntArray:
         """Return the parts of the keys that do not depend on free amounts."""
         key = np.minimum(penalties, (1 << _SOFT_BITS) - 1) << self.soft
         key += np.minimum(images, (1 << _IMAGE_BITS) - 1) << self.images
+        key += avoided.astype(np.int64) << self.avoided
         key += np.arange(len(key))
         return key

@@ -10,6 +10,7 @@ import numpy as np
 
 from vkgateway.arbiter.capacity.node_fit import ABSENT, BoolArray, IntArray
 from vkgateway.arbiter.capacity.node_resources import NodeResources
+from vkgateway.arbiter.capacity.node_table import AllowedNodes
 from vkgateway.arbiter.capacity.placement import place_pods
 from vkgateway.arbiter.guarantees.guarantee_reservation import GuaranteeReservation
 from vkgateway.arbiter.guarantees.pool_guarantees import PoolGuarantees, use_for_pods
@@ -49,12 +50,20 @@ class GuaranteedPlacement:
         """Return node names by pod uid; None: the pods do not all fit. Nodes that cost no promise are filled first."""
         if not self._fits_some_node(resources):
             return None
+        found = None
+        for among in resources.nodes.avoided_last(self._allowed_nodes):
+            found = self._place_among(resources, among)
+            if found is not None:
+                break
+        return found
+
+    def _place_among(self, resources: NodeResources, allowed: AllowedNodes) -> dict[str, str] | None:
         near_nodes = self._nodes_near_own(resources)
         modes = list(_PlacementMode)
         if resources.free.zones is not None or len({pod.shape for pod in self._pods}) == 1:
             modes.remove(_PlacementMode.MIXED)
         for mode, own_first in product(modes, (True, False)):
-            for among in self._search_domains(resources, separate=mode is not _PlacementMode.SPREAD):
+            for among in self._search_domains(resources, allowed, separate=mode is not _PlacementMode.SPREAD):
                 found = None
                 with Trial(JointState(resources, self._guarantees)):
                     if self._reservation is None or self._reservation.apply_to(self._guarantees):
@@ -102,9 +111,11 @@ class GuaranteedPlacement:
         placed = [(pod, nodes[pod.uid]) for pod in self._pods]
         return use_for_pods(self._guarantees, self._tenant, unit, placed)
 
-    def _search_domains(self, resources: NodeResources, *, separate: bool) -> Iterator[BoolArray]:
+    def _search_domains(
+        self, resources: NodeResources, allowed: AllowedNodes, *, separate: bool
+    ) -> Iterator[BoolArray]:
         """Yield masks of nodes to search; `separate`: each domain of the required level by itself."""
-        among = resources.nodes.mask_of(self._allowed_nodes)
+        among = resources.nodes.mask_of(allowed)
         if not separate or not self._required_level:
             yield among
             return

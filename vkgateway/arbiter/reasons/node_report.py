@@ -37,6 +37,8 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     capacity: float
     usable: bool
     """Ready and schedulable."""
+    failed_gangs: int
+    """Number of gangs that failed there within an hour, if the node is chosen last because of them; else 0."""
     others: float
     """Usage of unmanaged pods."""
     free: float
@@ -82,6 +84,7 @@ def _node_report(pool: Pool, node: Node, resource: str, pods: list[_PlacedPod] |
         resource=resource,
         capacity=in_units(capacity),
         usable=node.usable,
+        failed_gangs=node.failed_gangs,
         others=in_units(others),
         free=in_units(max(0, capacity - others - sum(amounts.values()))),
         parts=tuple(

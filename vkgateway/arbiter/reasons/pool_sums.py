@@ -89,6 +89,7 @@ def pool_reports(sums: PoolSums, quotas: Mapping[str, Quota], losses: Losses) ->
             resource=name,
             nodes=len(pool.nodes),
             usable_nodes=len(usable),
+            avoided_nodes=sum(node.failed_gangs > 0 for node in pool.nodes),
             allocatable=in_units(sum(sizes)),
             others=in_units(others),
             guaranteed=in_units(guaranteed),

@@ -23,6 +23,8 @@ class PoolReport(_ReportStruct, frozen=True, gc=False):
     resource: str
     nodes: int
     usable_nodes: int
+    avoided_nodes: int
+    """Nodes that are chosen last, because pods of several gangs failed there."""
     allocatable: float
     """On usable nodes, like `others` and `free`."""
     others: float

@@ -8,6 +8,7 @@ from typing import Protocol
 from vkgateway.arbiter.queueing.admission import Admission
 from vkgateway.arbiter.snapshot import Shape
 from vkgateway.sync.admission.member import GangMember, MemberState, gang_id
+from vkgateway.sync.admission.node_failures import failed_runs
 from vkgateway.sync.admission.run_history import RunHistory
 from vkgateway.sync.admission.start_meter import StartMeter
 from vkgateway.sync.tenant_scope import TenantScope
@@ -43,17 +44,23 @@ class AdmissionObserver(Protocol):
     def pod_ended(self, tenant: str, ran: PodRun) -> None:
         """Observe the end of a pod that ran."""
 
+    def record_failure(self, cluster: str, node: str, gang: str) -> None:
+        """Record that a container of a gang's pod ended with an error on a node."""
+
 
 class PodAccounting:
     """Accounting of one tenant's governed pods."""
 
     def __init__(self, scope: TenantScope, observer: AdmissionObserver) -> None:
         self._tenant = scope.name
+        self._pods = scope.cache.pods
         self._observer = observer
         self._clock = scope.clock
         self._history = RunHistory()
         self._start_times: dict[str, float] = {}
         """Time since when each pod holds resources in a compute cluster, by UID (seconds since the epoch)."""
+        self._failed_runs: dict[str, int] = {}
+        """Number of failed runs of the containers of each pod, by UID."""
 
     def expected_run(self, member: GangMember) -> float | None:
         """Return the seconds that a pod will run, from the runs of similar pods; None if too few are known."""
@@ -70,6 +77,8 @@ class PodAccounting:
     ) -> None:
         """Record the current state of a pod."""
         uid = member.uid
+        if compute_pod is not None and verdict is not None and not verdict.is_evicting:
+            self._record_failures(member, compute_pod, verdict)
         if state.state is None:
             self._observer.start_meter.pod_gone(self._gang_id(member), uid)
             start = self._start_times.pop(uid, None)
@@ -88,6 +97,17 @@ class PodAccounting:
         """Forget a pod that was deleted, or belongs to no gang any more."""
         self._observer.start_meter.pod_gone(self._gang_id(member), member.uid)
         self._start_times.pop(member.uid, None)
+        self._failed_runs.pop(member.uid, None)
+
+    def _record_failures(self, member: GangMember, pod: ComputePodView, verdict: Admission) -> None:
+        """Record failures on the pod's node, unless the tenant deletes the pod, or they are known already."""
+        if (failed := failed_runs(pod)) <= self._failed_runs.get(member.uid, 0):
+            return
+        tenant_pod = self._pods.store.get(member.key)
+        if tenant_pod is None or tenant_pod.metadata.deletion_timestamp is not None:
+            return
+        self._failed_runs[member.uid] = failed
+        self._observer.record_failure(verdict.pool[0], pod.spec.node_name or verdict.node, self._gang_id(member))
 
     def _build_run(self, member: GangMember, verdict: Admission, *, start: float, done: bool) -> PodRun:
         return PodRun(

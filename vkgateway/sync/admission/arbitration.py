@@ -229,6 +229,12 @@ class Arbitration:
         cache = self._clusters.by_name.get(cluster)
         return cache is not None and cache.avoid_node(node, until=self.clock.time() + 5 * self.bind_timeout)
 
+    def record_failure(self, cluster: str, node: str, gang: str) -> None:
+        """Record that a container of a gang's pod ended with an error on a node."""
+        cache = self._clusters.by_name.get(cluster)
+        if cache is not None:
+            cache.node_failures.record_failure(node, gang, self.clock.time())
+
     async def run(self) -> None:
         """Run cycles until cancelled."""
         try:

@@ -9,6 +9,7 @@ from vkgateway.arbiter.snapshot import Pool, Shape
 from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.model.names import POOL_LABEL
 from vkgateway.model.requests import MilliResources
+from vkgateway.sync.admission.node_failures import NodeFailures
 from vkgateway.sync.admission.node_images import NodeImages
 from vkgateway.sync.admission.numa import NodeZones
 from vkgateway.sync.admission.occupancy import Occupancy
@@ -71,6 +72,7 @@ class ClusterCache:
         """Names of these nodes."""
         self.avoided_nodes: dict[str, float] = {}
         """Nodes that did not accept a pod, with the time until which they are excluded."""
+        self.node_failures = NodeFailures(link.name)
         link.watches.add(PODS, self._pod_changed)
         link.watches.add(UNMANAGED_PODS, self._unmanaged_pod_changed)
         link.watches.add(NODES, cycles.trigger)
@@ -108,7 +110,7 @@ class ClusterCache:
         self._zones.changed_nodes = set()
         changed |= self._images.update_images(self.link.nodes.store.values(), images, now=now)
         self.avoided_nodes = {node: until for node, until in self.avoided_nodes.items() if until > now}
-        avoided = frozenset(self.avoided_nodes)
+        avoided, failed = frozenset(self.avoided_nodes), self.node_failures.failed_gangs(now)
         found = []
         for spec in specs:
             pool_cache = self._pools.setdefault(
@@ -116,7 +118,12 @@ class ClusterCache:
             )
             found.append(
                 pool_cache.update_pool(
-                    spec, self._pool_nodes[spec.name], self._occupancy, changed=changed, avoided=avoided
+                    spec,
+                    self._pool_nodes[spec.name],
+                    self._occupancy,
+                    changed=changed,
+                    avoided=avoided,
+                    failed=failed,
                 )
             )
         return found

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final
 
 from vkgateway.arbiter.capacity.node_matching import is_tolerated
@@ -40,6 +41,7 @@ class _PoolInputs:
     spec: PoolSpec
     members: PoolNodes
     avoided: frozenset[str]
+    failed: Mapping[str, int]
 
 
 class PoolCache:
@@ -62,35 +64,44 @@ class PoolCache:
         *,
         changed: Collection[str],
         avoided: frozenset[str],
+        failed: Mapping[str, int] = MappingProxyType({}),
     ) -> Pool:
         """Return the current pool.
 
         `changed` are nodes whose usage, images or zones changed since the last call, `avoided` nodes are excluded at
-        the moment.
+        the moment. `failed` are nodes that are chosen last, with the number of gangs that failed there.
         """
         seen = self._inputs
         if self._pool is None or seen is None or seen.members is not members or seen.spec != spec:
-            return self._rebuild_pool(spec, members, occupancy, avoided)
-        changed = {*changed, *(avoided ^ seen.avoided)} & self._bare_nodes.keys()
-        seen.avoided = avoided
+            return self._rebuild_pool(spec, members, occupancy, avoided, failed)
+        suspect = {name for name, _ in failed.items() ^ seen.failed.items()}
+        changed = {*changed, *(avoided ^ seen.avoided), *suspect} & self._bare_nodes.keys()
+        seen.avoided, seen.failed = avoided, failed
         if changed:
             nodes = tuple(
-                self._build_node(node.name, occupancy, avoided) if node.name in changed else node
+                self._build_node(node.name, occupancy, avoided, failed) if node.name in changed else node
                 for node in self._pool.nodes
             )
             self._pool = replace(self._pool, nodes=nodes)
         return self._pool
 
-    def _rebuild_pool(self, spec: PoolSpec, members: PoolNodes, occupancy: Occupancy, avoided: frozenset[str]) -> Pool:
+    def _rebuild_pool(
+        self,
+        spec: PoolSpec,
+        members: PoolNodes,
+        occupancy: Occupancy,
+        avoided: frozenset[str],
+        failed: Mapping[str, int],
+    ) -> Pool:
         taken = tuple(decode_toleration(entry) for entry in spec.tolerations)
         reserve = pool_reserve(spec)
         old = {node.name: node for node in self._pool.nodes} if self._pool is not None else {}
-        self._inputs = _PoolInputs(spec, members, avoided)
+        self._inputs = _PoolInputs(spec, members, avoided, failed)
         ample = to_milli(members.passthrough_resources(spec.passed_through))
         self._bare_nodes = {node.metadata.name: _bare_node(node, taken, ample) for node in members.nodes}
         nodes = []
         for name in sorted(self._bare_nodes):
-            node = self._build_node(name, occupancy, avoided)
+            node = self._build_node(name, occupancy, avoided, failed)
             known = old.get(name)
             nodes.append(known if known == node else node)
         self._pool = Pool(
@@ -108,7 +119,7 @@ class PoolCache:
         )
         return self._pool
 
-    def _build_node(self, name: str, occupancy: Occupancy, avoided: frozenset[str]) -> Node:
+    def _build_node(self, name: str, occupancy: Occupancy, avoided: frozenset[str], failed: Mapping[str, int]) -> Node:
         bare = self._bare_nodes[name]
         usable = bare.usable and name not in avoided
         return replace(
@@ -118,6 +129,7 @@ class PoolCache:
             images=self._images.images_on(name),
             usable=usable,
             topology=self._zones.zones_of(name),
+            failed_gangs=failed.get(name, 0),
         )
 
 

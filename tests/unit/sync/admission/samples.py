@@ -53,6 +53,7 @@ class RecordingArbitration:
         self.pokes = 0
         self.recounted: list[str] = []
         self.ran: list[PodRun] = []
+        self.failures: list[tuple[str, str, str]] = []
         self.start_meter = StartMeter()
 
     def trigger(self) -> None:
@@ -66,6 +67,9 @@ class RecordingArbitration:
 
     def is_foreign(self, _pool: PoolKey) -> bool:
         return False
+
+    def record_failure(self, cluster: str, node: str, gang: str) -> None:
+        self.failures.append((cluster, node, gang))
 
     def pod_ended(self, tenant: str, run: PodRun) -> None:
         assert tenant == TENANT

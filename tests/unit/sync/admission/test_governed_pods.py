@@ -108,6 +108,28 @@ def test_usage_of_an_ended_pod_is_reported_once() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("meta", "evicted", "failures"),
+    [({}, False, 1), ({"deletionTimestamp": "2026-03-01T12:30:00Z"}, False, 0), ({}, True, 0)],
+    ids=["failed", "deleted by its owner", "evicted"],
+)
+def test_failure_of_a_container_is_recorded_once_for_its_node(
+    meta: dict[str, str], evicted: bool, failures: int
+) -> None:
+    harness = Harness()
+    harness.admit_pod()
+    harness.pods.put_compute(compute_view())
+    if evicted:
+        harness.evict_pod()
+    harness.pods.put_tenant(tenant_view(meta=meta))
+    for phase in ("Running", "Failed"):
+        view = compute_view(phase=phase)
+        view.status = b'{"containerStatuses":[{"state":{"terminated":{"exitCode":1}}}]}'
+        harness.pods.put_compute(view)
+
+    assert harness.service.failures == [(POOL[0], "host-1", GANG)] * failures
+
+
 def test_pod_that_never_ran_has_no_usage() -> None:
     harness = Harness()
     harness.admit_pod()

@@ -103,7 +103,8 @@ function nodeText(node) {
   if (node.others) parts.push(`unmanaged pods ${amount(node.others)}`);
   if (node.usable) parts.push(`${amount(node.free)} free`);
   const problem = node.usable ? "" : `, not usable${node.problem ? `: ${node.problem}` : ""}`;
-  return plain(`${node.name}: ${units(node.capacity, node.resource)}${problem}; ${parts.join("; ")}`);
+  const doubt = node.failedGangs ? `, chosen last: pods of ${amount(node.failedGangs)} gangs failed there within an hour` : "";
+  return plain(`${node.name}: ${units(node.capacity, node.resource)}${problem}${doubt}; ${parts.join("; ")}`);
 }
 
 /** Arrow keys move between the nodes, so that the map is one stop of the Tab key. */
