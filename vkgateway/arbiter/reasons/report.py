@@ -35,8 +35,9 @@ def build_report(
     `names` are the names of pods without a gang, `shares` those of the tenants.
     """
     outcomes, sums = PodOutcomes(decisions), {pool.key: PoolSums(pool) for pool in snapshot.pools}
-    gangs = [_gang_report(gang, _count_gang(gang, outcomes, sums), outcomes, names or {}) for gang in snapshot.gangs]
-    known = {gang.id for gang in snapshot.gangs}
+    there = [gang for gang in snapshot.gangs if gang.pods]  # The others wait for their controllers.
+    gangs = [_gang_report(gang, _count_gang(gang, outcomes, sums), outcomes, names or {}) for gang in there]
+    known = {gang.id for gang in there}
     gangs += [_undecided_report(report, names or {}) for report in decisions.holds if report.gang not in known]
     return _assemble_report(snapshot, decisions, sums, now, gangs=tuple(gangs), shares=shares)
 
@@ -46,7 +47,7 @@ def build_summary(
 ) -> ArbiterReport:
     """Return the report without gangs, in half the time."""
     outcomes, sums = PodOutcomes(decisions), {pool.key: PoolSums(pool) for pool in snapshot.pools}
-    for gang in snapshot.gangs:
+    for gang in (each for each in snapshot.gangs if each.pods):
         _count_gang(gang, outcomes, sums)
     return _assemble_report(snapshot, decisions, sums, now, shares=shares)
 

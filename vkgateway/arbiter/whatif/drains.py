@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from vkgateway.arbiter.preemption.eviction_units import has_min_members
 from vkgateway.arbiter.reasons.message_texts import count_text
 from vkgateway.arbiter.snapshot import NOTIFIED, PLACED, WAITING, Gang, Pod, Pool, PoolKey, Shape, Snapshot, node_name
 from vkgateway.arbiter.whatif.answers import Answer, Outcome, Verdict
@@ -153,9 +154,11 @@ def _drained_gang(gang: Gang, closed: _Closed, restart_shapes: RestartShapes, no
     )
     if not pods:
         return None
-    # As in the gateway, a gang is as old as its oldest pod.
+    # As in the gateway, a gang of one is as old as its pod, and a running gang that lost members keeps its age.
     is_recreated = all(pod.state is WAITING for pod in pods) and all(pod.state is not WAITING for pod in gang.pods)
-    return replace(gang, pods=pods, created=now if is_recreated else gang.created)
+    ran, runs = (has_min_members(gang, [pod for pod in each if pod.state is PLACED]) for each in (gang.pods, pods))
+    short = gang.short or (len(gang.pods) > 1 and ran and not runs)
+    return replace(gang, pods=pods, created=now if is_recreated and not short else gang.created, short=short)
 
 
 def _drained_snapshot(snapshot: Snapshot, closed: _Closed, drained: Mapping[str, Gang | None]) -> Snapshot:
