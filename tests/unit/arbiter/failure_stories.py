@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -122,7 +122,7 @@ def members_fail(random: Random, *, more: int = 0, reserve: int = 0) -> StoryChe
     return random_story(random, mix), check
 
 
-INVARIANTS = {
+INVARIANTS: dict[str, Callable[[Random], StoryCheck]] = {
     "members_fail": members_fail,
     "members_fail_in_two_pools": partial(members_fail, more=3),
     "members_fail_beside_a_reserve": partial(members_fail, reserve=2),

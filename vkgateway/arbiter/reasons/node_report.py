@@ -37,7 +37,7 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     capacity: float
     usable: bool
     """Ready and schedulable."""
-    failed_gangs: int
+    failed_gangs: int = 0
     """Number of gangs that failed there within an hour, if the node is chosen last because of them; else 0."""
     others: float
     """Usage of unmanaged pods."""

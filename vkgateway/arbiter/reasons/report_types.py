@@ -23,8 +23,6 @@ class PoolReport(_ReportStruct, frozen=True, gc=False):
     resource: str
     nodes: int
     usable_nodes: int
-    avoided_nodes: int
-    """Nodes that are chosen last, because pods of several gangs failed there."""
     allocatable: float
     """On usable nodes, like `others` and `free`."""
     others: float
@@ -55,6 +53,8 @@ class PoolReport(_ReportStruct, frozen=True, gc=False):
     """Those that make up for nodes that tenants share inside their guarantees, or have beyond them."""
     gangs_below_minimum: int = 0
     """Number of running gangs that lost pods, so that fewer than their minimum run and replacements wait."""
+    avoided_nodes: int = 0
+    """Nodes that are chosen last, because pods of several gangs failed there."""
 
 
 class TenantReport(_ReportStruct, frozen=True, gc=False):
