@@ -73,6 +73,7 @@ class ChangingCluster(CheckedCluster):
             self._change_unmanaged,
             self._toggle_pool,
             self._toggle_usable,
+            self._toggle_avoided,
             self._restart_gateway,
         )
         self._random.choice(changes)()
@@ -140,6 +141,10 @@ class ChangingCluster(CheckedCluster):
     def _toggle_usable(self) -> None:
         name = self._random.choice(sorted(self._nodes))
         self._nodes[name] = replace(self._nodes[name], usable=not self._nodes[name].usable)
+
+    def _toggle_avoided(self) -> None:
+        name = self._random.choice(sorted(self._nodes))
+        self._nodes[name] = replace(self._nodes[name], failed_gangs=0 if self._nodes[name].failed_gangs else 2)
 
     def _restart_gateway(self) -> None:
         """Restart the gateway: past shares are stored, plans are not."""

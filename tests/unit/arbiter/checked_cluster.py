@@ -260,6 +260,9 @@ class CheckedCluster(Cluster):
             if _overcommitted_plans(resources, others, plan.pool):
                 continue  # Another plan needs these victims.
             min_members = [pod for pod in preemptor.pods if pod.uid in plan.nodes]
+            pending_gang = read_pending_gang(preemptor)
+            assert isinstance(pending_gang, PendingGang)
+            among = _required_nodes(resources, pending_gang)
             if plan.borrowed:
                 called = {pod.behind for pod in victim.pods if pod.state is PodState.PLACED}
                 surplus = victim.elastic and not evict.whole
@@ -268,11 +271,11 @@ class CheckedCluster(Cluster):
                 assert surplus or yields or preemptor.id in called or self.outranks(preemptor, victim), (
                     f"{evict}: a borrowing gang evicts no other"
                 )
-                found = place_pods(resources, min_members, required_level=preemptor.required_level)
+                found = place_pods(resources, min_members, required_level=preemptor.required_level, among=among)
             else:
                 cells = self.count_guarantees(self.pool_of(plan.pool), others)
                 found = GuaranteedPlacement(
-                    cells, preemptor.tenant, min_members, required_level=preemptor.required_level
+                    cells, preemptor.tenant, min_members, required_level=preemptor.required_level, among=among
                 )(resources)
             stays = set(evict.pods)
             needed = found is None or (plan.borrowed and self.uses_reserve(resources, min_members))

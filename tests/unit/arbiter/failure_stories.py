@@ -37,6 +37,9 @@ class FailingCluster(CheckedCluster):
         again = decide(before, self.now, Cache())
         assert again == decisions, "the cache changes decisions"
         self._check_places(before, decisions)
+        later = decide(self.snapshot(), self.now, Cache())
+        nothing = (later.admits, later.evicts, later.reprieves, later.promotes) == ((), (), (), ())
+        assert nothing, f"first {decisions}\nthen {later}"
         for name, each in self.gangs.items():
             if each.short and not each.lost and has_min_members(each, _placed(each)):
                 self.gangs[name] = replace(each, short=False)

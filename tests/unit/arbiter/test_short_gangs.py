@@ -45,7 +45,7 @@ def full_guarantee(*gangs: Gang, **options: object) -> Cluster:
 
 
 def test_replacement_starts_before_older_gang_of_higher_priority() -> None:
-    old = make_gang("old", "a", [1], created=NOW - 5000, priority=10, preempts=False)
+    old = make_gang("old", "a", [1], created=NOW - 5000, priority=10)
     found = full_guarantee(lose_member(running_gang("team", "n0 n0 n0 n0"), 2), old)
     found.cycle()
     assert found.running_gangs() == {"team"}

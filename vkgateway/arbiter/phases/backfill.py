@@ -29,7 +29,9 @@ def take_placement(
     if nodes is not None:
         return Placement(nodes)
     reservation = pool_state.reservations.nodes
-    if reservation is not None and pending.gang.part_info is None and reservation.can_lend_to(pending.gang, state.now):
+    # The reservation may soon evict what it lends, and with it the pods of the gang that run elsewhere.
+    is_whole = pending.gang.part_info is None and not pending.placed_pods
+    if reservation is not None and is_whole and reservation.can_lend_to(pending.gang, state.now):
         nodes = _take_nodes(pool_state, pending, pods)
         if nodes is not None:
             return Placement(nodes, state.gangs[reservation.gang].whole_id)

@@ -19,8 +19,9 @@ def may_preempt(gang: Gang, other: Gang, *, by_priority: bool) -> bool:
     """Return whether a waiting gang may preempt another gang of its tenant.
 
     `by_priority`: the tenant allows preemption between priorities. Guaranteed work reclaims from low work in any case.
+    A short gang (`Gang.short`) outranks the queue of its tenant, whatever the priorities.
     """
-    return gang.tenant == other.tenant and _outranks(gang, rank_of(other), by_priority=by_priority)
+    return gang.tenant == other.tenant and _outranks(gang, rank_of(other), by_priority=by_priority and not other.short)
 
 
 def _outranks(gang: Gang, other: Rank, *, by_priority: bool) -> bool:

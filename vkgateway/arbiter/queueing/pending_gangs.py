@@ -79,7 +79,10 @@ def read_pending_gang(
         may_stay = len(running) + len(notified)
         if (not members and not surplus) or (members and may_stay + len(members) > max(gang.minimum, gang.maximum)):
             return report_maximum(gang, len(waiting))
-    key = gang.id if running or notified or gang.short else make_equivalence_key(gang, members, gang.pools)
+    key = make_equivalence_key(gang, members, gang.pools)
+    if running or notified or gang.short:
+        # No other gang is equivalent, nor is this one once it lacks other members.
+        key = gang.id, key
     if gang.part_info is not None:
         key = (
             gang.id
