@@ -16,7 +16,7 @@ from vkgateway.gateway.config import Logging
 class LossyStream(io.TextIOBase):
     """Stream that drops lines that cannot be written, for example because of a full disk or a closed pipe.
 
-    Logging must not cause further failures.
+    Logging must not cause further failures. A closed stream raises ValueError.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -25,13 +25,13 @@ class LossyStream(io.TextIOBase):
 
     def write(self, text: str, /) -> int:
         """See io.TextIOBase."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):
             self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
         """See io.TextIOBase."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):
             self._stream.flush()
 
 

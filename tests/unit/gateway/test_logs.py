@@ -65,3 +65,10 @@ def test_log_recovers_after_full_disk() -> None:
     disk.full = False
     print("kept", file=stream, flush=True)
     assert disk.getvalue() == "kept\n"
+
+
+def test_closed_stream_stops_nothing() -> None:
+    written = io.StringIO()
+    stream = logs.LossyStream(written)
+    written.close()
+    print("lost", file=stream, flush=True)
