@@ -102,8 +102,9 @@ class _Cycle:
     pool is in the state that its gangs imply. So a round sees earlier rounds as it would see an earlier cycle.
 
     Termination: a round either withdraws starts, or uses up one of `_MAX_ROUNDS`. A withdrawn start removes at least
-    one pod from `_admitted`, and excludes its gang for the rest of the cycle: that gang admits no further pods. Hence
-    there are at most `_MAX_ROUNDS` rounds more than pods that were admitted. A round without changes is the last one.
+    one pod from `_admitted`. A low gang then comes after the guaranteed band, and another gang, or a low one the second
+    time, is excluded: it admits no further pods. Hence there are at most `_MAX_ROUNDS` rounds more than twice the pods
+    that were admitted. A round without changes is the last one.
     """
 
     def __init__(self, cache: Cache, policy: Policy, now: float, *, foresee: bool) -> None:
@@ -114,7 +115,9 @@ class _Cycle:
         self._notified: frozenset[str] | None = None
         """Uids of the pods that were notified before the cycle; None before the first round."""
         self._excluded_gangs: set[str] = set()
-        """Gangs that had a start withdrawn."""
+        """Gangs that had a start withdrawn, low ones twice."""
+        self._deferred_gangs: set[str] = set()
+        """Low gangs that had a start withdrawn."""
         self._rounds_left = _MAX_ROUNDS
 
     def run(self) -> Decisions:
@@ -150,7 +153,7 @@ class _Cycle:
     def _run_round(self) -> bool:
         """Run all phases once; return whether another round must follow."""
         self._cache.begin_round(self._now)
-        state = CycleState(self._cache, self._policy, self._now, self._excluded_gangs)
+        state = CycleState(self._cache, self._policy, self._now, self._excluded_gangs, self._deferred_gangs)
         for phase in PHASES:
             phase.run(state)
         found = collect_decisions(state)
@@ -163,11 +166,13 @@ class _Cycle:
     def _withdraw_starts(self, decisions: Decisions, uids: set[str]) -> None:
         """Drop the round, and the starts of earlier rounds whose pods it evicts: other gangs need their nodes.
 
-        The gangs are excluded for the rest of the cycle, or two gangs could take turns forever.
+        The gangs are deferred or excluded for the rest of the cycle, or two gangs could take turns forever.
         """
         self._cache.end_round()
         gangs = [self._cache.snapshot_gangs[name] for name in sorted({self._admitted.pop(uid) for uid in uids})]
-        self._excluded_gangs.update(name for gang in gangs for name in gang.part_ids)
+        for gang in gangs:
+            is_first = gang.band is LOW and self._deferred_gangs.isdisjoint(gang.part_ids)
+            (self._deferred_gangs if is_first else self._excluded_gangs).update(gang.part_ids)
         self._cache.apply_changed_gangs(without_starts(gangs, uids), self._now)
         self._decisions = remove_starts(decisions, uids)
 

@@ -31,8 +31,17 @@ class CycleMark(NamedTuple):
 class CycleState(RoundDecisions):
     """A round under way. Its methods change pools and decisions together."""
 
-    def __init__(self, cache: Cache, policy: Policy, now: float, excluded_gangs: Collection[str] = ()) -> None:
-        """`excluded_gangs`: gangs that neither start nor reserve anything, because a start of theirs was withdrawn."""
+    def __init__(
+        self,
+        cache: Cache,
+        policy: Policy,
+        now: float,
+        excluded_gangs: Collection[str] = (),
+        deferred_gangs: Collection[str] = (),
+    ) -> None:
+        """Create the state. A start of these gangs was withdrawn: `excluded_gangs` neither start nor reserve anything,
+        and `deferred_gangs` come after the guaranteed band.
+        """
         self.pending_table = cache.pending_table
         """Gangs whose min members do not all run."""
         self._guaranteed_gangs = self.pending_table.select_gangs(~self.pending_table.is_low)
@@ -45,7 +54,7 @@ class CycleState(RoundDecisions):
             if plan.borrowed:
                 self.planned_borrowers.setdefault(pending.tenant, []).append(pending)
         self.policy = policy
-        self.excluded_gangs = excluded_gangs
+        self.excluded_gangs, self.deferred_gangs = excluded_gangs, deferred_gangs
         self.gangs: Mapping[str, Gang] = cache.gangs
         self.pending_gangs: Mapping[str, PendingGang] = cache.pending_gangs
         self.surplus_gangs: Collection[str] = cache.surplus_gangs.keys()

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.arbiter.simulated_cluster import LOW, Cluster, make_cluster, make_gang, make_quota, reports_by_gang
+from tests.unit.arbiter.simulated_cluster import (
+    KEY,
+    LOW,
+    OTHER,
+    Cluster,
+    make_cluster,
+    make_gang,
+    make_node,
+    make_quota,
+    reports_by_gang,
+)
 from vkgateway.arbiter.decisions import PendingReason
 
 
@@ -82,3 +92,16 @@ def test_plan_is_kept_until_the_low_work_has_terminated() -> None:
         cluster.advance(1)
     assert "high" in cluster.running_gangs()
     assert "later" not in cluster.running_gangs()
+
+
+def test_aged_low_gang_whose_place_is_taken_starts_elsewhere_in_the_same_cycle() -> None:
+    quotas = [make_quota(name, pool=key) for name in "ab" for key in (KEY, OTHER)]
+    cluster = Cluster((make_node("n0"),), quotas, more=(make_node("m0"),))
+    cluster.add(
+        make_gang("low", "a", [8], band=LOW, pools=(KEY, OTHER), created=cluster.now - cluster.policy.age_cap),
+        make_gang("high", "b", [8], created=cluster.now - 1),
+    )
+
+    decisions = cluster.cycle()
+
+    assert {admit.gang: admit.pool for admit in decisions.admits} == {"high": KEY, "low": OTHER}

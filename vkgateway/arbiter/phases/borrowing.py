@@ -50,11 +50,13 @@ def _start_in_order(state: CycleState, among: IntArray) -> IntArray:
 
 
 def _yielding_mask(state: CycleState) -> BoolArray:
-    """Return a mask of the low gangs of `pending_table` that have not aged, where low work yields in all pools."""
+    """Return a mask of the low gangs of `pending_table` that come last: those that have not aged, where low work yields
+    in all pools, and those that had a start withdrawn.
+    """
     table = state.pending_table
-    if not all(pool_state.pool.low_yields for pool_state in state.pool_states.values()):
-        return np.zeros(len(table), dtype=bool)
-    found: BoolArray = table.is_low & (state.now - table.created_times < state.policy.age_cap)
+    found: BoolArray = ~table.mask_without(state.deferred_gangs)
+    if all(pool_state.pool.low_yields for pool_state in state.pool_states.values()):
+        found |= table.is_low & (state.now - table.created_times < state.policy.age_cap)
     return found
 
 
