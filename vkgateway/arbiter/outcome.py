@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from vkgateway.arbiter.decisions import Admit, Decisions, Evict, Promote, Reprieve, merge_admits
 from vkgateway.arbiter.preemption.eviction_units import has_min_members
-from vkgateway.arbiter.snapshot import Gang, Pod, PodState, PreemptionPlan, Snapshot
+from vkgateway.arbiter.snapshot import Gang, PartGang, Pod, PodState, PreemptionPlan, Snapshot
 
 _Changes = dict[str, dict[str, Pod]]
 """By gang and uid, changed pods."""
@@ -67,7 +67,10 @@ def gangs_at_limits(
         for name in parts.get(evict.gang, (evict.gang,)):
             gang = changed.get(name, gangs[name])
             pods = tuple(replace(pod, **fields) if pod.uid in uids else pod for pod in gang.pods)  # type: ignore[arg-type]
-            changed[name] = replace(gang, pods=pods)
+            if isinstance(gang, PartGang):
+                changed[name] = replace(gang, pods=pods, own_part=replace(gang.own_part, run_ends=True))
+            else:
+                changed[name] = replace(gang, pods=pods)
     return changed
 
 

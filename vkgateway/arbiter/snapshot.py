@@ -344,6 +344,8 @@ class GangPart:
     """Pools in which each part may run."""
     pods_elsewhere: tuple[Pod, ...] = ()
     """Placed pods of the gang in other parts: without this part they do no work."""
+    run_ends: bool = False
+    """The gang's run ends at its limit."""
     equivalence_key: Hashable = None
     """Equal for gangs whose parts are interchangeable; None: no other gang is equivalent."""
 

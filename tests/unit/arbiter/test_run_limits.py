@@ -118,6 +118,20 @@ def test_elastic_gang_is_evicted_whole_when_its_first_pods_reach_the_limit() -> 
     assert cluster.placed_nodes("grows") == {}
 
 
+def test_no_pod_starts_before_the_run_has_ended_as_a_whole() -> None:
+    gang = make_gang("runs", "a", [8, 8, 8], minimum=1, elastic=True, run_limit=100.0)
+    cluster = limited_cluster(gang)
+    cycle_at(cluster, 90.0)
+
+    cluster.pool = replace(cluster.pool, nodes=(*cluster.pool.nodes, make_node("n2")))
+    decisions = cluster.cycle()
+
+    assert not decisions.admits
+    assert reports_by_gang(decisions)["runs"].message == (
+        "its run reached the run limit; it starts again when 2 pods have terminated"
+    )
+
+
 def test_gang_in_several_pools_keeps_the_shortest_limit() -> None:
     cluster = Cluster([make_node("n0")], [make_quota("a"), make_quota("a", pool=OTHER)], more=[make_node("m0")])
     cluster.enforce_limits(guaranteed=100.0)

@@ -68,6 +68,8 @@ def read_pending_gang(
     fault = next(_find_faults(gang), None)
     if fault is not None:
         return PendingReport(gang=gang.id, code=PendingReason.INVALID, message=fault)
+    if (ending := _pods_at_limit(gang)) is not None:
+        return _report_ending(gang, ending)
     members = _missing_members(gang, running, waiting)
     if members is None:
         return _report_incomplete(gang, len(running) + len(waiting))
@@ -129,6 +131,23 @@ def _missing_members(gang: Gang, running: Sequence[Pod], waiting: Sequence[Pod])
     if len(others) < missing_count or any(number > 0 for role, number in missing.items() if role in gang.role_minimum):
         return None
     return members + others[:missing_count]
+
+
+def _pods_at_limit(gang: Gang) -> int | None:
+    """Return the number of pods whose run ends at its limit; None: no run of the gang does."""
+    found = sum(pod.limit_reached for pod in gang.pods)
+    return found if found or (gang.part_info is not None and gang.part_info.run_ends) else None
+
+
+def _report_ending(gang: Gang, ending: int) -> PendingReport:
+    """Return the report of a gang whose run ends at its limit: it ends as a whole before the next run begins."""
+    pods = f"{ending} pod has" if ending == 1 else f"{ending} pods have" if ending else "its other pods have"
+    return PendingReport(
+        gang=gang.id,
+        code=PendingReason.EVICTION,
+        message=f"its run reached the run limit; it starts again when {pods} terminated",
+        numbers={"nodes": 0.0, "leaving": float(ending)},
+    )
 
 
 def report_maximum(gang: Gang, waiting: int) -> PendingReport:
