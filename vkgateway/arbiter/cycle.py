@@ -224,10 +224,12 @@ def _is_unsettled(state: CycleState, found: Decisions) -> bool:
 
 
 def _may_yield(state: CycleState, found: Decisions) -> bool:
-    """Return whether a low gang starts, by an earlier plan or as an aged one, whose place a waiting gang may take."""
+    """Return whether a low gang starts whose place a waiting gang may take: by an earlier plan, aged or short."""
     gangs = ((state.gangs[admit.gang], admit.pool) for admit in found.admits)
     # Other low gangs start after the guaranteed band, in what it cannot use.
-    low = {key for gang, key in gangs if gang.band is LOW and (gang.plan is not None or state.has_aged(gang))}
+    low = {
+        key for gang, key in gangs if gang.band is LOW and (gang.plan is not None or gang.short or state.has_aged(gang))
+    }
     pools = {key for key in low if state.pool_states[key].pool.low_yields}
     return bool(pools) and any(not pools.isdisjoint(pending.allowed_pools) for pending in state.guaranteed_gangs())
 

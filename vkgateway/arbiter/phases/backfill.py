@@ -43,6 +43,8 @@ def start_placed(
 ) -> None:
     """Start these pods where a place was taken."""
     nodes, may_enter = place.nodes, pending.gang.band is GUARANTEED
+    if pending.min_members:
+        may_enter = may_enter and pool_state.guarantee.has_no_borrower(pending.running)
     guaranteed = may_enter and pool_state.guarantee.promote_pods(pending.gang, [(pod, nodes[pod.uid]) for pod in pods])
     state.start_pods(pending, pool_state, pods, nodes, guaranteed=guaranteed, behind=place.reserved_for)
 

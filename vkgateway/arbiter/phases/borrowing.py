@@ -50,13 +50,14 @@ def _start_in_order(state: CycleState, among: IntArray) -> IntArray:
 
 
 def _yielding_mask(state: CycleState) -> BoolArray:
-    """Return a mask of the low gangs of `pending_table` that come last: those that have not aged, where low work yields
-    in all pools, and those that had a start withdrawn.
+    """Return a mask of the low gangs of `pending_table` that come last: those that had a start withdrawn and, where low
+    work yields in all pools, those that have not aged, nor lost members while they ran.
     """
     table = state.pending_table
     found: BoolArray = ~table.mask_without(state.deferred_gangs)
     if all(pool_state.pool.low_yields for pool_state in state.pool_states.values()):
-        found |= table.is_low & (state.now - table.created_times < state.policy.age_cap)
+        keeps_place = table.is_short | (state.now - table.created_times >= state.policy.age_cap)
+        found |= table.is_low & ~keeps_place
     return found
 
 

@@ -105,7 +105,11 @@ def _build_queue(state: CycleState) -> list[_QueueEntry]:
 
 
 def _schedule_gang(state: CycleState, pending: PendingGang, failed_classes: set[tuple[str, int]]) -> None:
-    possible = [pool_state for pool_state in state.usable_pools(pending) if _is_possible(state, pool_state, pending)]
+    possible = [
+        pool_state
+        for pool_state in state.usable_pools(pending)
+        if _is_possible(state, pool_state, pending) and pool_state.guarantee.has_no_borrower(pending.running)
+    ]
     pools = [
         pool_state
         for pool_state in possible

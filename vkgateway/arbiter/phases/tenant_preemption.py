@@ -88,7 +88,7 @@ def _preempting_gangs(state: CycleState) -> list[PendingGang]:
         np.isfinite(lower_low) | (table.base_priorities > lower_guaranteed),
     )
     left = np.flatnonzero(state.undecided_mask() & outranks)
-    columns = (table.created_times, -table.base_priorities, ~table.is_short, table.is_low)
+    columns = (table.created_times, -table.base_priorities, table.is_low, ~table.is_short)
     order = left[np.lexsort(tuple(column[left] for column in columns))]
     _, firsts = np.unique(table.alike_numbers[order], return_index=True)
     pending_gangs = (table.pending_gangs[index] for index in order[np.sort(firsts)].tolist())

@@ -63,6 +63,13 @@ class GuaranteeState:
         """Return whether a placed pod is inside its tenant's guarantee."""
         return uid in self.usage.pods.uids
 
+    def has_no_borrower(self, running: Iterable[Pod]) -> bool:
+        """Return whether all these running min members are inside the guarantee. If some borrow, no other may enter it
+        alone: it would stay when they are evicted, as half a gang.
+        """
+        unit = self.usage.pool.unit_resource
+        return all(self.is_guaranteed(pod.uid) for pod in running if pod.shape.amount_of(unit))
+
     def borrowing_gangs(self) -> list[Gang]:
         """Return the gangs of the guaranteed band with running pods that borrow, by name."""
         gangs = self._gang_index.gangs

@@ -29,17 +29,17 @@ class ShareLookup(Protocol):
 
 class QueueOrder:
     """Queue order, computed without a look at most gangs. The next tenant is the one whose first gang has the smallest
-    key: share, then creation time. Within a tenant, gangs are ordered by band, then short gangs come first
-    (`Gang.short`), then by priority with capped age, then by age. Hence a gang comes next when the largest key from the
-    head of its tenant's queue up to the gang is the smallest of all tenants. A start changes only later keys of the
-    same tenant, and never lets a gang precede those already scheduled. So the final keys give the full order, and
-    skipped classes need no look.
+    key: share, then creation time. Within a tenant, short gangs (`Gang.short`) come first, and gangs are ordered
+    by band, then by priority with capped age, then by age. Hence a gang comes next when the largest key from the head
+    of its tenant's queue up to the gang is the smallest of all tenants. A start changes only later keys of the same
+    tenant, and never lets a gang precede those already scheduled. So the final keys give the full order, and skipped
+    classes need no look.
     """
 
     def __init__(self, waiting: PendingTable, among: IntArray, shares: ShareLookup, policy: Policy, now: float) -> None:
         age = np.maximum(0.0, now - waiting.created_times[among])
         rank = waiting.base_priorities[among] + np.minimum(age, policy.age_cap) * policy.age_weight
-        columns = (~waiting.is_short[among], waiting.is_low[among], waiting.tenant_numbers[among])
+        columns = (waiting.is_low[among], ~waiting.is_short[among], waiting.tenant_numbers[among])
         order = np.lexsort((waiting.created_times[among], -rank, *columns))
         self.pending_table = waiting
         self._rows = among[order]
