@@ -52,6 +52,18 @@ def test_replacement_starts_before_older_gang_of_higher_priority() -> None:
     assert found.borrowed_marks("team") == {False}
 
 
+def test_replacement_of_a_borrowing_gang_does_not_enter_the_guarantee_alone() -> None:
+    """Else it would stay when the others are evicted, as half a gang."""
+    team = lose_member(running_gang("team", "n0 n0 n0 n0", borrowed=True), 2)
+    found = Cluster([make_node("n0", 4)], [make_quota("a", 1), make_quota("b", 3)], now=NOW)
+    found.add(team)
+
+    found.cycle()
+
+    assert found.borrowed_marks("team") == {True}
+    assert len(found.placed_nodes("team")) == 4
+
+
 def test_place_is_held_until_the_replacement_exists() -> None:
     team = lose_member(running_gang("team", "n0 n0 n0 n0"), 2, replaced=False)
     found = full_guarantee(team, make_gang("old", "a", [1], created=NOW - 5000))
