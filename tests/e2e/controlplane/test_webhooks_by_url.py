@@ -24,7 +24,9 @@ pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
 
 OPEN = "127.0.0.1"
 CLOSED = "127.0.0.2"
-TENANT = Tenant(metadata=Meta(name="alpha"))
+NAME = "hooks"
+"""Its port follows from the name, so it differs from those of tenants in other modules, which may run at the same time."""
+TENANT = Tenant(metadata=Meta(name=NAME))
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -74,7 +76,7 @@ def configuration(client_config: Document) -> Document:
 
 async def apply(place: World, document: Document) -> None:
     code, output = await place.kubectl(
-        place.kubeconfig("alpha"), "apply", "--server-side", "-f", "-", stdin=json.dumps(document)
+        place.kubeconfig(NAME), "apply", "--server-side", "-f", "-", stdin=json.dumps(document)
     )
     assert code == 0, output
 
@@ -82,7 +84,7 @@ async def apply(place: World, document: Document) -> None:
 async def create(place: World, name: str) -> str:
     """Try to create a ConfigMap, and return the output."""
     line = ("create", "configmap", name, "--dry-run=server")
-    return (await place.kubectl(place.kubeconfig("alpha"), *line))[1]
+    return (await place.kubectl(place.kubeconfig(NAME), *line))[1]
 
 
 async def wait_for_output(place: World, part: str, *, name: str = "wanted") -> str:
@@ -107,7 +109,7 @@ async def test_server_at_loopback_is_refused_until_a_range_opens_it(place: World
         assert "controlPlanes.webhookRanges" in output
         refused = [line for line in lines if line["event"] == "connection of an API server refused"]
         assert refused
-        assert refused[0]["tenant"] == "alpha"
+        assert refused[0]["tenant"] == NAME
         assert refused[0]["why"].startswith(f"{host} ")
         assert reviewed == []
 
@@ -170,7 +172,7 @@ async def test_conversion_webhook_takes_the_same_way(place: World) -> None:
 
     async def is_refused() -> bool:
         line = ("create", "-f", "-")
-        found.append((await place.kubectl(place.kubeconfig("alpha"), *line, stdin=json.dumps(thing)))[1])
+        found.append((await place.kubectl(place.kubeconfig(NAME), *line, stdin=json.dumps(thing)))[1])
         return "code 403" in found[-1]
 
     await wait_until(is_refused, seconds=30, interval=0.2)
