@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
 OPEN = "127.0.0.1"
 CLOSED = "127.0.0.2"
 NAME = "hooks"
-"""Its port follows from the name, so it differs from those of tenants in other modules, which may run at the same time."""
+"""The port follows from the name: tenants of other modules, which may run at the same time, have others."""
 TENANT = Tenant(metadata=Meta(name=NAME))
 
 
