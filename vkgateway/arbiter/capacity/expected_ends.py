@@ -81,9 +81,9 @@ class ExpectedEnds:
 
     def add_started(self, gang: Gang, pods: Sequence[Pod], nodes: Mapping[str, str], now: float) -> None:
         """Record the ends of pods that start now."""
-        for pod in pods:
-            time = self._end_of_run(gang, now)
-            if time is not None:
+        time = self._end_of_run(gang, now)
+        if time is not None:
+            for pod in pods:
                 self._set_end(pod.uid, PodEnd(time, nodes[pod.uid], pod.shape))
 
     def mark(self) -> int:

@@ -58,9 +58,8 @@ def place_pods(
     """
     if not pods:
         return {}
-    found = None
-    for nodes in resources.nodes.avoided_last(among):
-        found = _place_among(
+    attempts = (
+        _place_among(
             resources,
             pods,
             nodes,
@@ -68,9 +67,9 @@ def place_pods(
             preferred_level=preferred_level,
             preferred_nodes=preferred_nodes,
         )
-        if found is not None:
-            break
-    return found
+        for nodes in resources.nodes.avoided_last(among)
+    )
+    return next((found for found in attempts if found is not None), None)
 
 
 def _place_among(

@@ -50,12 +50,8 @@ class GuaranteedPlacement:
         """Return node names by pod uid; None: the pods do not all fit. Nodes that cost no promise are filled first."""
         if not self._fits_some_node(resources):
             return None
-        found = None
-        for among in resources.nodes.avoided_last(self._allowed_nodes):
-            found = self._place_among(resources, among)
-            if found is not None:
-                break
-        return found
+        attempts = (self._place_among(resources, among) for among in resources.nodes.avoided_last(self._allowed_nodes))
+        return next((found for found in attempts if found is not None), None)
 
     def _place_among(self, resources: NodeResources, allowed: AllowedNodes) -> dict[str, str] | None:
         near_nodes = self._nodes_near_own(resources)

@@ -68,8 +68,8 @@ def read_pending_gang(
     fault = next(_find_faults(gang), None)
     if fault is not None:
         return PendingReport(gang=gang.id, code=PendingReason.INVALID, message=fault)
-    if (ending := _pods_at_limit(gang)) is not None:
-        return _report_ending(gang, ending)
+    if _run_ends(gang):
+        return _report_ending(gang)
     members = _missing_members(gang, running, waiting)
     if members is None:
         return _report_incomplete(gang, len(running) + len(waiting))
@@ -133,14 +133,15 @@ def _missing_members(gang: Gang, running: Sequence[Pod], waiting: Sequence[Pod])
     return members + others[:missing_count]
 
 
-def _pods_at_limit(gang: Gang) -> int | None:
-    """Return the number of pods whose run ends at its limit; None: no run of the gang does."""
-    found = sum(pod.limit_reached for pod in gang.pods)
-    return found if found or (gang.part_info is not None and gang.part_info.run_ends) else None
+def _run_ends(gang: Gang) -> bool:
+    """Return whether the gang's run ends at its limit."""
+    ends_elsewhere = gang.part_info is not None and gang.part_info.run_ends
+    return ends_elsewhere or any(pod.limit_reached for pod in gang.pods)
 
 
-def _report_ending(gang: Gang, ending: int) -> PendingReport:
+def _report_ending(gang: Gang) -> PendingReport:
     """Return the report of a gang whose run ends at its limit: it ends as a whole before the next run begins."""
+    ending = sum(pod.limit_reached for pod in gang.pods)
     pods = f"{ending} pod has" if ending == 1 else f"{ending} pods have" if ending else "its other pods have"
     return PendingReport(
         gang=gang.id,
