@@ -73,7 +73,7 @@ async def _require_guarantees(client: Client, tenants: Sequence[Tenant]) -> None
     from vkgateway.cli.tenant_create import validate_tenant
     from vkgateway.model.errors import InputError
 
-    others = [other for other in await cluster.list_tenants(client) if not other.spec.delete_after]
+    others = await cluster.list_tenants(client)
     for tenant in tenants:
         name, end = tenant.metadata.name, tenant.spec.delete_after
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 
 from vkgateway.arbiter.cycle_state import CycleState
@@ -72,16 +72,16 @@ def _use_guarantee(pool_state: PoolState, gang: Gang, pod: Pod) -> str | None:
         return None
     node: str | None = pod.node
     if not pool_state.guarantees.use(gang.tenant, pod.node, pod.shape.amount_of(pool_state.pool.unit_resource)):
-        node = _find_node(pool_state, gang, [pod])
+        node = _find_node(pool_state, gang, pod)
     if node is not None:
         pool_state.guarantee.mark_guaranteed(gang.tenant, [pod], gang=gang.id)
         pool_state.tenant_usage.add_usage(gang.tenant, pod.shape, 1)
     return node
 
 
-def _find_node(pool_state: PoolState, gang: Gang, pods: Sequence[Pod]) -> str | None:
+def _find_node(pool_state: PoolState, gang: Gang, pod: Pod) -> str | None:
     """Return a node inside the guarantee: in free capacity, else where borrowing pods make room. Use the guarantee."""
-    placement = GuaranteedPlacement(pool_state.guarantees, gang.tenant, pods)
+    placement = GuaranteedPlacement(pool_state.guarantees, gang.tenant, [pod])
     nodes = placement(pool_state.node_resources)
     if nodes is None:
         with pool_state.node_resources.trial():
@@ -90,4 +90,4 @@ def _find_node(pool_state: PoolState, gang: Gang, pods: Sequence[Pod]) -> str | 
     if nodes is None:
         return None
     placement.commit_placement(nodes, pool_state.pool.unit_resource)
-    return next(iter(nodes.values()))
+    return nodes[pod.uid]

@@ -35,7 +35,7 @@ def is_in_ranges(text: str, ranges: Sequence[Network]) -> bool:
     """Return whether one of these ranges opens an address for webhooks by URL."""
     address = canonical_address(text)
     holding = [network for network in ranges if address in network]
-    return bool(holding) and any(opens_address(network, address, is_own=_is_own(address)) for network in holding)
+    return any(opens_address(network, address, is_own=_is_own(address)) for network in holding)
 
 
 def _is_own(address: Address) -> bool:
