@@ -70,15 +70,14 @@ def address_and_port(text: str) -> tuple[str, int]:
 
 def parse_half_life(value: str | float) -> float:
     """Return the half-life of `arbiter.halfLife` in seconds; 0: none. Raises InputError."""
-    from vkgateway.translate.gangs import MarkError
-    from vkgateway.translate.gangs.mark_values import parse_duration
+    from vkgateway.model.run_limits import parse_duration
 
     text = str(value).strip()
     if not text.strip("0.smhd"):
         return 0.0
     try:
-        seconds = parse_duration("arbiter.halfLife", text)
-    except MarkError:
+        seconds = parse_duration(text)
+    except ValueError:
         seconds = -1.0
     if problem := half_life_problem(seconds):
         raise InputError(f"{text!r} {problem}", hint="Use a value like 24h or 7d, or 0 to count only present use.")
