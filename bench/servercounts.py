@@ -13,8 +13,15 @@ from bench.samples import read_samples
 from vkgateway.kube.client import Client
 
 WRITES: Final = frozenset({"POST", "PUT", "PATCH", "APPLY", "DELETE", "DELETECOLLECTION"})
-_BACKGROUND: Final = frozenset({"leases", "nodes/status", "tenants", "tenants/status", "computeclusters/status"})
-"""Resources that an idle platform writes: heartbeats of nodes, and status."""
+_BACKGROUND: Final = frozenset(
+    {
+        *("leases", "nodes", "nodes/status", "tenants", "tenants/status", "computeclusters/status"),
+        *("namespaces", "priorityclasses"),
+    }
+)
+"""Resources that an idle platform writes: heartbeats of nodes, status, and what the gateway applies again in case that
+somebody has changed it.
+"""
 _BODY_VERBS: Final = {
     "create": "POST",
     "update": "PUT",

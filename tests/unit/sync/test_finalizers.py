@@ -36,6 +36,11 @@ async def add_finalizer(
     server: FakeApiServer, resource: Resource, found: Callable[[], dict[str, Any] | None]
 ) -> list[str]:
     """Add a finalizer while a patch of ours is in flight; return the finalizers after the patch."""
+
+    def finalizers() -> list[str]:
+        present: list[str] = (found() or {"metadata": {}})["metadata"].get("finalizers", [])
+        return present
+
     patch = f"{resource.plural}/"
     arrived = server.hold("PATCH", patch)
     await wait_until(lambda: any(one.startswith("PATCH") and patch in one for one in server.requests))
@@ -44,11 +49,10 @@ async def add_finalizer(
     metadata = document["metadata"]
     metadata["finalizers"].append(THEIRS)
     server.store.update(resource, document, name=metadata["name"], namespace=metadata.get("namespace", ""))
-    before = server.store.version
     arrived.set()
-    await wait_until(lambda: server.store.version > before)
-    remaining: list[str] = (found() or {"metadata": {}})["metadata"].get("finalizers", [])
-    return remaining
+    # Other writes, such as heartbeats of nodes, may come before.
+    await wait_until(lambda: finalizers() != metadata["finalizers"])
+    return finalizers()
 
 
 async def test_finalizer_of_an_ended_pod_is_removed_despite_a_conflict(world: World) -> None:
