@@ -1,10 +1,10 @@
 """The courier: a minimal loop in place of the gateway, with the same schedulers and hollow nodes.
 
 It watches tenant pods and compute pods and sends the unavoidable writes only: it creates the compute pod and updates
-the status of the tenant pod. After a deletion it deletes the compute pod, removes the finalizer and removes the tenant
-pod. With a token it also sends the token request and creates the Secret. It keeps no state, compares nothing, repairs
-nothing and supports one kind of pod. The difference from the gateway is the cost of the gateway's own work. The
-difference from the floor is the work of schedulers and nodes.
+the status of the tenant pod. After a deletion it deletes the compute pod, writes the tenant pod's last status, removes
+the finalizer and removes the tenant pod. With a token it also sends the token request and creates the Secret. It keeps
+no state, compares nothing, repairs nothing and supports one kind of pod. The difference from the gateway is the cost of
+the gateway's own work. The difference from the floor is the work of schedulers and nodes.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 Until a pod is Ready: create and bind the tenant pod, create the bound compute pod, and update both statuses. With a
 token, also the token request and the Secret. Afterwards the load deletes the tenant pod. The floor deletes the compute
-pod, writes its last status, removes finalizer and Secret, and removes the tenant pod. Tenant pods are the same as in
-every system, and compute pods are small. Apart from the watches that measure every system, there are no watches, reads
-or decisions. Requests use the same API servers, with as many in flight as the gateway has workers. No system on this
-machine can be faster.
+pod, writes the last status of both pods, as a kubelet does, removes finalizer and Secret, and removes the tenant pod.
+Tenant pods are the same as in every system, and compute pods are small. Apart from the watches that measure every
+system, there are no watches, reads or decisions. Requests use the same API servers, with as many in flight as the
+gateway has workers. No system on this machine can be faster.
 """
 
 from __future__ import annotations
@@ -103,7 +103,11 @@ class NamespacePair:
         await self.finalize_pod(name)
 
     async def finalize_pod(self, name: str) -> None:
-        """Remove the finalizer, then the tenant pod. Its removal comes last, because it ends the measurement."""
+        """Write the tenant pod's last status, remove the finalizer, then the tenant pod.
+
+        Its removal comes last, because it ends the measurement.
+        """
+        await self._write_status(self.tenant, name, ready=False)
         await self._patch_pod(self.compute, name, {"metadata": {"finalizers": None}})
         if self.token:
             await self.compute.client.delete(SECRETS, name, namespace=self.compute.namespace, timeout=120)

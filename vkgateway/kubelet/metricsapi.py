@@ -22,6 +22,7 @@ GROUP: Final = "metrics.k8s.io"
 _VERSION: Final = "v1beta1"
 _JSON: Final = "application/json"
 _AS_TABLE: Final = "as=table"
+_AGGREGATOR: Final = "system:kube-aggregator"
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -46,13 +47,21 @@ async def serve_metrics_api(call: Call, *path: str) -> Reply:
     """Answer a request of the API group."""
     try:
         if path == (_VERSION,):
-            return Reply(200, _encode(podmetrics.discovery_document()), _JSON)
+            return Reply(200, b"") if _is_probe(call.request) else _json_reply(podmetrics.discovery_document())
         query = _parse_query(path)
         with call.stats_provider.request_limiter.hold_stream(call.tenant):
             items = await (_node_metrics(call, query) if query.resource == "nodes" else _pod_metrics(call, query))
         return _build_reply(call.request, query, items)
     except _StatusError as error:
         return error.reply
+
+
+def _is_probe(request: Request) -> bool:
+    """Return whether the tenant's API server only asks whether the API is available: five times each half minute.
+
+    It does not read the body, and would close the connection for each request that has one.
+    """
+    return request.header("x-remote-user") == _AGGREGATOR and not request.header("accept")
 
 
 def _parse_query(path: Sequence[str]) -> _MetricsQuery:
@@ -118,5 +127,9 @@ def _build_reply(request: Request, query: _MetricsQuery, items: list[Object]) ->
         name = "/".join(filter(None, (query.namespace, query.name)))
         raise _StatusError(404, "NotFound", f'{query.resource}.{GROUP} "{name[:300]}" not found')
     if _AS_TABLE in request.header("accept").lower():
-        return Reply(200, _encode(podmetrics.metrics_table(items)), _JSON)
-    return Reply(200, _encode(items[0] if query.name else podmetrics.metrics_list(query.resource, items)), _JSON)
+        return _json_reply(podmetrics.metrics_table(items))
+    return _json_reply(items[0] if query.name else podmetrics.metrics_list(query.resource, items))
+
+
+def _json_reply(document: Object) -> Reply:
+    return Reply(200, _encode(document), _JSON)

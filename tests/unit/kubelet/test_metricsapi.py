@@ -121,6 +121,14 @@ async def test_pod_measured_once_has_no_metrics(world: World) -> None:
     assert await world.names(f"{BASE}/namespaces/default/pods") == []
 
 
+async def test_probe_of_the_api_server_gets_no_body(world: World) -> None:
+    """It would close the connection of each probe, because it does not read bodies."""
+    aggregator = {"x-remote-user": "system:kube-aggregator"}
+    assert await world.request(BASE, **aggregator) == (200, "")
+    status, found = await world.request(BASE, **aggregator, accept="application/json")
+    assert (status, found["kind"]) == (200, "APIResourceList")
+
+
 async def test_discovery_lists_both_resources(world: World) -> None:
     status, found = await world.request(BASE)
     assert (status, found["groupVersion"]) == (200, "metrics.k8s.io/v1beta1")
