@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from bench.load import Place
-from bench.pods import PodKind, gang_marks
+from bench.pods import RUN_LABEL, PodKind, gang_marks
 from bench.servercounts import ServerCounts, read_counts
 from tests.e2e.cluster import COMPUTE_VERSION, TENANT_VERSION, Platform
 from tests.e2e.conftest import start_platform
@@ -32,10 +32,16 @@ pytestmark = pytest.mark.skipif(bool(COMPUTE_VERSION or TENANT_VERSION), reason=
 NUMBERS: Final = yaml.safe_load(Path(__file__).with_name("costs.yaml").read_text())
 GANG: Final = 8
 CASES: Final = {
-    "plain": (50, PodKind(run="plain")),
-    "token": (50, PodKind(run="token", token=True)),
-    "gang": (GANG, PodKind(run="gang", gpus=4, annotations=gang_marks("train", GANG), restart="Never")),
+    "plain": (50, [PodKind(run="plain")]),
+    "token": (50, [PodKind(run="token", token=True)]),
+    "gang": (
+        GANG,
+        [PodKind(run=f"gang-{one}", gpus=1, annotations=gang_marks(one, GANG), restart="Never") for one in "abcd"],
+    ),
 }
+"""The number of pods of each kind, and the kinds."""
+FIRST: Final = PodKind(run="first", token=True)
+"""The first pod, for which the gateway creates the namespace in the compute cluster. It stays, so that this does."""
 QUIET_SECONDS: Final = 3.0
 """Time without a write, after which a phase has ended, if it counted what is expected."""
 SERVICE_ADDRESSES: Final = 5
@@ -74,21 +80,24 @@ class Servers:
         page = await self.tenant.list_all(PODS, namespace="default")
         return [msgspec.json.decode(bytes(item)) for item in page.items]
 
-    async def create(self, count: int, kind: PodKind) -> None:
-        """Create pods at once."""
+    async def create(self, count: int, kinds: list[PodKind]) -> None:
+        """Create this number of pods of each kind at once."""
         place = Place("tenant", self.tenant, "default")
-        await asyncio.gather(*(place.create_pod(f"{kind.run}-{number:02d}", kind) for number in range(count)))
+        await asyncio.gather(
+            *(place.create_pod(f"{kind.run}-{number:02d}", kind) for kind in kinds for number in range(count))
+        )
 
     async def wait_ready(self) -> list[str]:
-        """Wait until all pods are ready, and return their addresses."""
+        """Wait until all pods are ready, and return the addresses of all but the first."""
         ready = await self._wait(lambda pods: all(map(is_ready, pods)))
-        return [pod["status"]["podIP"] for pod in ready]
+        return [pod["status"]["podIP"] for pod in ready if not is_first(pod)]
 
-    async def delete_all(self) -> None:
-        """Delete all pods as a user does, and wait until none exists."""
+    async def delete_others(self) -> None:
+        """Delete all pods but the first as a user does, and wait until they are gone."""
         place = Place("tenant", self.tenant, "default")
-        await asyncio.gather(*(place.delete_pod(pod["metadata"]["name"]) for pod in await self.pods()))
-        await self._wait(lambda pods: not pods)
+        others = [pod["metadata"]["name"] for pod in await self.pods() if not is_first(pod)]
+        await asyncio.gather(*map(place.delete_pod, others))
+        await self._wait(lambda pods: all(map(is_first, pods)))
 
     async def _wait(self, condition: Callable[[list[dict[str, Any]]], bool]) -> list[dict[str, Any]]:
         """Return the tenant's pods once they fulfil a condition. A watch would count as one more."""
@@ -97,6 +106,11 @@ class Servers:
                 if condition(pods := await self.pods()):
                     return pods
                 await asyncio.sleep(0.5)
+
+
+def is_first(pod: dict[str, Any]) -> bool:
+    """Return whether it is the first pod."""
+    return bool(pod["metadata"]["labels"][RUN_LABEL] == FIRST.run)
 
 
 def is_ready(pod: dict[str, Any]) -> bool:
@@ -173,14 +187,14 @@ async def test_new_tenant_serves_no_openapi_document(quiet: Platform) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 async def test_pod_costs_what_is_recorded(quiet: Platform, case: str) -> None:
-    count, kind = CASES[case]
+    each, kinds = CASES[case]
+    count = each * len(kinds)
     gateway = await asyncio.to_thread(pid_of, quiet, "gateway")
     async with connect(quiet) as servers:
         service = msgspec.json.decode(await servers.tenant.get(SERVICES, "kubernetes", namespace="default"))
-        # The first pods of a namespace make the gateway create it in the compute cluster, and copy the CA.
-        await servers.create(1, PodKind(run="first", token=True))
-        await servers.wait_ready()
-        await servers.delete_all()
+        if not await servers.pods():
+            await servers.create(1, [FIRST])
+            await servers.wait_ready()
         before = await servers.settle(lambda _: True)
 
         def ready_numbers(now: dict[str, ServerCounts]) -> Numbers:
@@ -188,7 +202,7 @@ async def test_pod_costs_what_is_recorded(quiet: Platform, case: str) -> None:
 
         # The gateway sees all pods at once then, and reports to no pod that its gang waits.
         with frozen(gateway):
-            await servers.create(count, kind)
+            await servers.create(each, kinds)
         addresses = await servers.wait_ready()
         ready = await servers.settle(lambda now: ready_numbers(now) == NUMBERS[case]["ready"])
 
@@ -198,7 +212,7 @@ async def test_pod_costs_what_is_recorded(quiet: Platform, case: str) -> None:
             del ended["compute"]["watch events"]
             return ended
 
-        await servers.delete_all()
+        await servers.delete_others()
         gone = await servers.settle(lambda now: gone_numbers(now) == NUMBERS[case]["gone"])
     found = {
         "ready": ready_numbers(ready),
