@@ -92,6 +92,13 @@ class Servers:
         ready = await self._wait(lambda pods: all(map(is_ready, pods)))
         return [pod["status"]["podIP"] for pod in ready if not is_first(pod)]
 
+    async def start_first(self, before: dict[str, ServerCounts]) -> dict[str, ServerCounts]:
+        """Start the first pod, and return the counts when all is written, the events of the schedulers too."""
+        await self.create(1, [FIRST])
+        await self.wait_ready()
+        event = "POST events"
+        return await self.settle(lambda now: all(now[who].requests[event] > before[who].requests[event] for who in now))
+
     async def delete_others(self) -> None:
         """Delete all pods but the first as a user does, and wait until they are gone."""
         place = Place("tenant", self.tenant, "default")
@@ -192,10 +199,9 @@ async def test_pod_costs_what_is_recorded(quiet: Platform, case: str) -> None:
     gateway = await asyncio.to_thread(pid_of, quiet, "gateway")
     async with connect(quiet) as servers:
         service = msgspec.json.decode(await servers.tenant.get(SERVICES, "kubernetes", namespace="default"))
-        if not await servers.pods():
-            await servers.create(1, [FIRST])
-            await servers.wait_ready()
         before = await servers.settle(lambda _: True)
+        if not await servers.pods():
+            before = await servers.start_first(before)
 
         def ready_numbers(now: dict[str, ServerCounts]) -> Numbers:
             return numbers({who: now[who] - before[who] for who in before}, count)
