@@ -55,13 +55,13 @@ class TlsApiServer(FakeApiServer):
         super().__init__(streaming_lists=False)
         self._context = context
 
-    async def start(self, port: int = 0) -> None:
+    async def start(self) -> None:
         """Listen on loopback."""
         app = web.Application(client_max_size=16 * 1024 * 1024)
         app.router.add_route("*", "/{path:.*}", self._handle_request)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None, handler_cancellation=True)
         await self._runner.setup()
-        await web.TCPSite(self._runner, _LOOPBACK, port, ssl_context=self._context, backlog=1024).start()
+        await web.TCPSite(self._runner, _LOOPBACK, 0, ssl_context=self._context, backlog=1024).start()
         self.url = f"https://{_LOOPBACK}:{self.port}"
 
 

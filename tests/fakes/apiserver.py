@@ -16,6 +16,7 @@ import asyncio
 import base64
 import copy
 import json
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -110,31 +111,44 @@ class FakeApiServer:
         self._ended = asyncio.Event()
         self._changed = asyncio.Event()
         self._runner: web.AppRunner | None = None
+        self._kept: socket.socket | None = None
+        """While it is stopped: keeps its port from all other programs of the machine."""
 
     # -- life ----------------------------------------------------------------------------------------------------
 
-    async def start(self, port: int = 0) -> None:
-        """Listen on loopback."""
+    async def start(self) -> None:
+        """Listen on loopback; after `stop` on the same port."""
+        port = self._kept.getsockname()[1] if self._kept is not None else 0
         app = web.Application(client_max_size=16 * 1024 * 1024)
         app.router.add_route("*", "/{path:.*}", self._handle_request)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None, handler_cancellation=True)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", port)
         await site.start()
+        self._release_port()
         self.url = f"http://127.0.0.1:{self.port}"
 
     @property
     def port(self) -> int:
-        """Port it listens on. Another server may use it after `stop`."""
+        """Port it listens on."""
         assert self._runner is not None
         return int(self._runner.addresses[0][1])
 
     async def stop(self) -> None:
-        """Stop: running watches are cut, and new connections are refused."""
+        """Stop: running watches are cut, and new connections are refused. No other program gets the port."""
         self.end_watches()
         if self._runner is not None:
+            port = self.port
             await self._runner.cleanup()
             self._runner = None
+            self._kept = socket.socket()
+            self._kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._kept.bind(("127.0.0.1", port))
+
+    def _release_port(self) -> None:
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -144,6 +158,7 @@ class FakeApiServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.stop()
+        self._release_port()
 
     def client(self, name: str = "fake") -> Client:
         """Return a client of this server."""

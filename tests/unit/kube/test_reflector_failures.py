@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.store import ObjectStore
 from tests.unit.kube.test_reflector import put, remove, watching
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import CONFIG_MAPS
@@ -17,74 +18,67 @@ from vkgateway.kube.response_streams import ResponseStream
 from vkgateway.model.errors import InputError
 
 
+def back_up(server: FakeApiServer) -> ObjectStore:
+    """Return a copy of the server's datastore."""
+    copied = ObjectStore()
+    copied.objects, copied.version = copy.deepcopy((server.store.objects, server.store.version))
+    return copied
+
+
 async def test_restored_datastore_causes_a_list() -> None:
-    server = FakeApiServer()
-    await server.start()
-    put(server, "kept")
-    put(server, "removed")
-    backup = copy.deepcopy((server.store.objects, server.store.version))
-    remove(server, "removed")
-    put(server, "undone")
-    restored = FakeApiServer()
-    restored.store.objects, restored.store.version = backup
-    async with Client(server.url, name="fake") as client, watching(client) as seen:
-        await seen.wait_for_changes("+kept", "+undone")
-        port = server.port
-        await server.stop()
-        await seen.until(lambda: not seen.reflector.is_complete)
-        await restored.start(port)
-        try:
+    async with FakeApiServer() as server:
+        put(server, "kept")
+        put(server, "removed")
+        backup = back_up(server)
+        remove(server, "removed")
+        put(server, "undone")
+        async with Client(server.url, name="fake") as client, watching(client) as seen:
+            await seen.wait_for_changes("+kept", "+undone")
+            await server.stop()
+            await seen.until(lambda: not seen.reflector.is_complete)
+            server.store = backup
+            await server.start()
             await seen.until(lambda: seen.reflector.is_complete)
             assert seen.names == ["kept", "removed"]
             await seen.wait_for_changes("~kept", "+removed", "-undone")
-        finally:
-            await restored.stop()
 
 
 async def test_reused_version_in_restored_datastore_is_reported() -> None:
     """Versions are not unique after a restore: the list reports all objects once."""
-    server, restored = FakeApiServer(), FakeApiServer()
-    await server.start()
-    put(server, "same")
-    put(server, "other")
-    restored.store.objects, restored.store.version = copy.deepcopy((server.store.objects, server.store.version))
-    put(server, "other", n=1)
-    put(server, "undone")
-    put(restored, "other", n=2)
-    was, now = (one.store.get(CONFIG_MAPS, "other", "default")["metadata"] for one in (server, restored))
-    assert (was["uid"], was["resourceVersion"]) == (now["uid"], now["resourceVersion"])
-    async with Client(server.url, name="fake") as client, watching(client) as seen:
-        await seen.wait_for_changes("+other", "+same", "+undone")
-        port = server.port
-        await server.stop()
-        await seen.until(lambda: not seen.reflector.is_complete)
-        await restored.start(port)
-        try:
+    async with FakeApiServer() as server:
+        put(server, "same")
+        put(server, "other")
+        backup = back_up(server)
+        put(server, "other", n=1)
+        put(server, "undone")
+        was = server.store.get(CONFIG_MAPS, "other", "default")["metadata"]
+        async with Client(server.url, name="fake") as client, watching(client) as seen:
+            await seen.wait_for_changes("+other", "+same", "+undone")
+            await server.stop()
+            await seen.until(lambda: not seen.reflector.is_complete)
+            server.store = backup
+            put(server, "other", n=2)
+            now = server.store.get(CONFIG_MAPS, "other", "default")["metadata"]
+            assert (was["uid"], was["resourceVersion"]) == (now["uid"], now["resourceVersion"])
+            await server.start()
             await seen.wait_for_changes("~other", "~same", "-undone")
             assert seen.reflector.store["default", "other"].data == {"n": 2}
-            restored.end_watches()
-            put(restored, "new")
+            server.end_watches()
+            put(server, "new")
             await seen.wait_for_changes("+new")
-        finally:
-            await restored.stop()
 
 
 async def test_restarted_server_causes_no_list() -> None:
-    server = FakeApiServer()
-    await server.start()
-    put(server, "a")
-    async with Client(server.url, name="fake") as client, watching(client) as seen:
-        port = server.port
-        await server.stop()
-        await seen.until(lambda: not seen.reflector.is_complete)
-        put(server, "b")
-        await server.start(port)
-        try:
+    async with FakeApiServer() as server:
+        put(server, "a")
+        async with Client(server.url, name="fake") as client, watching(client) as seen:
+            await server.stop()
+            await seen.until(lambda: not seen.reflector.is_complete)
+            put(server, "b")
+            await server.start()
             await seen.until(lambda: seen.reflector.is_complete)
             await seen.wait_for_changes("+a", "+b")
             assert seen.reflector.relist_count == 1
-        finally:
-            await server.stop()
 
 
 async def test_missing_credentials_are_retried() -> None:

@@ -359,13 +359,12 @@ async def test_unreachable_compute_cluster_fails_and_deletes_nothing(world: Worl
         await world.wait_forwarded()
         world.run_pod()
         await wait_until(lambda: world.pod_phase() == "Running")
-        port = world.compute_server.port
         await world.compute_server.stop()
         world.create_pod("second")
         await world.wait_settled()
         assert world.pod_phase() == "Running"
         assert world.pod_phase("second") == "Pending"
-        await world.compute_server.start(port)
+        await world.compute_server.start()
         await wait_until(lambda: world.compute_pod("second"))
 
 

@@ -96,14 +96,13 @@ async def test_unreachable_compute_cluster_is_the_pending_reason(world: World) -
     create_gated(world, "first")
     async with world.run_gateway():
         await start_pod(world, "first")
-        port = world.compute_server.port
         await world.compute_server.stop()
         await wait_until(lambda: world.link is not None and not world.link.is_reachable)
         create_gated(world, "second")
         assert await event_messages(world, "WaitingForRoom", "second") == "the compute cluster cannot be reached now"
         assert not is_ungated(world, "second")
 
-        await world.compute_server.start(port)
+        await world.compute_server.start()
         await wait_until(lambda: is_ungated(world, "second"))
         assert world.pod_phase("first") == "Running"
         await world.wait_settled()

@@ -304,14 +304,13 @@ async def test_returning_cluster_is_not_drained_for_a_gang_started_elsewhere(
         await start_low(world)
         create_gated(world, "high", gpus=8)
         deadline = parse_time(await wait_notice(world)).timestamp()
-        port = world.compute_server.port
         await world.compute_server.stop()
         await wait_until(lambda: world.link is not None and not world.link.is_reachable)
         east.compute_server.store.delete(PODS, "on-east-1", "default", grace=0)
         await wait_ungated(world, "high")
         assert chosen_cluster(world, "high") == EAST_NODE
         await wait_until(lambda: time.time() > deadline + 0.5)
-        await world.compute_server.start(port)
+        await world.compute_server.start()
         await wait_until(lambda: not get_annotation(world.tenant_pod("low"), DEADLINE))
         await world.wait_settled()
         assert not is_deleting(world.compute_pod("low"))
