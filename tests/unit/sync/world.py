@@ -64,6 +64,9 @@ class World:
     service_range: str = ""
     gateway: GatewayIdentity | None = None
     """This gateway, if others use the compute cluster, too."""
+    _begun: int = 0
+    """Number of cycles of the arbiter that have begun."""
+    _ended: int = 0
 
     # -- the tenant and its API server
     # -------------------------------------------------------------------------------------
@@ -145,15 +148,36 @@ class World:
         return found
 
     async def wait_settled(self) -> None:
-        """Wait until the reconcilers have no work and both servers have been idle for a moment."""
-        quiet = 0
+        """Wait until the reconcilers have no work, a cycle has seen what there is, and both servers are idle.
+
+        The cycle is the one that runs at the first quiet moment. Later ones, of which there may always be one, see the
+        same.
+        """
+        quiet = begun = 0
         versions = (0, 0)
         while quiet < 4:
             now = self.tenant_server.store.version, self.compute_server.store.version
-            is_working = self._engine is not None and self._engine.queue.is_working
-            quiet = quiet + 1 if now == versions and not is_working else 0
+            if now != versions or (self._engine is not None and self._engine.queue.is_working):
+                quiet = 0
+            elif quiet == 0:
+                quiet, begun = 1, self._begun
+            elif self._ended >= begun:
+                quiet += 1
             versions = now
             await let_pass(0.02)
+
+    def count_cycles(self, arbiter: Arbitration) -> None:
+        """Count the cycles of the arbiter, for `wait_settled`."""
+        run_cycle = arbiter._run_cycle
+
+        async def run_and_count() -> None:
+            self._begun += 1
+            try:
+                await run_cycle()
+            finally:
+                self._ended += 1
+
+        arbiter._run_cycle = run_and_count  # type: ignore[method-assign]
 
     def pod_writes(self) -> list[str]:
         """Return the pod writes to both servers, without events."""
@@ -180,6 +204,7 @@ class World:
             ),
             clock=self.clock,
         )
+        self.count_cycles(arbiter)
         sync = TenantSync(
             TenantContext(
                 name=TENANT,

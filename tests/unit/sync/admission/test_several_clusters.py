@@ -86,6 +86,7 @@ class TwoClusters(World):
                     links, {name: (Pool(name="a100", node_selector=SELECTOR),) for name in links}, tenants=[TENANT]
                 ),
             )
+            self.count_cycles(arbiter)
             sync = TenantSync(
                 TenantContext(name=TENANT, api_host="10.213.0.1", api_port=6443),
                 clients[0],
@@ -97,7 +98,7 @@ class TwoClusters(World):
             for node in (NODE, EAST_NODE):
                 sync.set_limit(node, self.limit | {"nvidia.com/gpu": 16_000})
             sync.set_quotas([Quota(tenant=TENANT, pool=(name, "a100"), guarantee=self.guarantee) for name in links])
-            self.link = links["local"]
+            self.link, self._engine = links["local"], engine
             parts = [*(link.run() for link in links.values()), sync.run(), engine.run(), arbiter.run()]
             tasks = [asyncio.create_task(part) for part in parts]
             try:
