@@ -146,7 +146,7 @@ async def test_long_calls_survive_certificate_renewal(etcd: Etcd) -> None:
     """A cut connection would look like a cancellation of the caller and end the monitor."""
     old, new = (etcd.authority.issue("root", client=True) for _ in range(2))
     first, second = (ClientTls(ca=etcd.authority.cert_pem, cert=pair.cert_pem, key=pair.key_pem) for pair in (old, new))
-    async with EtcdClient([f"https://127.0.0.1:{etcd.port}"], tls=first, timeout=5) as client:
+    async with EtcdClient([f"https://127.0.0.1:{etcd.port}"], tls=first, timeout=patience(5)) as client:
         for _ in range(2):
             etcd.begun.clear()
             etcd.done.clear()

@@ -96,7 +96,8 @@ async def test_leader_releases_lease_before_its_work_ends(server: FakeApiServer,
             await server.until(lambda: standby.role == "standby of host/1")
             leading.cancel()
             await standby.leading.wait()
-            assert holders == [""]
+            await wait_until(lambda: holders)
+            assert holders[0] in ("", "host/2"), "the standby may acquire it before the work knows of its end"
             assert not leader.gate.is_open
             assert (holder(server), standby.role) == ("host/2", "leader")
 
@@ -119,18 +120,18 @@ def transitions() -> float:
 
 
 async def test_work_ends_when_lease_is_lost(server: FakeApiServer, client: Client) -> None:
-    leader, successor = (Leadership(client, identity=name, settings=FAST) for name in ("host/1", "host/2"))
+    leader = Leadership(client, identity="host/1", settings=FAST)
     states: list[bool] = []
 
     async def work() -> None:
         await leader.leading.wait()
+        lost = server.store.get(LEASES, LEASE_NAME, SYSTEM_NAMESPACE)["spec"] | {"holderIdentity": "host/2"}
         server.store.delete(LEASES, LEASE_NAME, SYSTEM_NAMESPACE)
-        async with running(successor, serve()):
-            await successor.leading.wait()
-            try:
-                await serve()
-            finally:
-                states.append(leader.gate.is_open)
+        server.store.create(LEASES, {"metadata": {"name": LEASE_NAME}, "spec": lost}, SYSTEM_NAMESPACE)
+        try:
+            await serve()
+        finally:
+            states.append(leader.gate.is_open)
 
     with pytest.raises(ConflictError, match="this gateway does not lead anymore: host/2 holds the Lease"):
         await leader.run(work(), free_space=nothing)

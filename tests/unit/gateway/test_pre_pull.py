@@ -245,7 +245,7 @@ async def test_refusal_is_reported_with_a_way_out(
         await wait_until(lambda: pulled(server).get("reason") == reason)
         assert pulled(server)["status"] == "False"
         assert way_out in pulled(server)["message"]
-        assert is_ready(server)
+        await wait_until(lambda: is_ready(server))
         server.heal()
         await wait_until(lambda: pulled(server).get("reason") == "Pulling")
 

@@ -83,7 +83,7 @@ async def test_missing_scheduler_is_reported_with_the_way_out(server: FakeApiSer
     async with controller(server, client):
         await wait_until(lambda: schedulers(server).get("reason") == "SchedulerMissing")
         assert "install Kueue there, or set scheduling.mode of the pool to native" in schedulers(server)["message"]
-        assert is_ready(server)
+        await wait_until(lambda: is_ready(server))
 
 
 async def test_scheduler_that_answers_is_reported(server: FakeApiServer, client: Client) -> None:

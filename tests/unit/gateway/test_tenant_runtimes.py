@@ -194,12 +194,16 @@ ZONE = "topology.kubernetes.io/zone"
 
 
 async def set_pool(world: Setting, **spec: Any) -> None:
-    """Set fields of the pool."""
+    """Set fields of the pool, and wait until the gateway knows them."""
     cluster = world.compute.store.get(COMPUTE_CLUSTERS, "local")
     pool = {"name": "a100", "nodeSelector": {"pool": "a100"}, **spec}
-    world.compute.store.update(COMPUTE_CLUSTERS, {**cluster, "spec": {"pools": [pool]}}, name="local")
-    before = world.computes.clusters.find_cluster("local")
-    await wait_until(lambda: world.computes.clusters.find_cluster("local") is not before)
+    written = world.compute.store.update(COMPUTE_CLUSTERS, {**cluster, "spec": {"pools": [pool]}}, name="local")
+
+    def version() -> int:
+        known = world.computes.clusters.find_cluster("local")
+        return int(known.metadata.resource_version) if known is not None else 0
+
+    await wait_until(lambda: version() >= int(written["metadata"]["resourceVersion"]))
 
 
 async def test_keys_that_a_pool_sets_are_taken_from_its_tenants(world: Setting) -> None:
@@ -248,6 +252,7 @@ async def test_undivided_node_stays_until_its_last_pod_ends(world: Setting) -> N
     await world.ready(TenantPool(name="a100"))
     pod = {"metadata": {"name": "old", "namespace": "default"}, "spec": {"nodeName": "a100.local", "containers": []}}
     world.tenant.store.create(PODS, pod)
+    await wait_until(lambda: world.alpha.pods.is_occupied("a100.local"))
     await divide(world, "a", "b")
     pool = TenantPool(name="a100")
 
