@@ -122,7 +122,7 @@ async def test_pods_within_the_guarantee_keep_their_grace_period(world: World) -
         world.delete_pod("high")
         await wait_until(lambda: is_deleting(world.compute_pod("high")))
         remaining = (world.compute_pod("high") or {})["metadata"]["deletionGracePeriodSeconds"]
-        assert 590 < remaining <= 600, "what is left of its own, less what the machine took to tell it"
+        assert 600 - patience(10) < remaining <= 600, "what is left of its own, less what the machine took to tell it"
 
 
 async def test_eviction_reason_is_written_for_succeeded_pods_too(world: World) -> None:
@@ -196,16 +196,19 @@ async def test_eviction_during_an_outage_is_dropped_if_no_longer_needed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tenant_verdicts, "_MIN_NOTICE_AFTER_RETURN", patience(5))
-    world.notice = patience(1)
+    world.clock = clock = AdjustedClock()
+    world.notice = 30
     async with world.run_gateway() as sync:
         await start_low(world)
         create_gated(world, "high", gpus=8)
-        deadline = parse_time(await wait_notice(world)).timestamp()
+        await wait_notice(world)
         await world.compute_server.stop()
         await wait_until(lambda: world.link is not None and not world.link.is_reachable)
         world.tenant_server.store.delete(PODS, "high", "default", grace=0)
         await wait_until(lambda: ("default", "high") not in sync.scope.cache.pods.store)
-        await wait_until(lambda: time.time() > deadline + 0.5)
+        clock.passed += 31
+        sync.resync()
+        await world.wait_settled()
         assert not is_deleting(world.compute_pod("low"))
         await world.compute_server.start()
         await wait_until(lambda: not get_annotation(world.tenant_pod("low"), DEADLINE))
@@ -259,7 +262,7 @@ async def test_gang_without_surplus_is_evicted_as_a_whole(world: World) -> None:
         for rank in range(2):
             world.end_pod(f"low-{rank}", code=143)
         await start_pod(world, "high")
-        assert [world.pod_phase(f"low-{rank}") for rank in range(2)] == ["Failed", "Failed"]
+        await wait_until(lambda: [world.pod_phase(f"low-{rank}") for rank in range(2)] == ["Failed", "Failed"])
 
 
 async def test_victims_that_are_no_longer_needed_are_reprieved(world: World) -> None:
@@ -282,16 +285,19 @@ async def test_victims_that_are_no_longer_needed_are_reprieved(world: World) -> 
 
 async def test_reprieve_survives_a_gateway_restart(world: World) -> None:
     """No part of the notice is left that the next gateway could mistake for a current one."""
-    world.notice = patience(1)
+    world.clock = clock = AdjustedClock()
+    world.notice = 30
     async with world.run_gateway():
         await start_low(world)
         create_gated(world, "high", gpus=8)
-        deadline = parse_time(await wait_notice(world)).timestamp()
+        await wait_notice(world)
         world.delete_pod("high")
         await wait_until(lambda: not get_annotation(world.compute_pod("low"), DEADLINE))
     async with world.run_gateway() as sync:
         await wait_until(lambda: sync.reconcilers.admission.tenant_admission.is_known)
-        await wait_until(lambda: time.time() > deadline + 0.5)
+        clock.passed += 31
+        sync.resync()
+        await world.wait_settled()
         assert not is_deleting(world.compute_pod("low"))
 
 

@@ -60,6 +60,7 @@ async def test_own_ungoverned_pods_use_capacity(world: World) -> None:
     async with world.run_gateway():
         await world.wait_forwarded("hungry")
         world.run_pod("hungry")
+        await wait_until(lambda: world.pod_phase("hungry") == "Running")
         create_gated(
             world,
             containers=[
@@ -111,9 +112,9 @@ async def test_unreachable_compute_cluster_is_the_pending_reason(world: World) -
 
 async def test_compute_pod_that_no_node_takes_is_reverted_and_placed_elsewhere(world: World) -> None:
     add_node(world)
-    world.bind = 1.0
+    world.clock = clock = AdjustedClock()
     create_gated(world)
-    async with world.run_gateway():
+    async with world.run_gateway() as sync:
         await wait_ungated(world)
         bind_pod(world)
         first = await world.wait_forwarded()
@@ -127,9 +128,9 @@ async def test_compute_pod_that_no_node_takes_is_reverted_and_placed_elsewhere(w
             found = world.compute_pod()
             return found is not None and found["metadata"]["uid"] != uid
 
+        clock.passed += world.bind + 1
+        sync.resync()
         await wait_until(placed_anew)
-        assert world.arbiter is not None
-        world.arbiter.bind_timeout = 60.0  # the second node takes the pod, however late
         second = world.compute_pod()
         assert second is not None
         assert {node, pinned_node(second)} == {COMPUTE_NODE, SECOND_NODE}
@@ -176,14 +177,17 @@ async def test_pod_whose_pool_is_removed_is_not_ungated(world: World) -> None:
 
 async def test_compute_pod_taken_by_a_node_at_the_last_moment_stays(world: World) -> None:
     add_node(world)
-    world.bind = 1.0
+    world.clock = clock = AdjustedClock()
     create_gated(world)
     async with world.run_gateway() as sync:
         await wait_ungated(world)
         bind_pod(world)
         first = await world.wait_forwarded()
+        await world.wait_settled()
         gate = world.compute_server.hold("PATCH", "/pods/web")
-        await wait_until(lambda: any(request.startswith("PATCH") for request in world.compute_server.requests))
+        clock.passed += world.bind + 1
+        sync.resync()
+        await wait_until(lambda: world.compute_server._faults[0].hits)
         run_pod(world)
         gate.set()
         await wait_until(lambda: world.pod_phase() == "Running")
@@ -202,21 +206,23 @@ async def test_compute_pod_taken_by_a_node_at_the_last_moment_stays(world: World
 async def test_reverted_compute_pod_taken_by_a_node_stays(world: World, next_gateway: bool) -> None:
     """Also if the gateway was restarted in between."""
     add_node(world)
-    world.bind = 1.0
+    world.clock = clock = AdjustedClock()
     create_gated(world)
-    async with world.run_gateway():
+    async with world.run_gateway() as sync:
         await wait_ungated(world)
         bind_pod(world)
         first = await world.wait_forwarded()
+        await world.wait_settled()
         gate = world.compute_server.hold("DELETE", "/pods/web")
-        await wait_until(lambda: any(request.startswith("DELETE") for request in world.compute_server.requests))
+        clock.passed += world.bind + 1
+        sync.resync()
+        await wait_until(lambda: world.compute_server._faults[0].hits)
         run_pod(world)
         if not next_gateway:
             gate.set()
             await wait_until(lambda: world.pod_phase() == "Running")
             await world.wait_settled()
     world.compute_server.heal()
-    world.bind = 60.0
     async with world.run_gateway():
         await wait_until(lambda: world.pod_phase() == "Running")
         await wait_until(lambda: RETAKEN not in (world.compute_pod() or first)["metadata"]["annotations"])

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.support.machine import patience
+from tests.fakes.clock import AdjustedClock
 from tests.support.waiting import wait_until
 from tests.unit.sync.admission.cluster_helpers import (
     ADMITTED,
@@ -154,17 +153,21 @@ async def test_wrong_report_of_an_earlier_gateway_is_corrected(world: World) -> 
 
 
 async def test_notice_and_deadline_survive_a_restart(world: World) -> None:
-    world.notice = patience(2)
+    world.clock = clock = AdjustedClock()
+    world.notice = 60
     async with world.run_gateway():
         await start_low(world)
         create_gated(world, "high", gpus=8)
         deadline = await wait_notice(world)
-    await asyncio.sleep(1.1)  # a newly set deadline would differ
+    clock.passed += 2  # a newly set deadline would differ
     async with world.run_gateway() as sync:
         await wait_until(lambda: verdict_states(sync).get("low") is PodState.NOTIFIED)
         await world.wait_settled()
         assert get_annotation(world.tenant_pod("low"), DEADLINE) == deadline
         assert get_annotation(world.compute_pod("low"), DEADLINE) == deadline
+        assert not is_deleting(world.compute_pod("low"))
+        clock.passed += 60
+        sync.resync()
         await wait_until(lambda: is_deleting(world.compute_pod("low")))
         world.end_pod("low", code=143)
         await wait_until(lambda: world.pod_phase("low") == "Failed")
@@ -263,9 +266,8 @@ async def test_orphan_compute_pods_are_deleted_and_their_capacity_is_reused(worl
     create_gated(world, "second", gpus=8)
     async with world.run_gateway() as sync:
         await wait_until(lambda: is_deleting(world.compute_pod("first")))
-        assert [gang.pods[0].state for gang in sync.reconcilers.admission.tenant_admission.orphans.gangs()] == [
-            PodState.ENDING
-        ]
+        orphans = sync.reconcilers.admission.tenant_admission.orphans
+        await wait_until(lambda: [gang.pods[0].state for gang in orphans.gangs()] == [PodState.ENDING])
         await event_messages(world, "WaitingForEviction", "second")
         world.end_pod("first", code=137)
         await wait_until(lambda: world.compute_pod("first") is None)
@@ -352,16 +354,18 @@ async def test_backfilled_pod_is_evicted_for_the_reservation_after_a_restart(wor
 
 async def test_pod_being_reverted_is_placed_again_after_a_restart(world: World) -> None:
     add_node(world)
-    world.bind = 1.0
+    world.clock = clock = AdjustedClock()
     create_gated(world)
-    async with world.run_gateway():
+    async with world.run_gateway() as sync:
         await wait_ungated(world)
         bind_pod(world)
         first = await world.wait_forwarded()
+        await world.wait_settled()
         world.compute_server.hold("DELETE", "/pods/web")
+        clock.passed += world.bind + 1
+        sync.resync()
         await wait_until(lambda: get_annotation(world.compute_pod(), RETAKEN))
     world.compute_server.heal()
-    world.bind = 60.0
     async with world.run_gateway():
         await wait_until(lambda: (world.compute_pod() or first)["metadata"]["uid"] != first["metadata"]["uid"])
         run_pod(world)

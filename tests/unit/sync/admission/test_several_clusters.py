@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
-import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.clock import AdjustedClock
 from tests.fakes.store import ObjectStore
 from tests.support.machine import patience
 from tests.support.waiting import wait_until
@@ -46,7 +46,7 @@ from vkgateway.kube.resources import (
     SERVICES,
 )
 from vkgateway.model.api import Pool
-from vkgateway.model.times import parse_time
+from vkgateway.sync.admission import tenant_verdicts
 from vkgateway.sync.admission.arbitration import Arbitration, ArbitrationSettings
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.runtime.workers import WorkerPool
@@ -85,6 +85,7 @@ class TwoClusters(World):
                 FakePlatform(
                     links, {name: (Pool(name="a100", node_selector=SELECTOR),) for name in links}, tenants=[TENANT]
                 ),
+                clock=self.clock,
             )
             self.count_cycles(arbiter)
             sync = TenantSync(
@@ -294,23 +295,27 @@ async def test_pod_with_affinity_to_other_pods_is_placed_by_the_scheduler(
 
 
 async def test_returning_cluster_is_not_drained_for_a_gang_started_elsewhere(
-    world: TwoClusters,
+    world: TwoClusters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(tenant_verdicts, "_MIN_NOTICE_AFTER_RETURN", patience(5))
     assert world.east is not None
     east = TwoClusters(world.tenant_server, world.east)
-    world.notice, world.guarantee = patience(1), {"nvidia.com/gpu": 8000}
+    world.clock = clock = AdjustedClock()
+    world.notice, world.guarantee = 30, {"nvidia.com/gpu": 8000}
     for node in ("east-1", "east-2"):
         create_unmanaged(east, gpus=8, node=node, name=f"on-{node}")
-    async with world.run_gateway():
+    async with world.run_gateway() as sync:
         await start_low(world)
         create_gated(world, "high", gpus=8)
-        deadline = parse_time(await wait_notice(world)).timestamp()
+        await wait_notice(world)
         await world.compute_server.stop()
         await wait_until(lambda: world.link is not None and not world.link.is_reachable)
         east.compute_server.store.delete(PODS, "on-east-1", "default", grace=0)
         await wait_ungated(world, "high")
         assert chosen_cluster(world, "high") == EAST_NODE
-        await wait_until(lambda: time.time() > deadline + 0.5)
+        clock.passed += 31
+        sync.resync()
+        await world.wait_settled()
         await world.compute_server.start()
         await wait_until(lambda: not get_annotation(world.tenant_pod("low"), DEADLINE))
         await world.wait_settled()
