@@ -218,11 +218,8 @@ async def test_gang_waits_for_its_companion_object_and_follows_it(
 
         world.tenant_server.register(pod_groups)
         world.tenant_server.store.create(pod_groups, group, "default")
-        await wait_until(
-            lambda: (
-                "of 3" in next(iter(sync.reconcilers.admission.tenant_admission.reasons.pending_messages.values())).text
-            )
-        )
+        reasons = sync.reconcilers.admission.tenant_admission.reasons
+        await wait_until(lambda: any("of 3" in waits.text for waits in reasons.pending_messages.values()))
         assert not is_ungated(world, "one")
 
         world.tenant_server.store.update(
@@ -257,7 +254,7 @@ async def test_deleted_pending_pod_leaves_nothing(world: World) -> None:
         world.delete_pod()
         await wait_until(lambda: world.tenant_pod() is None)
         await wait_until(lambda: not list(sync.reconcilers.admission.tenant_admission.gangs))
-        assert not sync.reconcilers.admission.gate_reconciler.reporter._pod_reports
+        await wait_until(lambda: not sync.reconcilers.admission.gate_reconciler.reporter._pod_reports)
 
 
 # -- tampering ---------------------------------------------------------------------------------------------------------

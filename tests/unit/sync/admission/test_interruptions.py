@@ -25,6 +25,7 @@ from tests.unit.sync.admission.cluster_helpers import (
 )
 from tests.unit.sync.world import COMPUTE_NAMESPACE, COMPUTE_NODE, World, start_world
 from vkgateway.kube.resources import PODS
+from vkgateway.sync.admission import pending_reporter
 
 Dispatch = Callable[[web.Request], Awaitable[web.StreamResponse]]
 ENDED = ("Succeeded", "Failed")
@@ -271,7 +272,10 @@ async def test_gateway_stopped_after_any_write_neither_omits_nor_repeats_work(sc
 
 
 @pytest.mark.parametrize("scenario", STORIES, ids=lambda scenario: type(scenario).__name__)
-async def test_number_of_interruption_points_matches_the_writes(scenario: Scenario) -> None:
+async def test_number_of_interruption_points_matches_the_writes(
+    scenario: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pending_reporter, "_PATIENCE", 3600.0)  # only on a slow machine a pod waits for long
     async with notified_pods(scenario) as world:
         uninterrupted = Interruption(after=10_000)
         with run_interrupted(world, uninterrupted):

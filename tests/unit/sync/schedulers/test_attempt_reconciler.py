@@ -185,7 +185,7 @@ async def test_queues_of_removed_tenants_are_deleted_and_others_stay(server: Fak
         setup.apply(pool_objects=(queue(stopPolicy="None"),))
         await wait_until(lambda: not server.store.find(CLUSTER_QUEUES, "gone.pool"))
         assert server.store.find(CLUSTER_QUEUES, "theirs")
-        assert server.store.find(CLUSTER_QUEUES, "a.pool")
+        await wait_until(lambda: server.store.find(CLUSTER_QUEUES, "a.pool"))
 
 
 @pytest.mark.parametrize("unsettled", [None, frozenset({"late"})])
