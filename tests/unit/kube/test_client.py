@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
+from tests.support.machine import patience
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import CONFIG_MAPS, KNOWN_RESOURCES, NAMESPACES, NODES, PODS, SERVICE_ACCOUNTS, Resource
@@ -178,7 +179,7 @@ async def test_stream_returns_bytes_immediately(server: FakeApiServer, client: C
 
 
 async def test_silent_stream_is_unreachable(server: FakeApiServer, client: Client) -> None:
-    async with client.open_watch("/api/v1/pods", {"watch": True}, inactivity=0.5) as stream:
+    async with client.open_watch("/api/v1/pods", {"watch": True}, inactivity=patience(0.5)) as stream:
         with pytest.raises(TimeoutError, match="no byte"):
             await stream.read()
 

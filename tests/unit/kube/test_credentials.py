@@ -93,7 +93,7 @@ async def test_hanging_plugin_is_killed(
     file = path.parent / "pid"
     source = from_plugin(path, "sh", ["-c", f"echo $$ > {file}; exec sleep 60"])
     importlib.import_module("kubernetes_asyncio.config.exec_provider")  # takes most of the time
-    monkeypatch.setattr(bearer, "FETCH_TIMEOUT_SECONDS", patience(0.5))  # the plugin starts within it
+    monkeypatch.setattr(bearer, "FETCH_TIMEOUT_SECONDS", patience(1.5))  # the plugin starts within it
     with pytest.raises(UnavailableError, match=r"no token within \S+ s"):
         await source()
     process = Path("/proc", file.read_text().strip())
@@ -121,7 +121,7 @@ async def test_children_of_hanging_plugin_are_killed(
     file = path.parent / "pid"
     source = from_plugin(path, "sh", ["-c", f"sleep 60 & echo $! > {file}; wait"])
     importlib.import_module("kubernetes_asyncio.config.exec_provider")  # takes most of the time
-    monkeypatch.setattr(bearer, "FETCH_TIMEOUT_SECONDS", patience(0.5))  # the plugin starts within it
+    monkeypatch.setattr(bearer, "FETCH_TIMEOUT_SECONDS", patience(1.5))  # the plugin starts within it
     monkeypatch.setattr("os.isatty", lambda _descriptor: False)
     with pytest.raises(UnavailableError, match=r"no token within \S+ s"):
         await source()

@@ -79,7 +79,7 @@ async def send_request(server: Endpoint) -> bytes:
 
 async def test_silent_address_leaves_time_for_next_address(port: int, addresses: list[str]) -> None:
     addresses[:] = [SILENT, ANSWERING]
-    server = Endpoint(host="api.test", port=port, ssl=None, connect_timeout=1.0)
+    server = Endpoint(host="api.test", port=port, ssl=None, connect_timeout=patience(1))
     assert await send_request(server) == b"ok"
 
 
@@ -87,7 +87,7 @@ async def test_last_good_address_is_tried_first(
     port: int, addresses: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     addresses[:] = [SILENT, ANSWERING]
-    server = Endpoint(host="api.test", port=port, ssl=None, connect_timeout=1.0)
+    server = Endpoint(host="api.test", port=port, ssl=None, connect_timeout=patience(1))
     await send_request(server)
     tried: list[str] = []
     loop = asyncio.get_running_loop()
@@ -106,7 +106,7 @@ async def test_upgrade_prefers_last_good_address_of_requests(
     port: int, addresses: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     addresses[:] = [SILENT, ANSWERING]
-    monkeypatch.setattr(transport, "_CONNECT_TIMEOUT", 1.0)
+    monkeypatch.setattr(transport, "_CONNECT_TIMEOUT", patience(1))
     async with Client(f"http://api.test:{port}") as client:
         await client.request("GET", "/version")
         async with asyncio.timeout(patience(10)):
@@ -117,7 +117,7 @@ async def test_upgrade_prefers_last_good_address_of_requests(
 
 async def test_host_is_resolved_for_every_connection(port: int, addresses: list[str]) -> None:
     addresses[:] = [ANSWERING]
-    server = Endpoint(host="api.test", port=port, ssl=None, connect_timeout=0.5)
+    server = Endpoint(host="api.test", port=port, ssl=None, connect_timeout=patience(0.5))
     await send_request(server)
     addresses[:] = [SILENT]
     with pytest.raises(TimeoutError):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 
 import pytest
 
 from tests.fakes.forwarding import ForwardingApiServer
 from tests.support.machine import patience
+from vkgateway.kube.client import Client
 from vkgateway.kube.port_forward import PortForward
 
 
@@ -66,10 +68,10 @@ async def test_failure_is_reported(pod: str, problem: str) -> None:
 
 
 async def test_unreachable_server_is_reported() -> None:
-    async with ForwardingApiServer(pods={}) as server:
-        client = server.client()
-    async with client:
-        forward = PortForward(client, "a", namespace="n", port=1)
-        async with forward.listen() as port:
-            assert await _exchange(port, b".") == b""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        async with Client(f"http://127.0.0.1:{taken.getsockname()[1]}") as client:
+            forward = PortForward(client, "a", namespace="n", port=1)
+            async with forward.listen() as port:
+                assert await _exchange(port, b".") == b""
     assert forward.problem.startswith("cannot forward to pod a: ")

@@ -211,7 +211,7 @@ async def test_ended_watch_resumes_at_its_version(server: FakeApiServer, client:
 
 
 async def test_single_lost_connection_changes_nothing(server: FakeApiServer, client: Client) -> None:
-    async with watching(client, inactivity=0.5) as seen:
+    async with watching(client, inactivity=patience(0.5)) as seen:
         await seen.until(lambda: seen.sleeps)
         put(server, "a")
         await seen.wait_for_changes("+a")
@@ -223,7 +223,7 @@ async def test_occasional_lost_connections_change_nothing(
     server: FakeApiServer, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reflector, "_RESUME_PROOF_SECONDS", 0.01)
-    async with watching(client, inactivity=0.5) as seen:
+    async with watching(client, inactivity=patience(0.5)) as seen:
         await seen.until(lambda: len(seen.sleeps) > 2)
         put(server, "a")
         await seen.wait_for_changes("+a")

@@ -107,7 +107,7 @@ async def test_silent_server_times_out() -> None:
         writer.write(CHUNKED)
         await reader.read()
 
-    async with streaming(play, inactivity=1.0) as stream:
+    async with streaming(play, inactivity=patience(1)) as stream:
         with pytest.raises(TimeoutError, match="no byte"):
             await stream.read()
 
@@ -133,7 +133,7 @@ async def test_activity_on_other_connection_prevents_timeout() -> None:
 
 async def test_missing_bookmarks_cause_timeout() -> None:
     activity = ServerActivity()
-    async with streaming(silent, inactivity=0.5, activity=activity) as stream:
+    async with streaming(silent, inactivity=patience(0.5), activity=activity) as stream:
         stream.sends_bookmarks = True
         activity.last_heard = asyncio.get_running_loop().time() + 60
         with pytest.raises(TimeoutError, match="no byte"):
@@ -141,7 +141,7 @@ async def test_missing_bookmarks_cause_timeout() -> None:
 
 
 async def test_stream_fails_after_longest_duration() -> None:
-    async with streaming(silent, inactivity=60.0, longest=0.5) as stream:
+    async with streaming(silent, inactivity=patience(60), longest=patience(0.5)) as stream:
         with pytest.raises(TimeoutError, match="in time"):
             await stream.read()
 
@@ -153,7 +153,7 @@ async def ended(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
 
 async def test_unused_stream_is_freed_without_garbage_collector() -> None:
     for play in (silent, ended):
-        async with streaming(play, inactivity=0.5) as stream:
+        async with streaming(play, inactivity=patience(0.5)) as stream:
             with contextlib.suppress(TimeoutError):
                 while await stream.read():
                     pass
@@ -183,7 +183,7 @@ async def test_other_activity_does_not_replace_missing_head() -> None:
     activity = ServerActivity()
     activity.last_heard = asyncio.get_running_loop().time() + 60
     with pytest.raises(TimeoutError, match="no byte"):
-        async with streaming(play, inactivity=0.2, longest=1.0, activity=activity):
+        async with streaming(play, inactivity=0.2, longest=60.0, activity=activity):
             pass
 
 

@@ -234,7 +234,7 @@ async def test_remaining_bytes_arrive_after_subject_was_deleted() -> None:
     near, reader, close_near = await _pair()
     far, _, close_far, far_writer = await _pair_with_writer()
     there = True
-    quiet = patience(0.2)
+    quiet = patience(0.5)
     joined = asyncio.create_task(run_tunnel(near, far, alive=lambda: there, quiet=quiet))
     await asyncio.sleep(1.25 * quiet)
     assert not joined.done()

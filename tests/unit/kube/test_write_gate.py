@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import select
 import socket
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.clock import FakeClock
 from tests.support.machine import patience
+from tests.support.waiting import wait_until
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import CONFIG_MAPS, LEASES, NODES, PODS
@@ -130,11 +132,13 @@ async def test_large_request_is_completed_only_with_permission(clock: FakeClock,
     """A frozen process has sent a part of its request, and the rest is in its memory."""
     gate = WriteGate(clock.monotonic)
     gate.extend(1004.0)
-    may_read, ended = asyncio.Event(), asyncio.Event()
+    begun, may_read, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
     received = 0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal received
+        received = len(await reader.read(1))
+        begun.set()
         await may_read.wait()
         while received < size and (data := await reader.read(65536)):
             received += len(data)
@@ -151,7 +155,8 @@ async def test_large_request_is_completed_only_with_permission(clock: FakeClock,
         async with Client(f"http://127.0.0.1:{port}") as client:
             client.guard_writes(gate)
             writing = asyncio.create_task(client.create(CONFIG_MAPS, body, namespace="default"))
-            await asyncio.sleep(0.2)
+            async with asyncio.timeout(patience(10)):
+                await begun.wait()
             clock.seconds += 60.0 if is_frozen else 1.0
             may_read.set()
             if is_frozen:
@@ -171,18 +176,21 @@ async def test_expired_permission_takes_back_undelivered_requests(clock: FakeClo
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         listener.bind(("127.0.0.1", 0))
         listener.listen()
+        listener.setblocking(False)
         async with Client(f"http://127.0.0.1:{listener.getsockname()[1]}") as client:
             client.guard_writes(gate)
             body = b"x" * (4 * 1024 * 1024)
             writing = asyncio.create_task(client.create(CONFIG_MAPS, body, namespace="default"))
-            await asyncio.sleep(0.2)  # the kernel has the first part, and waits for space at the receiver
-            clock.seconds = 1004.0
-            gate.writes.revoke_requests()
-            with pytest.raises((errors.Unreachable, errors.NotLeader)):
-                await writing
-            connection, _ = listener.accept()
+            async with asyncio.timeout(patience(10)):
+                connection, _ = await asyncio.get_running_loop().sock_accept(listener)
             with connection:
-                connection.settimeout(5)
+                # The kernel has the first part, and waits for space at the receiver.
+                await wait_until(lambda: select.select([connection], [], [], 0)[0])
+                clock.seconds = 1004.0
+                gate.writes.revoke_requests()
+                with pytest.raises((errors.Unreachable, errors.NotLeader)):
+                    await writing
+                connection.settimeout(patience(5))
                 assert _count_until_reset(connection) < len(body)
 
 
