@@ -91,12 +91,15 @@ def test_changes_come_from_the_one_kubectl_that_told_what_there_was(kubectl: Kub
     seen: list[dict[str, str]] = []
 
     def look() -> bool:
-        seen.append(phases(kubectl.cluster))
+        found = phases(kubectl.cluster)
+        if found in seen:
+            return False
+        seen.append(found)
         if len(seen) == 1:
             later.write(watch_line("MODIFIED", "a", "Running") + "\n")
         elif len(seen) == 2:
             later.write(watch_line("DELETED", "b") + "\n" + watch_line("ADDED", "c", "Pending") + "\n")
-        return "b" not in seen[-1]
+        return "b" not in found
 
     eventually(look, seconds=20)
 

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from tests.fakes.apiserver import FakeApiServer
+from tests.support.machine import patience
 from tests.support.waiting import wait_until
 from tests.unit.cli.test_tenant import Cli, all_true, cli
 from vkgateway.cli.check import TENANT
@@ -79,7 +80,7 @@ async def test_a_tenant_and_a_pod_are_created_and_deleted(cli: Cli, installation
 async def test_a_pod_that_does_not_run_is_reported_and_the_tenant_deleted(cli: Cli, installation: Installation) -> None:
     waiting = {"state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}
     status = {"phase": "Pending", "containerStatuses": [{"name": "main", **waiting}]}
-    code, _ = await asyncio.gather(cli("check", "--timeout", "1"), installation.serve(status))
+    code, _ = await asyncio.gather(cli("check", "--timeout", str(patience(1))), installation.serve(status))
     assert code == 5
     assert "ImagePullBackOff: no such image" in cli.err
     assert cli.server.store.find(TENANTS, TENANT) is None

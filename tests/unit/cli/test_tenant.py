@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from tests.fakes.apiserver import FakeApiServer
+from tests.support.machine import patience
 from tests.support.waiting import wait_until
 from vkgateway.cli import main, tenant_create
 from vkgateway.cli.compute import description_lines as compute_lines
@@ -149,7 +150,7 @@ async def test_rejected_tenant_is_withdrawn(
 async def test_transient_failure_is_waited_for_until_timeout(cli: Cli) -> None:
     accepted = ("Accepted", "True", "Accepted", "it fits")
     failing = ("ControlPlaneReady", "False", "Unreachable", "etcd does not answer")
-    line = cli("tenant", "create", "alpha", "--timeout", "1")
+    line = cli("tenant", "create", "alpha", "--timeout", str(patience(1)))
     code, _ = await asyncio.gather(line, cli.when_made("alpha", lambda: cli.set_status("alpha", accepted, failing)))
     assert code == 5
     assert "etcd does not answer" in cli.err
@@ -394,7 +395,7 @@ async def test_existing_tenant_that_is_not_accepted_is_never_deleted(cli: Cli, l
 
 async def test_wait_reports_an_unacceptable_tenant_and_changes_nothing(cli: Cli) -> None:
     await make(cli)
-    assert await cli("tenant", "wait", "alpha", "--timeout", "1") == 0, cli.err
+    assert await cli("tenant", "wait", "alpha", "--timeout", "60") == 0, cli.err
     assert "tenant alpha is ready" in cli.err
     assert await cli("tenant", "wait", "beta") == 3
 

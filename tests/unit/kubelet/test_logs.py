@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from tests.support.waiting import wait_until
 from tests.unit.kubelet.compute import Asked, Reader, Writer, answer
 from tests.unit.kubelet.conftest import Caller, Endpoint
 from vkgateway.kubelet.absentpod import AbsentPod
@@ -188,6 +189,7 @@ async def test_streams_are_limited_per_tenant(make: Make) -> None:
     assert (await _read_head(other)).startswith(b"HTTP/1.1 200")
     first.writer.close()
     await endpoint.compute.ended.wait()
+    await wait_until(lambda: endpoint.server.stream_limiter.total_count() == 1)
     again = await endpoint.call()
     await _ask(again)
     assert (await _read_head(again)).startswith(b"HTTP/1.1 200")

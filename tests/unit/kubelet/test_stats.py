@@ -312,7 +312,7 @@ def test_pod_not_running_has_no_simulation() -> None:
 
 async def test_slow_node_does_not_delay_others(world: World) -> None:
     world.endpoint.server.stats_provider.node_reader = NodeStatsReader(
-        cache_seconds=0.01, node_timeout=patience(0.75), total_timeout=patience(0.5)
+        cache_seconds=0.01, node_timeout=patience(1.5), total_timeout=patience(1)
     )
     world.nodes.hanging.add("gpu-host-7")
     pods = json.loads((await world.get(f"{NODE}/stats/summary"))[2])["pods"]

@@ -193,6 +193,7 @@ async def test_flood_of_invalid_tokens_does_not_refuse_known_callers(world: Worl
     flood = [asyncio.create_task(world.request(METRICS, f"bad-{number}")) for number in range(30)]
     await wait_until(lambda: len(world.alpha.seen) == 4)
     assert (await world.request(METRICS, "good"))[0] == 200
+    await wait_until(lambda: sum(each.done() for each in flood) == 14)
     world.alpha.release.set()
     statuses = [status for status, _ in await asyncio.gather(*flood)]
     assert (statuses.count(401), statuses.count(429)) == (16, 14)

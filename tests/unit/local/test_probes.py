@@ -96,7 +96,8 @@ async def unwell(
 async def test_gateway_reports_its_health(
     paths: PlatformPaths, monkeypatch: pytest.MonkeyPatch, answer: bytes, problem: str
 ) -> None:
-    monkeypatch.setattr(probes, "PATIENCE", patience(0.15))
+    if not answer:
+        monkeypatch.setattr(probes, "PATIENCE", 0.3)
     async with answering(answer) as port:
         found = await unwell(paths, state("gateway"), gateway_health=port)
     assert bool(found) == bool(problem)
@@ -117,7 +118,8 @@ async def test_tenants_api_server_must_answer(
     paths: PlatformPaths, monkeypatch: pytest.MonkeyPatch, answer: bytes, is_unwell: bool
 ) -> None:
     """The API server does not know the platform's user."""
-    monkeypatch.setattr(probes, "PATIENCE", patience(0.15))
+    if is_unwell:
+        monkeypatch.setattr(probes, "PATIENCE", 0.3)
     async with answering(answer) as port:
         found = await unwell(paths, state("tenant/a/apiserver"), tenants={"a": f"http://127.0.0.1:{port}"})
     assert bool(found) is is_unwell

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import re
 import signal
 import subprocess
 from collections.abc import AsyncIterator
@@ -58,8 +59,7 @@ async def test_exited_process_is_restarted_with_a_reason(supervisor: Supervisor,
     now = process.current_state()
     assert now.pid != first.pid
     assert now.state == "starting"
-    assert now.reason.startswith("exit code 3 after 0.")
-    assert now.reason.endswith(": Error: no luck")
+    assert re.fullmatch(r"exit code 3 after .+ s: Error: no luck", now.reason)
     assert Path(now.log) == tmp_path / "logs" / "a.b.log"
 
 
@@ -238,7 +238,7 @@ async def test_process_that_survives_sigkill_is_reported_and_retried(
 
     with monkeypatch.context() as hung:
         hung.setattr(running_process, "_send_signal", send)
-        hung.setattr(running_process, "_KILLED_SECONDS", 0.2)
+        hung.setattr(running_process, "_KILLED_SECONDS", patience(1))  # the other ends within it
         with pytest.raises(UnavailableError, match=rf"^a \(pid {state.pid}\) survives SIGKILL") as caught:
             await asyncio.to_thread(stop_leftovers, data_dir, timeout=0.1)
         assert "vkgateway down" in caught.value.hint

@@ -85,9 +85,9 @@ async def test_longer_timeout_waits_for_slow_server(
 async def test_slow_list_after_first_answer_is_no_error(
     tool: Tool, server: ReviewingApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "FIRST_ANSWER_SECONDS", patience(0.5))
+    monkeypatch.setattr(connection, "FIRST_ANSWER_SECONDS", patience(1))
     gate = server.hold("GET", "/pods")
-    asyncio.get_running_loop().call_later(patience(0.5) + 0.5, gate.set)
+    asyncio.get_running_loop().call_later(patience(1) + 0.5, gate.set)
     assert await tool("queue") == 0, tool.err
 
 

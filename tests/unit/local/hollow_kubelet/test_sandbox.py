@@ -67,7 +67,7 @@ async def until_gone(pids: list[int]) -> None:
     for pid in pids:
         with contextlib.suppress(psutil.NoSuchProcess):
             processes.append(psutil.Process(pid))
-    _, left = await asyncio.to_thread(psutil.wait_procs, processes, 10)
+    _, left = await asyncio.to_thread(psutil.wait_procs, processes, patience(10))
     assert not left
 
 
