@@ -10,6 +10,7 @@ import structlog
 
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.clock import FakeClock
+from tests.support.machine import patience
 from vkgateway.kube import errors, leader_election
 from vkgateway.kube.client import Client
 from vkgateway.kube.leader_election import LeaderElector, LeaseLost, LeaseTiming
@@ -19,10 +20,19 @@ from vkgateway.kube.write_gate import WriteGate
 TIMING = LeaseTiming(5, 1.5, 0.5)
 
 
+class _PatientTiming(LeaseTiming):
+    """The same for a slow machine: the fake clock does not stop the time of requests."""
+
+    @property
+    def request_timeout(self) -> float:
+        return patience(10)
+
+
 def _elector(client: Client, identity: str, clock: FakeClock) -> LeaderElector:
     gate = WriteGate(clock.monotonic)
+    timing = _PatientTiming(TIMING.lease, TIMING.renew, TIMING.retry)
     return LeaderElector(
-        client, "gateway", namespace="system", identity=identity, timing=TIMING, gate=gate, clock=clock
+        client, "gateway", namespace="system", identity=identity, timing=timing, gate=gate, clock=clock
     )
 
 
