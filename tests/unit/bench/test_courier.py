@@ -70,6 +70,7 @@ async def test_courier_handles_each_mark(token: bool) -> None:
         "create below/p-0",
         "patch team/p-0 status",
         "delete below/p-0 None",
+        "patch team/p-0 status",
         "patch below/p-0 finalizers",
         "delete team/p-0 0",
     ]
