@@ -44,6 +44,10 @@ _CHANGES_TOGETHER = 0.05
 """Seconds within which changes are handled together."""
 
 
+class NotFoundError(AssertionError):
+    """An object does not exist that a test reads by name."""
+
+
 @dataclass(frozen=True)
 class CommandResult:
     """Exit code and output of a finished program."""
@@ -90,16 +94,23 @@ def eventually(condition: Callable[[], T], *, seconds: float = 120, what: str = 
     Reads by `Cluster.get`, `find`, `phase` and `events` are answered from watches, and each change is checked. State of
     other processes is polled, with pauses that grow to half a second: most such functions start a program, which takes
     up to a tenth of a second of CPU.
+
+    An object that `Cluster.get` does not find may exist later.
     """
     began, limit = time.monotonic(), patience(seconds)
     with watching() as watches:
         while True:
-            found = condition()
-            if found:
-                return found
+            missing = ""
+            try:
+                found = condition()
+            except NotFoundError as error:
+                missing = f" ({error})"
+            else:
+                if found:
+                    return found
             waited = time.monotonic() - began
             if waited > limit:
-                raise AssertionError(f"not seen within {limit:.0f} s: {what or condition}")
+                raise AssertionError(f"not seen within {limit:.0f} s: {what or condition}{missing}")
             time.sleep(_CHANGES_TOGETHER)
             watches.pause(min(0.1 + 0.1 * waited, 0.5) - _CHANGES_TOGETHER)
 
@@ -142,7 +153,8 @@ class Cluster:
         """Return one object, or a list of objects."""
         if is_watched(args):
             found = get_watched(self.kubectl_command, args, _SHORT_LIVED)
-            assert found is not None, f"kubectl get {' '.join(args)}: not found"
+            if found is None:
+                raise NotFoundError(f"kubectl get {' '.join(args)}: not found")
             return found
         document: Document = json.loads(self.kubectl("get", *args, "-o", "json"))
         return document
@@ -173,15 +185,17 @@ class Cluster:
         eventually(lambda: self.find("serviceaccount", "default", "-n", name), what=f"ServiceAccount of {name}")
 
     def apply_crds(self, *definitions: Document) -> None:
-        """Apply CustomResourceDefinitions, and wait until their kinds are served.
+        """Apply CustomResourceDefinitions, and wait until their kinds are served and discovered.
 
-        `kubectl wait` fails on a definition that has no conditions yet.
+        `kubectl wait` fails on a definition that has no conditions yet. Discovery, by which kubectl finds the kinds,
+        follows a moment later.
         """
         self.apply(*definitions)
-        names = [definition["metadata"]["name"] for definition in definitions]
-        eventually(lambda: all(map(self._is_served, names)), seconds=60, what=f"not served: {', '.join(names)}")
+        names = ",".join(definition["metadata"]["name"] for definition in definitions)
+        eventually(lambda: all(map(self._is_established, names.split(","))), seconds=60, what=f"not served: {names}")
+        eventually(lambda: self.try_kubectl("get", names, "-A").code == 0, seconds=60, what=f"not discovered: {names}")
 
-    def _is_served(self, definition: str) -> bool:
+    def _is_established(self, definition: str) -> bool:
         conditions = self.get("crd", definition).get("status", {}).get("conditions") or []
         return any(condition["type"] == "Established" and condition["status"] == "True" for condition in conditions)
 
@@ -284,8 +298,18 @@ class Platform:
         """Give a tenant's API server an address that other clusters reach; a process already has one."""
 
     def kill_gateway(self) -> None:
-        """Kill the gateway, which starts again."""
-        os.kill(self.processes()["gateway"]["pid"], signal.SIGKILL)
+        """Kill the gateway, which starts again. One that has not started yet is awaited first."""
+        os.kill(eventually(lambda: self.processes()["gateway"]["pid"], what="the gateway runs"), signal.SIGKILL)
+
+    @contextlib.contextmanager
+    def stopped_gateway(self) -> Iterator[None]:
+        """Stop the gateway in the block, so that it repairs nothing meanwhile; it goes on at the end."""
+        pid = eventually(lambda: self.processes()["gateway"]["pid"], what="the gateway runs")
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
 
     @property
     def host_address(self) -> str:

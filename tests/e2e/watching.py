@@ -16,6 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import IO, Any
 
+from tests.support.machine import patience
+
 Document = dict[str, Any]
 
 _PATIENCE = 60.0
@@ -61,7 +63,7 @@ class Watch:
 
     def objects(self) -> list[Document]:
         """Return the current objects in the order of `kubectl get`, once kubectl has printed all of them."""
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + patience(_PATIENCE)
         self.process_output()
         while not _CHANGES_FOLLOW.search(self._log):
             remaining = deadline - time.monotonic()

@@ -157,6 +157,26 @@ def test_who_is_asked_for_by_name_is_selected(kubectl: Kubectl, later: IO[str]) 
     ]
 
 
+def test_a_wait_goes_on_while_what_is_read_does_not_exist(kubectl: Kubectl, later: IO[str]) -> None:
+    kubectl.will_tell(then=tell_later(kubectl))
+    seen: list[int] = []
+
+    def look() -> bool:
+        seen.append(len(seen))
+        if len(seen) == 2:
+            later.write(watch_line("ADDED", "a", "Running") + "\n")
+        return bool(kubectl.cluster.get("pod", "a")["status"]["phase"] == "Running")
+
+    assert eventually(look, seconds=20)
+    assert len(seen) > 1
+
+
+def test_what_never_exists_is_named(kubectl: Kubectl) -> None:
+    kubectl.will_tell()
+    with pytest.raises(AssertionError, match=r"not seen within .* \(kubectl get pod a: not found\)"):
+        eventually(lambda: kubectl.cluster.get("pod", "a"), seconds=0.3)
+
+
 def test_each_thing_that_is_asked_for_has_a_watch(kubectl: Kubectl) -> None:
     kubectl.will_tell(watch_line("ADDED", "a"))
     kubectl.will_tell(watch_line("ADDED", "b"))
