@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.cluster import BUSYBOX, REAL, Cluster, CommandResult, Platform, eventually, pod_manifest
-from tests.support.machine import patience_option
+from tests.support.machine import patience, patience_option
 
 DISRUPTION = "DisruptionTarget"
 
@@ -53,7 +53,8 @@ def test_gpu_pod_runs_in_its_pool_and_hides_the_host(platform: Platform, alpha: 
     assert below["spec"]["nodeName"] not in above
     assert "alpha--default" not in above
     alpha.kubectl("delete", "pod", "gpu", "--wait", patience_option(30))
-    assert platform.compute.find("pod", "gpu", "-n", "alpha--default") is None
+    # The tenant pod goes when the compute pod has ended, which its node then removes.
+    eventually(lambda: platform.compute.find("pod", "gpu", "-n", "alpha--default") is None, what="gone below")
 
 
 def test_readiness_gate_is_synchronized_both_ways(platform: Platform, alpha: Cluster) -> None:
@@ -131,15 +132,23 @@ def test_job_retries_a_failed_pod(alpha: Cluster) -> None:
 
 @pytest.mark.usefixtures("real")
 def test_logs_follow_tail_since_timestamps_previous(alpha: Cluster) -> None:
-    # Its second container runs on, so that the previous one stays the same.
-    lines = "i=0; while [ $i -lt 6 ]; do i=$((i+1)); echo line $i; sleep 0.5; done; exit 1"
+    # The first container goes on when it is followed. The second runs on, so that the previous one stays the same.
+    lines = "for i in 2 3 4 5 6; do echo line $i; sleep 0.5; done; exit 1"
     container = {"volumeMounts": [{"name": "kept", "mountPath": "/kept"}]}
     volumes = [{"name": "kept", "emptyDir": {}}]
-    command = f"[ ! -e /kept/ran ] || sleep 3600; touch /kept/ran; {lines}"
+    start = "touch /kept/ran; echo line 1; until [ -e /kept/followed ]; do sleep 0.1; done"
+    command = f"[ ! -e /kept/ran ] || sleep 3600; {start}; {lines}"
     alpha.apply(pod_manifest("talk", command=command, container=container, volumes=volumes, **REAL))
     alpha.wait_pod("talk")
-    followed = alpha.kubectl("logs", "-f", "talk", timeout=30)
-    assert followed.splitlines() == [f"line {number}" for number in range(1, 7)]
+    with subprocess.Popen((*alpha.kubectl_command, "logs", "-f", "talk"), stdout=subprocess.PIPE, text=True) as log:
+        assert log.stdout is not None
+        try:
+            assert log.stdout.readline() == "line 1\n"
+            alpha.kubectl("exec", "talk", "--", "touch", "/kept/followed")
+            rest, _ = log.communicate(timeout=patience(30))
+        finally:
+            log.kill()
+    assert rest.splitlines() == [f"line {number}" for number in range(2, 7)]
     eventually(lambda: alpha.get("pod", "talk")["status"]["containerStatuses"][0]["restartCount"] >= 1, what="restart")
     eventually(lambda: alpha.try_kubectl("logs", "--previous", "talk").code == 0, what="previous logs")
     previous = alpha.kubectl("logs", "--previous", "--tail=2", "talk")
@@ -170,7 +179,7 @@ def test_exec_with_input_exit_codes_and_a_terminal(alpha: Cluster) -> None:
         ],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=patience(30),
         check=False,
         stdin=subprocess.DEVNULL,
     )
@@ -193,7 +202,9 @@ def test_config_map_change_reaches_the_container(alpha: Cluster) -> None:
     alpha.wait_pod("reader")
     assert alpha.kubectl("exec", "reader", "--", "cat", "/settings/colour") == "red"
     alpha.apply(config | {"data": {"colour": "blue"}})
-    eventually(lambda: alpha.kubectl("exec", "reader", "--", "cat", "/settings/colour") == "blue", what="blue inside")
+    # The file is missing for a moment while the kubelet replaces it.
+    read = ("exec", "reader", "--", "cat", "/settings/colour")
+    eventually(lambda: alpha.try_kubectl(*read).out == "blue", what="blue inside")
     alpha.kubectl("delete", "pod", "reader", "--wait")
 
 
@@ -209,7 +220,9 @@ def test_pod_token_is_valid_for_the_tenants_api_only(alpha: Cluster, beta: Clust
     assert "Unauthorized" in beta.with_token(token, tmp_path).try_kubectl("auth", "whoami").err
     # Debian's busybox speaks no TLS that API servers accept today; that they can be reached is seen by connecting.
     reach = "nc -w 3 $KUBERNETES_SERVICE_HOST $KUBERNETES_SERVICE_PORT </dev/null >/dev/null && echo reached"
-    assert alpha.kubectl("exec", "caller", "--", "sh", "-c", reach).strip() == "reached"
+    # kube-proxy learns of the Service with a delay.
+    call = ("exec", "caller", "--", "sh", "-c", reach)
+    eventually(lambda: alpha.try_kubectl(*call).out.strip() == "reached", what="the API server reached")
     alpha.kubectl("delete", "pod", "caller", "--wait")
 
 
@@ -255,7 +268,9 @@ def test_kubectl_debug_follows_the_pod_security_level(alpha: Cluster) -> None:
 
 
 def test_deleted_compute_pod_fails_the_tenant_pod_with_a_reason(platform: Platform, alpha: Cluster) -> None:
-    alpha.apply(pod_manifest("victim", command="echo last words; sleep 3600", **(REAL if platform.real else {})))
+    # Its shell ignores the signal: the gateway has the grace period to read the log.
+    where = REAL | {"terminationGracePeriodSeconds": 10} if platform.real else {}
+    alpha.apply(pod_manifest("victim", command="echo last words; sleep 3600", **where))
     alpha.wait_pod("victim")
     eventually(lambda: alpha.kubectl("logs", "victim"), what="a line in its log")
     platform.compute.kubectl("delete", "pod", "victim", "-n", "alpha--default", "--wait=false")

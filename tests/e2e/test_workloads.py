@@ -49,8 +49,21 @@ def pod_names(cluster: Cluster, app: str) -> list[str]:
 def cordoned(alpha: Cluster) -> Iterator[str]:
     """Cordon a virtual node, and uncordon it afterwards."""
     alpha.kubectl("cordon", "v100.local")
+    eventually(lambda: is_tainted(alpha, "v100.local"), what="the taint of a cordoned node")
     yield "v100.local"
-    alpha.kubectl("uncordon", "v100.local")
+    uncordon(alpha, "v100.local")
+
+
+def uncordon(cluster: Cluster, node: str) -> None:
+    """Uncordon a node, and wait until a controller has removed its taint: before, no pod is placed there."""
+    cluster.kubectl("uncordon", node)
+    eventually(lambda: not is_tainted(cluster, node), what="the node without the taint")
+
+
+def is_tainted(cluster: Cluster, node: str) -> bool:
+    """Return whether a node has the taint of a cordoned one."""
+    taints = cluster.get("node", node)["spec"].get("taints") or []
+    return any(taint["key"] == "node.kubernetes.io/unschedulable" for taint in taints)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -148,7 +161,12 @@ def test_eviction_honours_the_budget_and_reaches_the_compute_pod(platform: Platf
     eventually(lambda: compute_pod(platform, first) is None, what="the evicted one gone below")
     alpha.kubectl("rollout", "status", "deployment/quorum", patience_option(60), timeout=70)
     eventually(lambda: alpha.find("pod", first) is None, what="the evicted one gone above")
-    second, _ = pod_names(alpha, "quorum")
+
+    def two_pods() -> list[str]:
+        names = pod_names(alpha, "quorum")
+        return names if len(names) == 2 else []
+
+    second, _ = eventually(two_pods, what="two pods again")
     eventually(lambda: evict(platform.compute, second, "alpha--default")[0] == 0, what="room in the budget below")
     eventually(lambda: alpha.pod_phase(second) in ("Failed", ""), what="the pod that was evicted below has ended")
     alpha.kubectl("rollout", "status", "deployment/quorum", patience_option(60), timeout=70)
@@ -215,7 +233,7 @@ def test_cordoned_virtual_node_gets_no_new_pods(alpha: Cluster, cordoned: str) -
     )
     assert alpha.pod_phase("late") == "Pending"
     assert alpha.get("node", cordoned)["spec"]["unschedulable"] is True
-    alpha.kubectl("uncordon", cordoned)
+    uncordon(alpha, cordoned)
     alpha.wait_pod("late")
     alpha.wait_pod("late-gpu")
     alpha.kubectl("delete", "pod", "late", "late-gpu", "--wait")
@@ -234,7 +252,7 @@ def test_drain_moves_pods_to_another_virtual_node(platform: Platform, alpha: Clu
             "preferredDuringSchedulingIgnoredDuringExecution": [like],
         }
     }
-    alpha.kubectl("uncordon", cordoned)
+    uncordon(alpha, cordoned)
     alpha.apply(
         workload_manifest(
             "Deployment", "wanderer", replicas=2, selector=labels, template=pod_template("wanderer", affinity=affinity)
@@ -258,8 +276,7 @@ def test_drain_moves_pods_to_another_virtual_node(platform: Platform, alpha: Clu
         ),
         what="all pods on the other node",
     )
-    for name in moved:
-        assert compute_pod(platform, name) is None
+    eventually(lambda: not any(compute_pod(platform, name) for name in moved), what="they are gone below")
     alpha.kubectl("rollout", "status", "deployment/wanderer", patience_option(60), timeout=70)
     alpha.kubectl("delete", "deployment", "wanderer", "--cascade=foreground", "--wait")
 
@@ -315,13 +332,18 @@ def test_webhook_that_refuses_status_affects_its_tenant_only(alpha: Cluster, bet
             ],
         }
     )
+    gates = [{"name": "example.org/never"}]
+    alpha.apply(pod_manifest("asked", schedulingGates=gates))
     try:
+        patch = ("--subresource=status", "--dry-run=server", "--type=merge", "-p", '{"status": {"message": "asked"}}')
+        eventually(lambda: "stubborn" in alpha.try_kubectl("patch", "pod", "asked", *patch).err, what="its refusal")
         alpha.apply(pod_manifest("unheard", **A100))
         beta.apply(pod_manifest("unharmed", **A100))
         beta.wait_pod("unharmed")
         assert alpha.pod_phase("unheard") == "Pending"
     finally:
         alpha.kubectl("delete", "validatingwebhookconfiguration", "stubborn")
+        alpha.kubectl("delete", "pod", "asked")
     alpha.wait_pod("unheard")
     alpha.kubectl("delete", "pod", "unheard", "--wait")
     beta.kubectl("delete", "pod", "unharmed", "--wait")
