@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -12,12 +14,15 @@ import pytest
 
 from tests.e2e.cluster import REAL, Cluster, Document, Platform, eventually, pod_manifest
 from tests.e2e.watching import watching
+from tests.support.machine import slowness
 from vkgateway.model.names import ADMISSION_GATE, EVICTION_DEADLINE_ANNOTATION
 from vkgateway.translate.conditions import ADMITTED_CONDITION, PREEMPTED
 
 GANG = "vkgateway.io/gang"
 RUN_SECONDS = "kwok.vkgateway.io/run-seconds"
 LOW: dict[str, Any] = {"priorityClassName": "vkgateway-low"}
+NOTICE_SECONDS = math.ceil(15 * slowness())
+"""Of pools whose victims a test looks at: that of the platform is shorter."""
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +123,19 @@ def wait_for_reason(cluster: Cluster, name: str, reason: str) -> None:
     eventually(lambda: pending_reason(cluster, name) == reason, what=f"{name} waits: {reason}")
 
 
+def wait_for_message(cluster: Cluster, name: str, *parts: str) -> str:
+    """Wait until the message about a pod that waits has these parts, and return it.
+
+    A report from before the last change of the pool lasts half a minute.
+    """
+
+    def message() -> str:
+        found = str(find_condition(cluster.get("pod", name), ADMITTED_CONDITION).get("message", ""))
+        return found if all(part in found for part in parts) else ""
+
+    return eventually(message, what=f"{name} waits: {', '.join(parts)}")
+
+
 def consistently(condition: Callable[[], bool], *, seconds: float = 3.0) -> None:
     """Check that a condition holds for some seconds."""
     until = time.monotonic() + seconds
@@ -156,10 +174,8 @@ def test_roles_in_several_pools_start_together(roles: Cluster, platform: Platfor
 
     wait_for_reason(roles, "mixed-evaluator", "WaitingForRoom")
     wait_for_reason(roles, "mixed-trainer-0", "WaitingForRoom")
-    message = find_condition(roles.get("pod", "mixed-trainer-0"), ADMITTED_CONDITION)["message"]
-    assert "2 pods of nvidia.com/gpu 1" in message
-    assert "in a100.local (all fit)" in message
-    assert "in v100.local (does not fit); place 1 in v100.local" in message
+    rooms = ("in a100.local (all fit)", "in v100.local (does not fit); place 1 in v100.local")
+    wait_for_message(roles, "mixed-trainer-0", "2 pods of nvidia.com/gpu 1", *rooms)
     [queued] = json.loads(platform.vkgateway("queue", "--tenant", "roles", "-o", "json"))
     assert (queued["name"], queued["pool"], queued["pods"]) == ("mixed", "v100.local", 3)
 
@@ -216,6 +232,7 @@ def is_notified(document: Document) -> bool:
     return EVICTION_DEADLINE_ANNOTATION in document["metadata"].get("annotations", {})
 
 
+@pytest.mark.usefixtures("long_notice")
 def test_deadline_is_equal_in_both_clusters_and_one_victim_suffices(
     owner: Cluster, guest: Cluster, platform: Platform
 ) -> None:
@@ -253,7 +270,41 @@ def real_guarantee(real: None, platform: Platform) -> Iterator[None]:
     platform.compute.kubectl("patch", "tenant", "owner", "--type=json", "-p", json.dumps(back))
 
 
-@pytest.mark.usefixtures("real_guarantee")
+@contextlib.contextmanager
+def having_notice(platform: Platform, pool: str, seconds: int) -> Iterator[None]:
+    """Give victims in a pool a notice of these seconds within the block."""
+    names = [each["name"] for each in platform.compute.get("computecluster", "local")["spec"]["pools"]]
+    path = f"/spec/pools/{names.index(pool)}/noticeSeconds"
+    patch_cluster(platform, {"op": "add", "path": path, "value": seconds})
+    try:
+        yield
+    finally:
+        patch_cluster(platform, {"op": "remove", "path": path})
+
+
+def patch_cluster(platform: Platform, change: Document) -> None:
+    """Change the spec of the compute cluster, and wait until the gateway has accepted that."""
+    platform.compute.kubectl("patch", "computecluster", "local", "--type=json", "-p", json.dumps([change]))
+    wait_accepted(platform)
+
+
+def wait_accepted(platform: Platform) -> None:
+    """Wait until the gateway has accepted the spec of the compute cluster."""
+    generation = platform.compute.get("computecluster", "local")["metadata"]["generation"]
+    eventually(
+        lambda: platform.compute.get("computecluster", "local")["status"]["observedGeneration"] >= generation,
+        what="the spec accepted",
+    )
+
+
+@pytest.fixture
+def real_notice(real_guarantee: None, platform: Platform) -> Iterator[None]:
+    """Give victims on the real node a notice in which their kubelet writes it into a file."""
+    with having_notice(platform, "real", NOTICE_SECONDS):
+        yield
+
+
+@pytest.mark.usefixtures("real_notice")
 def test_container_reads_its_deadline_from_a_file(owner: Cluster, guest: Cluster) -> None:
     """The container logs its deadline, because it may end before a program that runs later in it has started."""
     field = {"fieldPath": f"metadata.annotations['{EVICTION_DEADLINE_ANNOTATION}']"}
@@ -281,15 +332,8 @@ def test_container_reads_its_deadline_from_a_file(owner: Cluster, guest: Cluster
 @pytest.fixture
 def long_notice(platform: Platform) -> Iterator[int]:
     """Give victims a notice of these seconds, in which a test acts."""
-    path, seconds = "/spec/pools/0/noticeSeconds", 15
-    patch = [
-        {"op": "test", "path": "/spec/pools/0/name", "value": "a100"},
-        {"op": "add", "path": path, "value": seconds},
-    ]
-    platform.compute.kubectl("patch", "computecluster", "local", "--type=json", "-p", json.dumps(patch))
-    yield seconds
-    back = [{"op": "remove", "path": path}]
-    platform.compute.kubectl("patch", "computecluster", "local", "--type=json", "-p", json.dumps(back))
+    with having_notice(platform, "a100", NOTICE_SECONDS):
+        yield NOTICE_SECONDS
 
 
 def test_unneeded_victim_is_reprieved(long_notice: int, owner: Cluster, guest: Cluster) -> None:
@@ -459,12 +503,12 @@ def test_tampering_has_no_effect(guest: Cluster, platform: Platform) -> None:
 def test_gated_pod_has_no_compute_pod_and_reports_its_reason(guest: Cluster, platform: Platform) -> None:
     guest.apply(gpu_pod("next", 8))
     wait_for_reason(guest, "next", "WaitingForRoom")
-    message = find_condition(guest.get("pod", "next"), ADMITTED_CONDITION)["message"]
-    assert "place 1 in a100.local" in message
-    assert "expected start" in message
+    first = find_condition(guest.get("pod", "next"), ADMITTED_CONDITION)["message"]
+    message = wait_for_message(guest, "next", "place 1 in a100.local", "expected start")
     assert "owner" not in message
     assert platform.compute.find("pod", "next", "-n", "guest--default") is None
-    assert ("WaitingForRoom", message.partition("; place")[0]) in guest.events("next")
+    expected = ("WaitingForRoom", first.partition("; place")[0])
+    eventually(lambda: expected in guest.events("next"), what="an event with the reason")
 
 
 def test_impossible_request_is_reported_immediately(guest: Cluster) -> None:

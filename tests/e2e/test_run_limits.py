@@ -13,6 +13,7 @@ from tests.e2e.cluster import Cluster, CommandResult, Document, Platform, eventu
 from tests.e2e.test_arbiter import (
     GANG,
     LOW,
+    NOTICE_SECONDS,
     count_pods,
     delete_workloads,
     failed_pods,
@@ -21,15 +22,16 @@ from tests.e2e.test_arbiter import (
     gpu_pod,
     is_notified,
     list_pods,
+    wait_accepted,
 )
 from tests.support.machine import patience
 from vkgateway.model.names import EVICTION_DEADLINE_ANNOTATION
 from vkgateway.translate.conditions import RUN_LIMIT_REACHED
 
-LIMIT = 20
+NOTICE = min(NOTICE_SECONDS, 50)
+"""Notice in seconds, within which a test looks at the pods. Limits of a minute would be written in another unit."""
+LIMIT = NOTICE + 5
 """Run limit in seconds of the gangs in these tests."""
-NOTICE = 15
-"""Notice in seconds, within which a test looks at the pods."""
 SLACK = patience(10)
 """Seconds by which a busy machine may delay the start and the notice."""
 
@@ -51,6 +53,7 @@ def enforcing(platform: Platform) -> Iterator[Platform]:
     assert refused.code != 0
     assert "defaultRunLimits has no effect while enforceRunLimits is false" in str(refused)
     assert patch_pool(platform, enforceRunLimits=True, defaultRunLimits=low, noticeSeconds=NOTICE).code == 0
+    wait_accepted(platform)
     yield platform
     assert patch_pool(platform, defaultRunLimits=None, enforceRunLimits=False, noticeSeconds=None).code == 0
 
@@ -110,13 +113,15 @@ def test_job_is_evicted_at_its_declared_limit(tenant: Cluster, enforcing: Platfo
 
     failed = failed_pods(tenant, 2)
     assert {pod["status"]["reason"] for pod in failed} == {RUN_LIMIT_REACHED}
-    assert "its gang reached its run limit" in enforcing.vkgateway("explain", name, "--tenant", "limited")
+    explaining = ("explain", name, "--tenant", "limited")
+    eventually(lambda: "its gang reached its run limit" in enforcing.vkgateway(*explaining), what="why it has ended")
     eventually(lambda: count_pods(tenant, "Running") == 2, what="the Job's next pods run")
 
 
 def test_default_limit_of_the_band(tenant: Cluster, enforcing: Platform) -> None:
     assert f"enforced, low {LIMIT}s" in enforcing.vkgateway("compute", "describe", "local")
     tenant.apply(gpu_pod("low", 1, **LOW), gpu_pod("kept", 1))
+    tenant.wait_pod("kept")
     (noticed,) = notified_pods(tenant, 1)
     assert noticed["metadata"]["name"] == "low"
     message = find_condition(noticed, "DisruptionTarget")["message"]
