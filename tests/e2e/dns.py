@@ -5,6 +5,8 @@ from __future__ import annotations
 import socket
 import struct
 
+from tests.support.machine import patience
+
 A = 1
 SRV = 33
 
@@ -14,7 +16,7 @@ def query_server(server: str, name: str, kind: int = A, *, timeout: float = 5) -
     labels = b"".join(bytes([len(label)]) + label.encode() for label in name.rstrip(".").split(".")) + b"\0"
     question = labels + struct.pack(">HH", kind, 1)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as link:
-        link.settimeout(timeout)
+        link.settimeout(patience(timeout))
         link.sendto(struct.pack(">HHHHHH", 7, 0x100, 1, 0, 0, 0) + question, (server, 53))
         response = link.recv(4096)
     count = struct.unpack(">H", response[6:8])[0]

@@ -12,6 +12,8 @@ from typing import Any
 from tests.e2e.cluster import Document
 from tests.support.machine import patience
 
+_ANSWER_SECONDS = 5
+"""Seconds in which a server that can be reached answers."""
 _SCRIPT = 'mount --bind "$0/resolv.conf" /etc/resolv.conf; mount --bind "$0/hosts" /etc/hosts; exec "$@"'
 
 _ASK = """
@@ -27,13 +29,13 @@ print(json.dumps(found))
 _FETCH = """
 import sys, urllib.request
 opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-print(opener.open(sys.argv[1], timeout=5).read().decode().strip())
+print(opener.open(sys.argv[1], timeout=float(sys.argv[2])).read().decode().strip())
 """
 _HANDSHAKE = """
 import json, socket, ssl, sys
-host, port, ca = sys.argv[1:]
+host, port, ca, seconds = sys.argv[1:]
 context = ssl.create_default_context(cafile=ca)
-with socket.create_connection((host, int(port)), timeout=5) as link:
+with socket.create_connection((host, int(port)), timeout=float(seconds)) as link:
     with context.wrap_socket(link, server_hostname=host) as line:
         print(json.dumps(line.getpeercert()["subjectAltName"]))
 """
@@ -58,11 +60,11 @@ class PodNetwork:
 
     def fetch(self, url: str) -> str:
         """Return a server's response over HTTP."""
-        return self._run_python(_FETCH, url).strip()
+        return self._run_python(_FETCH, url, f"{patience(_ANSWER_SECONDS):.0f}").strip()
 
     def can_reach(self, url: str) -> bool:
         """Return whether a server responds."""
-        return self._try_python(_FETCH, url).returncode == 0
+        return self._try_python(_FETCH, url, f"{patience(_ANSWER_SECONDS):.0f}").returncode == 0
 
     def certificate_names(self, host: str, port: int, *, ca: str) -> list[Any]:
         """Perform a TLS handshake with a server of that name, trusting `ca` only, and return the names in its
@@ -71,7 +73,8 @@ class PodNetwork:
         with tempfile.NamedTemporaryFile("w") as file:
             file.write(ca)
             file.flush()
-            found: list[Any] = json.loads(self._run_python(_HANDSHAKE, host, str(port), file.name))
+            seconds = f"{patience(_ANSWER_SECONDS):.0f}"
+            found: list[Any] = json.loads(self._run_python(_HANDSHAKE, host, str(port), file.name, seconds))
         return found
 
     def _run_python(self, code: str, *args: str) -> str:

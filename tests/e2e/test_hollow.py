@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -97,11 +98,14 @@ def test_exec_with_input_terminals_and_both_protocols(alpha: Cluster, hollow: st
 def test_command_ends_with_its_pod_and_its_client(platform: Platform, alpha: Cluster, how: str) -> None:
     start_hollow(alpha, "short")
     argv = (alpha.kubectl_path, "--kubeconfig", str(alpha.kubeconfig), "exec", "short", "--", "sh", "-c")
-    with subprocess.Popen([*argv, "sleep 1000 & sleep 1000"], stderr=subprocess.PIPE, text=True) as client:
-        eventually(lambda: sandbox_processes(platform), what="the command runs")
+    command = [*argv, "echo runs; sleep 1000 & sleep 1000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as client:
+        assert client.stdout is not None
+        assert client.stdout.readline() == "runs\n"
+        assert sandbox_processes(platform)
         if how == "pod deleted":
             alpha.kubectl("delete", "pod", "short", "--wait=false")
-            assert client.wait(30) == 1
+            assert client.wait(patience(30)) == 1
             assert client.stderr is not None
             assert "pod short has ended" in client.stderr.read()
         else:
@@ -128,7 +132,10 @@ def test_kwok_opens_no_port(platform: Platform) -> None:
 
 
 def _listening_sockets(pid: int) -> set[str]:
-    sockets = {link.readlink().name for link in Path(f"/proc/{pid}/fd").iterdir() if "socket:" in str(link.readlink())}
+    sockets: set[str] = set()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            sockets.add(link.readlink().name)
     rows = [
         line.split() for file in ("tcp", "tcp6") for line in Path(f"/proc/{pid}/net/{file}").read_text().splitlines()
     ]

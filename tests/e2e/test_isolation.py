@@ -208,7 +208,7 @@ def test_tenant_network_policies_are_enforced_and_probes_pass(places: tuple[Tena
     assert alpha.fetch_page(pod="unprivileged") == "web of alpha"
     alpha.cluster.apply(policy)
     eventually(lambda: not alpha.fetch_page(pod="unprivileged"), what="a policy in force")
-    assert alpha.fetch_page(pod="client") == "web of alpha"
+    eventually(lambda: alpha.fetch_page(pod="client") == "web of alpha", what="an allowed client")
     conditions = alpha.cluster.get("pod", "web", "-n", NAMESPACE)["status"]["conditions"]
     assert {"Ready": "True"}.items() <= {condition["type"]: condition["status"] for condition in conditions}.items()
     alpha.cluster.kubectl("delete", "networkpolicy", "web", "-n", NAMESPACE)

@@ -6,6 +6,7 @@ import ipaddress
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 
@@ -186,7 +187,8 @@ def test_service_ranges_are_the_tenants_and_exist_in_the_compute_cluster(
         (cidr,) = platform.compute.get("servicecidr", f"vkgateway-{name}")["spec"]["cidrs"]
         ranges[name] = ipaddress.ip_network(cidr)
         assert ipaddress.ip_address(side.address("web")) in ranges[name]
-        below = platform.compute.get("service", "web", "-n", f"{name}--{NAMESPACE}")
+        below = eventually(partial(platform.compute.find, "service", "web", "-n", f"{name}--{NAMESPACE}"))
+        assert below is not None
         assert below["spec"]["clusterIP"] == side.address("web")
     assert not ranges["alpha"].overlaps(ranges["beta"])
 
@@ -216,10 +218,14 @@ def test_headless_and_stateful_set_names_resolve_to_pod_addresses(sides: dict[st
 def test_srv_records_have_port_and_target(sides: dict[str, TenantServices]) -> None:
     for side in sides.values():
         (server,) = side.caller.name_servers()
-        assert query_server(server, f"_http._tcp.web.{DOMAIN}", SRV) == [f"web.{DOMAIN}:80"]
-        assert query_server(server, f"_http._tcp.peers.{DOMAIN}", SRV) == [
-            f"web-{n}.peers.{DOMAIN}:8080" for n in (0, 1)
-        ]
+        targets = {"web": [f"web.{DOMAIN}:80"], "peers": [f"web-{n}.peers.{DOMAIN}:8080" for n in (0, 1)]}
+        for name, expected in targets.items():
+            eventually(partial(has_targets, server, f"_http._tcp.{name}.{DOMAIN}", expected), what=f"ports of {name}")
+
+
+def has_targets(server: str, name: str, expected: list[str]) -> bool:
+    """Return whether a name server knows these ports. It learns of a pod after that is ready."""
+    return query_server(server, name, SRV) == expected
 
 
 def test_service_variables_have_the_same_addresses(sides: dict[str, TenantServices]) -> None:
@@ -304,11 +310,11 @@ def test_network_policies_are_forwarded_within_the_isolation(
             == [{"from": [control_plane]}]
         )
     )
-    opened = platform.compute.get("networkpolicy", "vkgateway-tenant-ingress-0", *below)["spec"]
+    opened = eventually(lambda: platform.compute.get("networkpolicy", "vkgateway-tenant-ingress-0", *below)["spec"])
     assert opened["podSelector"]["matchExpressions"] == [{"key": "app", "operator": "NotIn", "values": ["web"]}]
     side.cluster.kubectl("delete", "networkpolicy", "web", "-n", NAMESPACE)
     eventually(lambda: platform.compute.get("networkpolicy", *below)["items"][1:] == [])
-    assert platform.compute.get("networkpolicy", "vkgateway-tenant", *below)["spec"] == fence
+    eventually(lambda: platform.compute.get("networkpolicy", "vkgateway-tenant", *below)["spec"] == fence)
 
 
 def test_fqdn_hostname_uses_the_tenant_domain(sides: dict[str, TenantServices]) -> None:
