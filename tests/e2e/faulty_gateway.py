@@ -57,7 +57,7 @@ def restart_with_faults(platform: Platform, folder: Path, **settings: msgspec.St
     It renews its Lease at the default times. Those of the embedded platform are longer.
     """
     folder.mkdir(exist_ok=True)
-    current = settingsfile.load_settings(platform.data_dir / "gateway.yaml", environment={})
+    current = gateway_settings(platform)
     changed = {"leader_election": LeaderElection(), **settings}
     file = folder.with_suffix(f".{len(settings)}.yaml")
     file.write_text(settingsfile.render_settings(msgspec.structs.replace(current, **changed)))
@@ -75,9 +75,14 @@ def restart_with_faults(platform: Platform, folder: Path, **settings: msgspec.St
     return Faults(folder)
 
 
+def gateway_settings(platform: Platform) -> config.Config:
+    """Return the settings of a platform's gateway, as the platform has written them."""
+    return settingsfile.load_settings(platform.data_dir / "gateway.yaml", environment={})
+
+
 def datastore_settings(platform: Platform) -> config.Datastore:
     """Return the settings of the datastore that a platform's gateway has."""
-    return settingsfile.load_settings(platform.data_dir / "gateway.yaml", environment={}).datastore
+    return gateway_settings(platform).datastore
 
 
 def _install_faults(folder: Path) -> None:

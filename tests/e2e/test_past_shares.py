@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from tests.e2e.cluster import Cluster, Document, Platform, eventually, pod_manifest
-from tests.e2e.faulty_gateway import restart_with_faults
+from tests.e2e.faulty_gateway import gateway_settings, restart_with_faults
 from vkgateway.gateway.config import Arbiter
 
+pytestmark = pytest.mark.embedded_gateway(reason="the tests replace the process of the gateway")
 GPU = "nvidia.com/gpu"
 TENANTS = ("greedy", "modest", "holder")
 
@@ -24,6 +25,7 @@ def tenants(platform: Platform) -> Iterator[dict[str, Cluster]]:
     for name in TENANTS:
         platform.vkgateway("tenant", "create", name, "--pool", "v100")
     yield {name: platform.tenant(name) for name in TENANTS}
+    platform.vkgateway("up")  # the platform's own gateway again, for the tests of other files
     for name in TENANTS:
         platform.vkgateway("tenant", "delete", name, "--yes")
 
@@ -80,7 +82,8 @@ def test_tenant_that_borrowed_before_comes_later_with_a_half_life(
         eventually(partial(is_pending, platform, name), what=f"{name} waits")
     assert queue_of(platform) == ["greedy", "modest"], "in the order of their creation"
 
-    restart_with_faults(platform, tmp_path / "faults", arbiter=Arbiter(half_life="24h"))
+    election = gateway_settings(platform).leader_election
+    restart_with_faults(platform, tmp_path / "faults", arbiter=Arbiter(half_life="24h"), leader_election=election)
 
     eventually(lambda: queue_of(platform) == ["modest", "greedy"], what="modest comes first")
     shares = {gang["tenant"]: gang["share"] for gang in pending_gangs(platform)}
@@ -92,7 +95,8 @@ def test_tenant_that_borrowed_before_comes_later_with_a_half_life(
     explained = platform.vkgateway("explain", "next-0", "--tenant", "greedy")
     assert "Fair share:" in explained
     assert "half of that is forgiven by" in explained
-    assert 'vkgateway_arbiter_tenant_share{pool="v100.local",tenant="greedy",what="past"}' in platform.metrics()
+    series = 'vkgateway_arbiter_tenant_share{pool="v100.local",tenant="greedy",what="past"}'
+    eventually(lambda: series in platform.metrics(), what="the metric of the past share")
 
 
 def test_past_survives_the_gateway(platform: Platform, tenants: dict[str, Cluster]) -> None:
