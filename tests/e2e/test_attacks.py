@@ -134,12 +134,20 @@ def test_webhook_by_url_reaches_no_server_of_the_machine(platform: Platform, alp
         alpha.apply({"apiVersion": api, "kind": kind, "metadata": {"name": "intrudes"}, "webhooks": [hook]})
         try:
             creation = ("create", "configmap", "intrudes", "--dry-run=server")
-            error = eventually(lambda: alpha.try_kubectl(*creation).err, what="the webhook's call")
             host = urlsplit(client_config["url"]).netloc
-            assert f"dialing {host}, code 403" in error
-            assert "controlPlanes.webhookRanges" in error
-            lines = platform.vkgateway("logs", "gateway").splitlines()
-            assert any("connection of an API server refused" in line and host in line for line in lines)
+
+            def refusal() -> str:
+                """Return the error, unless the API server has waited too long for an answer."""
+                error = alpha.try_kubectl(*creation).err
+                return error if f"dialing {host}, code 403" in error else ""
+
+            assert "controlPlanes.webhookRanges" in eventually(refusal, what="the refused call of the webhook")
+
+            def is_logged() -> bool:
+                lines = platform.vkgateway("logs", "gateway").splitlines()
+                return any("connection of an API server refused" in line and host in line for line in lines)
+
+            eventually(is_logged, what="a line in the gateway's log")
             assert received == []
         finally:
             alpha.kubectl("delete", kind, "intrudes")

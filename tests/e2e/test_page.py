@@ -60,28 +60,44 @@ def test_operators_see_all_tenants(opened: Opened, pods: None) -> None:
     with pytest.raises(urllib.error.HTTPError, match="421"):  # at 127.0.0.1, where forwarded ports of pods are, too
         urllib.request.urlopen(browser.root, timeout=patience(30))
     assert browser.sign_in() == 200
-    found = eventually(lambda: waiting_tenants(browser) >= {"alpha", "beta"}, what="gangs of both tenants")
-    assert found
-    state = browser.state()
+
+    def full_pool() -> Document | None:
+        """Return the document once gangs of both tenants wait, and others run."""
+        state = browser.state()
+        runs = any(row["parts"] for row in state["nodes"].values())
+        return state if runs and waiting_in(state) >= {"alpha", "beta"} else None
+
+    state = eventually(full_pool, what="gangs of both tenants")
+    assert state is not None
     assert {name.partition("/")[0] for name in state["nodes"]} == {"local"}
-    assert any(row["parts"] for row in state["nodes"].values())
     assert {"alpha", "beta"} <= state["controlPlanes"].keys()
     assert state["clusters"]["local"]["conditions"]
 
 
 def waiting_tenants(browser: Browser) -> set[str]:
-    return {gang["tenant"] for gang in browser.state()["gangs"].values() if gang["state"] == "waiting"}
+    return waiting_in(browser.state())
+
+
+def waiting_in(state: Document) -> set[str]:
+    """Return the tenants of the gangs that wait."""
+    return {gang["tenant"] for gang in state["gangs"].values() if gang["state"] == "waiting"}
 
 
 def test_a_tenant_sees_its_gangs_and_nothing_of_others(platform: Platform, opened: Opened, pods: None) -> None:
     browser = opened("alpha")
     assert browser.sign_in() == 200
-    eventually(lambda: waiting_tenants(browser) == {"alpha"}, what="a gang of alpha waits")
-    state = browser.state()
-    waiting = next(gang for gang in state["gangs"].values() if gang["state"] == "waiting")
-    assert WAITING in waiting["name"]
-    assert waiting["message"]
-    assert waiting["help"]
+
+    def explained() -> Document | None:
+        """Return the document once a gang that waits has a reason."""
+        state = browser.state()
+        waiting = (gang for gang in state["gangs"].values() if gang["state"] == "waiting")
+        return state if any(gang["message"] and gang["help"] for gang in waiting) else None
+
+    state = eventually(explained, what="a gang of alpha waits")
+    assert state is not None
+    waiting = [gang for gang in state["gangs"].values() if gang["state"] == "waiting"]
+    assert {gang["tenant"] for gang in waiting} == {"alpha"}
+    assert all(WAITING in gang["name"] for gang in waiting)
     assert {row["name"] for row in state["nodes"].values()} == nodes_of(platform.tenant("alpha"))
     text = json.dumps([state, browser.read("api/history")[1], browser.read("api/usage")[1]])
     assert OTHERS not in text

@@ -11,12 +11,12 @@ import signal
 import socket
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.e2e.cluster import VKGATEWAY, Cluster, Platform, eventually, new_data_dir, pod_manifest
 from tests.support.machine import patience, patience_option
+from vkgateway.programs.supervisor import procfs
 
 pytestmark = pytest.mark.embedded_gateway(reason="these tests are about the processes of the embedded platform")
 
@@ -57,8 +57,15 @@ def second(platform: Platform) -> Iterator[Platform]:
         yield second_platform
 
 
-def all_running(platform: Platform) -> bool:
-    return all(process["state"] == "running" for process in platform.processes().values())
+def running_pids(platform: Platform) -> dict[str, int]:
+    """Return the process IDs by name once everything runs."""
+
+    def find() -> dict[str, int]:
+        processes = platform.processes()
+        is_complete = all(process["state"] == "running" for process in processes.values())
+        return {name: process["pid"] for name, process in processes.items()} if is_complete else {}
+
+    return eventually(find, what="everything running")
 
 
 def is_restarted(platform: Platform, name: str, killed: int) -> bool:
@@ -90,12 +97,11 @@ def test_killed_processes_are_restarted_and_pods_survive(platform: Platform, alp
     alpha.wait_pod("lasting")
     uid = alpha.get("pod", "lasting")["metadata"]["uid"]
     for name in platform.processes():
-        eventually(lambda: all_running(platform), what="everything running")
-        killed = platform.processes()[name]["pid"]
+        killed = running_pids(platform)[name]
         os.kill(killed, signal.SIGKILL)
         eventually(functools.partial(is_restarted, platform, name, killed), what=f"{name} running again")
-    eventually(lambda: all_running(platform), what="everything running")
-    eventually(lambda: alpha.try_kubectl("get", "pod", "lasting").code == 0, what="the tenant's API server")
+    running_pids(platform)
+    eventually(lambda: alpha.try_kubectl("get", "--raw", "/readyz").code == 0, what="the tenant's API server")
     alpha.kubectl("wait", "nodes", "--all", "--for=condition=Ready", patience_option(60), timeout=70)
     assert alpha.get("pod", "lasting")["metadata"]["uid"] == uid
     alpha.apply(pod_manifest("afterwards"))
@@ -107,7 +113,7 @@ def test_changes_during_a_gateway_outage_are_repaired(platform: Platform, alpha:
     for name in ("ends", "forced", "victim"):
         alpha.apply(pod_manifest(name))
         alpha.wait_pod(name)
-    gateway = platform.processes()["gateway"]["pid"]
+    gateway = running_pids(platform)["gateway"]
     os.kill(gateway, signal.SIGSTOP)
     try:
         alpha.kubectl("delete", "pod", "forced", "--force", "--grace-period=0")
@@ -126,7 +132,7 @@ def test_changes_during_a_gateway_outage_are_repaired(platform: Platform, alpha:
 def test_repeated_up_changes_nothing(platform: Platform, alpha: Cluster) -> None:
     alpha.apply(pod_manifest("before"))
     alpha.wait_pod("before")
-    pids = {name: process["pid"] for name, process in platform.processes().items()}
+    pids = running_pids(platform)
 
     platform.vkgateway("up", timeout=120)
 
@@ -139,7 +145,7 @@ def test_repeated_up_changes_nothing(platform: Platform, alpha: Cluster) -> None
 
 
 def test_new_supervisor_adopts_running_processes(platform: Platform) -> None:
-    pids = {name: process["pid"] for name, process in platform.processes().items()}
+    pids = running_pids(platform)
     found = subprocess.run(
         ["pgrep", "-f", f"vkgateway.programs.supervisor.*{platform.data_dir}"],
         capture_output=True,
@@ -155,8 +161,8 @@ def test_new_supervisor_adopts_running_processes(platform: Platform) -> None:
 
 
 def test_interrupted_up_can_be_repeated(second: Platform) -> None:
-    eventually(lambda: all_running(second), what="everything running")
-    assert second.status()["state"] == "up"
+    running_pids(second)
+    eventually(lambda: second.status()["state"] == "up", what="everything answers")
 
 
 def test_down_and_up_keep_tenants_and_pods(second: Platform, platform: Platform) -> None:
@@ -172,12 +178,13 @@ def test_down_and_up_keep_tenants_and_pods(second: Platform, platform: Platform)
     }
     assert len(servers) == 2
 
-    pids = [process["pid"] for process in second.processes().values()]
+    pids = set(running_pids(second).values())
     assert _keeps_hollow_packets(second)
     second.vkgateway("down")
     assert not _keeps_hollow_packets(second)
     assert _keeps_hollow_packets(platform), "each platform has routes of its own"
-    assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
+    # Another program may have one of their numbers by now.
+    assert [left for left in procfs.list_marked(second.data_dir.resolve()) if left.pid in pids] == []
     second.vkgateway("up", timeout=300)
 
     # At once: `up` has waited for the tenant's API server.
