@@ -36,9 +36,22 @@ class ImageRegistry:
     private: str = ""
     """Repository that only a user with `password` may read."""
     password: str = "secret"
+    _released: threading.Event = field(default_factory=threading.Event)
     _manifests: dict[tuple[str, str], bytes] = field(default_factory=dict)
     _blobs: dict[str, bytes] = field(default_factory=dict)
     _layers: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._released.set()
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Answer no layer before the end of the block."""
+        self._released.clear()
+        try:
+            yield
+        finally:
+            self._released.set()
 
     def add_image(self, name: str, image: Image) -> str:
         """Serve an image under a name, and return its reference."""
@@ -78,6 +91,7 @@ class ImageRegistry:
         if kind == "blobs" and reference in self._blobs:
             if reference in self._layers:
                 time.sleep(self.layer_seconds)
+                self._released.wait()
             return 200, "application/octet-stream", self._blobs[reference]
         return 404, "application/json", b'{"errors": [{"code": "MANIFEST_UNKNOWN", "message": "manifest unknown"}]}'
 
