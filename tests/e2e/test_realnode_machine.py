@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.cluster import eventually
 from vkgateway.controlplane.pki import Authority
 from vkgateway.local.realnode import PROGRAMS, RealNode, RealNodeOptions, host, host_network, namespaces, probe
 from vkgateway.local.realnode import node as node_module
@@ -130,7 +131,8 @@ def test_removal_by_a_previous_owner_leaves_the_node(node: RealNode, tmp_path: P
     before.teardown()
     assert find_traces(node) == before_teardown
     assert [trace for trace in before_teardown if node.options.network.host_link in trace]
-    assert program_names(node) == ["sleep"]
+    # The shell has forked, and its child may be about to become the program.
+    eventually(lambda: program_names(node) == ["sleep"], what="the program alone")
     # Mount points that are removed would be gone inside, too.
     assert node.options.owner_key in json.loads(Path("/run/vkgateway/claims.json").read_text())["users"]
 

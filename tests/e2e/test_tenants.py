@@ -292,6 +292,8 @@ def test_etcd_user_reads_only_its_tenants_keys(
         result = run_program(
             etcdctl,
             f"--endpoints={url}",
+            f"--dial-timeout={patience(10):.0f}s",
+            f"--command-timeout={patience(20):.0f}s",
             f"--cacert={ca}",
             f"--cert={cert}",
             f"--key={key}",
