@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from vkgateway.local.proxies import no_proxy
+from vkgateway.translate.conditions import PREEMPTED
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 VKGATEWAY = Path(sys.executable).with_name("vkgateway")
@@ -31,9 +32,9 @@ LENT, GANG = 16, 2
 DEADLINE = "vkgateway\\.io/eviction-deadline"
 NOTICE_COLUMNS = f"custom-columns=POD:.metadata.name,PHASE:.status.phase,DEADLINE:.metadata.annotations.{DEADLINE}"
 REASON_COLUMNS = "custom-columns=POD:.metadata.name,PHASE:.status.phase,REASON:.status.reason"
-RECLAIM_SECONDS = 60.0
+RECLAIM_SECONDS = 180.0
 """Timeout of each step of the reclaim in seconds."""
-CONFIGMAP_SECONDS = 60.0
+CONFIGMAP_SECONDS = 180.0
 """Timeout in seconds for a changed ConfigMap to reach a pod."""
 
 
@@ -248,6 +249,8 @@ def lend_and_reclaim(host: Shell, *, owner: Shell, borrower: Shell) -> None:
     wait_for(lambda: count_running(owner, "gang") == GANG, failure="the guaranteed gang does not run")
     print_step(started_at, f"the gang of {owner.who} runs")
     owner.run("kubectl", "get", "pods", "-l", "job-name=gang")
+    # The status of the victims may follow that of the pods in their place.
+    wait_for(lambda: PREEMPTED in pod_reasons(borrower), failure="no pod was evicted")
     borrower.run("kubectl", "get", "pods", "-l", "job-name=lend", "-o", REASON_COLUMNS)
     host.run("vkgateway", "top")
     owner.run("kubectl", "delete", "job/gang", "--timeout=60s")
@@ -259,6 +262,11 @@ def count_running(tenant: Shell, job: str) -> int:
     selectors = "-l", f"job-name={job}", "--field-selector=status.phase=Running"
     names = tenant.ask("kubectl", "get", "pods", *selectors, "-o", "name")
     return len(names.split())
+
+
+def pod_reasons(tenant: Shell) -> str:
+    """Return the reasons in the statuses of the tenant's pods."""
+    return tenant.ask("kubectl", "get", "pods", "-o", "jsonpath={.items[*].status.reason}")
 
 
 def eviction_deadlines(tenant: Shell) -> str:
