@@ -13,15 +13,12 @@ from bench.samples import read_samples
 from vkgateway.kube.client import Client
 
 WRITES: Final = frozenset({"POST", "PUT", "PATCH", "APPLY", "DELETE", "DELETECOLLECTION"})
-_BACKGROUND: Final = frozenset(
-    {
-        *("leases", "nodes", "nodes/status", "tenants", "tenants/status", "computeclusters/status"),
-        *("namespaces", "priorityclasses"),
-    }
-)
-"""Resources that an idle platform writes: heartbeats of nodes, status, and what the gateway applies again in case that
-somebody has changed it.
-"""
+_HEARTBEATS: Final = frozenset({"leases", "nodes", "nodes/status"})
+_STATUS: Final = frozenset({"tenants", "tenants/status", "computeclusters/status"})
+_REPAIRS: Final = frozenset({"namespaces", "priorityclasses"})
+"""What the gateway applies again, in case that somebody has changed it."""
+_BACKGROUND: Final = _HEARTBEATS | _STATUS | _REPAIRS
+"""Resources that an idle platform writes."""
 _BODY_VERBS: Final = {
     "create": "POST",
     "update": "PUT",
