@@ -115,6 +115,18 @@ def eventually(condition: Callable[[], T], *, seconds: float = 120, what: str = 
             watches.pause(min(0.1 + 0.1 * waited, 0.5) - _CHANGES_TOGETHER)
 
 
+@contextlib.contextmanager
+def frozen(*pids: int) -> Iterator[None]:
+    """Stop processes in the block, so that they answer nothing."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
 @dataclass(frozen=True)
 class Cluster:
     """Cluster as one of its users sees it: plain kubectl with a kubeconfig."""
@@ -191,9 +203,10 @@ class Cluster:
         follows a moment later.
         """
         self.apply(*definitions)
-        names = ",".join(definition["metadata"]["name"] for definition in definitions)
-        eventually(lambda: all(map(self._is_established, names.split(","))), seconds=60, what=f"not served: {names}")
-        eventually(lambda: self.try_kubectl("get", names, "-A").code == 0, seconds=60, what=f"not discovered: {names}")
+        names = [definition["metadata"]["name"] for definition in definitions]
+        kinds = ",".join(names)
+        eventually(lambda: all(map(self._is_established, names)), seconds=60, what=f"not served: {kinds}")
+        eventually(lambda: self.try_kubectl("get", kinds, "-A").code == 0, seconds=60, what=f"not discovered: {kinds}")
 
     def _is_established(self, definition: str) -> bool:
         conditions = self.get("crd", definition).get("status", {}).get("conditions") or []
@@ -297,19 +310,20 @@ class Platform:
     def publish_api_server(self, tenant: str) -> None:
         """Give a tenant's API server an address that other clusters reach; a process already has one."""
 
+    def pid_of(self, name: str) -> int:
+        """Return the process ID of a program of the platform, once it runs."""
+        found: int = eventually(lambda: self.processes()[name]["pid"], what=f"{name} runs")
+        return found
+
     def kill_gateway(self) -> None:
         """Kill the gateway, which starts again. One that has not started yet is awaited first."""
-        os.kill(eventually(lambda: self.processes()["gateway"]["pid"], what="the gateway runs"), signal.SIGKILL)
+        os.kill(self.pid_of("gateway"), signal.SIGKILL)
 
     @contextlib.contextmanager
     def stopped_gateway(self) -> Iterator[None]:
         """Stop the gateway in the block, so that it repairs nothing meanwhile; it goes on at the end."""
-        pid = eventually(lambda: self.processes()["gateway"]["pid"], what="the gateway runs")
-        os.kill(pid, signal.SIGSTOP)
-        try:
+        with frozen(self.pid_of("gateway")):
             yield
-        finally:
-            os.kill(pid, signal.SIGCONT)
 
     @property
     def host_address(self) -> str:

@@ -28,22 +28,6 @@ from vkgateway.controlplane.etcd.tenancy import ROOT_USER
 from vkgateway.controlplane.pki import Authority
 
 
-def pid_of(platform: Platform, name: str) -> int:
-    """Return the process ID of a running program of the platform."""
-    found: int = eventually(lambda: platform.processes()[name]["pid"], what=f"{name} runs")
-    return found
-
-
-@contextlib.contextmanager
-def frozen(pid: int) -> Iterator[None]:
-    """Stop a process in the block, so that it answers nothing."""
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
-
-
 @contextlib.contextmanager
 def slowed(pid: int, *, stopped: float, running: float) -> Iterator[None]:
     """Stop and continue a process in turns in the block, as if it had too little CPU. Durations are seconds."""

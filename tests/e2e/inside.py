@@ -60,11 +60,11 @@ class PodNetwork:
 
     def fetch(self, url: str) -> str:
         """Return a server's response over HTTP."""
-        return self._run_python(_FETCH, url, f"{patience(_ANSWER_SECONDS):.0f}").strip()
+        return self._run_python(_FETCH, url, _answer_limit()).strip()
 
     def can_reach(self, url: str) -> bool:
         """Return whether a server responds."""
-        return self._try_python(_FETCH, url, f"{patience(_ANSWER_SECONDS):.0f}").returncode == 0
+        return self._try_python(_FETCH, url, _answer_limit()).returncode == 0
 
     def certificate_names(self, host: str, port: int, *, ca: str) -> list[Any]:
         """Perform a TLS handshake with a server of that name, trusting `ca` only, and return the names in its
@@ -73,8 +73,7 @@ class PodNetwork:
         with tempfile.NamedTemporaryFile("w") as file:
             file.write(ca)
             file.flush()
-            seconds = f"{patience(_ANSWER_SECONDS):.0f}"
-            found: list[Any] = json.loads(self._run_python(_HANDSHAKE, host, str(port), file.name, seconds))
+            found: list[Any] = json.loads(self._run_python(_HANDSHAKE, host, str(port), file.name, _answer_limit()))
         return found
 
     def _run_python(self, code: str, *args: str) -> str:
@@ -102,3 +101,8 @@ def _pod_processes(uid: str) -> Any:
                     yield int(folder.name)
             except OSError:
                 continue
+
+
+def _answer_limit() -> str:
+    """Return the seconds that a client waits for an answer, as text."""
+    return f"{patience(_ANSWER_SECONDS):.0f}"

@@ -19,9 +19,9 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
-from tests.e2e.cluster import Cluster, Document, Platform, eventually, pod_manifest
+from tests.e2e.cluster import Cluster, Document, Platform, eventually, frozen, pod_manifest
 from tests.e2e.conftest import start_platform
-from tests.e2e.faults import etcd_pair, frozen, pid_of, slowed, write_expiring_certificates
+from tests.e2e.faults import etcd_pair, slowed, write_expiring_certificates
 from tests.e2e.faulty_gateway import DEFECT, HELD, SLOW, STUCK, Faults, datastore_settings, restart_with_faults
 from tests.e2e.prometheus import Prometheus, start_prometheus
 from tests.e2e.test_arbiter import (
@@ -138,7 +138,7 @@ def test_victims_do_not_terminate(platform: Platform, owner: Cluster, guest: Clu
     """The nodes do not answer, so the pods on them do not end."""
     guest.apply(*(gpu_pod(f"low{n}", 8, **in_pool("a100"), **LOW) for n in range(4)))
     eventually(lambda: count_pods(guest, "Running") == 4, what="the pool is full")
-    with frozen(pid_of(platform, "compute/kwok")):
+    with frozen(platform.pid_of("compute/kwok")):
         owner.apply(gpu_pod("guaranteed", 8))
         prometheus.wait_until_firing("VkgatewayGuaranteeLate")
     owner.wait_pod("guaranteed")
@@ -183,14 +183,14 @@ def create_reader(platform: Platform, name: str) -> Path:
 @pytest.mark.fires("VkgatewayTenantControlPlaneDown")
 def test_an_api_server_of_a_tenant_hangs(platform: Platform, guest: Cluster, prometheus: Prometheus) -> None:
     assert guest
-    with frozen(pid_of(platform, "tenant/guest/apiserver")):
+    with frozen(platform.pid_of("tenant/guest/apiserver")):
         prometheus.wait_until_firing("VkgatewayTenantControlPlaneDown", "guest")
     prometheus.wait_until_silent("VkgatewayTenantControlPlaneDown", "guest")
 
 
 @pytest.mark.fires("VkgatewayEventLoopSlow", "VkgatewayAbsent")
 def test_the_gateway_has_little_cpu_and_then_none(platform: Platform, prometheus: Prometheus) -> None:
-    gateway = pid_of(platform, "gateway")
+    gateway = platform.pid_of("gateway")
     with slowed(gateway, stopped=0.4, running=0.4):
         prometheus.wait_until_firing("VkgatewayEventLoopSlow")
     with frozen(gateway):
@@ -266,7 +266,7 @@ def test_the_management_cluster_is_slow_and_then_hangs(
     platform: Platform, faults: Faults, prometheus: Prometheus
 ) -> None:
     assert faults
-    api_server = pid_of(platform, "compute/apiserver")
+    api_server = platform.pid_of("compute/apiserver")
     with slowed(api_server, stopped=0.8, running=0.4):
         prometheus.wait_until_firing("VkgatewayLeaseSlow")
     # A new gateway has just checked the token of Prometheus, and does so again after a minute.
@@ -348,7 +348,7 @@ def test_a_tenant_fills_etcd(platform: Platform, guest: Cluster, prometheus: Pro
 
 def limit_etcd(platform: Platform) -> None:
     """Restart the platform's etcd with a small quota."""
-    pid, ports = pid_of(platform, "etcd"), platform.status()["ports"]
+    pid, ports = platform.pid_of("etcd"), platform.status()["ports"]
     spec = etcd.process_spec(
         PlatformPaths(platform.data_dir),
         program=Path(os.readlink(f"/proc/{pid}/exe")),

@@ -7,11 +7,8 @@ import contextlib
 import hashlib
 import http.client
 import json
-import os
 import re
-import signal
 import ssl
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
@@ -24,7 +21,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from tests.e2e.cluster import BUSYBOX, Cluster, Document, Platform, eventually
+from tests.e2e.cluster import BUSYBOX, Cluster, Document, Platform, eventually, frozen
 from tests.e2e.strangers import http_status, unverified_context
 from tests.e2e.webhooks import serve_webhook
 from tests.support.machine import patience, patience_option
@@ -83,7 +80,7 @@ def test_status_checks_whether_processes_work(platform: Platform, alpha: Cluster
     names = ["gateway", "compute/kwok", "compute/hollow-kubelet", "tenant/alpha/apiserver", "renewal"]
     names += ["node/kubelet"] if platform.real else []
     running = platform.processes()
-    with _suspend_processes(*(running[name]["pid"] for name in names)):
+    with frozen(*(running[name]["pid"] for name in names)):
         result = platform.try_vkgateway("status", "-o", "json")
     assert result.code == 5, str(result)
     status = json.loads(result.out)
@@ -94,21 +91,10 @@ def test_status_checks_whether_processes_work(platform: Platform, alpha: Cluster
 
 def test_status_reports_a_frozen_supervisor(platform: Platform) -> None:
     pid = next(p.pid for p in procfs.list_marked(platform.data_dir.resolve()) if p.name == procfs.SUPERVISOR)
-    with _suspend_processes(pid):
+    with frozen(pid):
         result = platform.try_vkgateway("status", "-o", "json")
     assert result.code == 5, str(result)
     assert any("no supervisor answers" in problem for problem in json.loads(result.out)["problems"])
-
-
-@contextlib.contextmanager
-def _suspend_processes(*pids: int) -> Iterator[None]:
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
 
 
 @pytest.mark.embedded_gateway(reason="API servers in pods have NetworkPolicies, which other tests check")

@@ -5,14 +5,12 @@ both.
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.e2e.cluster import BUSYBOX, Cluster, Document, Platform, eventually, pod_manifest
+from tests.e2e.cluster import BUSYBOX, Cluster, Document, Platform, eventually, frozen, pod_manifest
 from tests.e2e.conftest import start_platform
 from tests.support.machine import patience_option
 from vkgateway.local import gateway_process
@@ -192,9 +190,7 @@ def test_silent_cluster_blocks_no_tenant_and_is_repaired(berlin: Platform, tenan
     places = {name: clusters_of(tenant, name, running=count) for name, count in number.items()}
     remote_pod, local_pod = sorted(places, key=lambda name: places[name] == {"local"})
     assert places == {remote_pod: {"berlin"}, local_pod: {"local"}}
-    server = int(berlin.processes()["compute/apiserver"]["pid"])
-    os.kill(server, signal.SIGSTOP)
-    try:
+    with frozen(berlin.pid_of("compute/apiserver")):
         eventually(lambda: not is_ready(tenant, f"{POOL}.berlin"), what="the silent cluster's node is not ready")
         assert is_ready(tenant, f"{POOL}.local")
         assert clusters_of(tenant, remote_pod, running=number[remote_pod]) == {"berlin"}
@@ -202,8 +198,6 @@ def test_silent_cluster_blocks_no_tenant_and_is_repaired(berlin: Platform, tenan
         tenant.apply(gang_job("meanwhile", NODES))
         assert clusters_of(tenant, "meanwhile", running=NODES) == {"local"}
         tenant.kubectl("delete", "job", remote_pod, "--wait=false")
-    finally:
-        os.kill(server, signal.SIGCONT)
     eventually(lambda: is_ready(tenant, f"{POOL}.berlin"), what="the node is ready again")
     eventually(
         lambda: not tenant.get("pods", "-l", f"job-name={remote_pod}")["items"], what="the tenant pods are deleted"

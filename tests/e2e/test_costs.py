@@ -20,9 +20,8 @@ import yaml
 from bench.load import Place
 from bench.pods import RUN_LABEL, PodKind, gang_marks
 from bench.servercounts import ServerCounts, read_counts
-from tests.e2e.cluster import COMPUTE_VERSION, TENANT_VERSION, Platform
+from tests.e2e.cluster import COMPUTE_VERSION, TENANT_VERSION, Platform, frozen
 from tests.e2e.conftest import start_platform
-from tests.e2e.faults import frozen, pid_of
 from tests.support.machine import patience
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import PODS, SERVICES
@@ -143,12 +142,12 @@ async def connect(platform: Platform) -> AsyncIterator[Servers]:
             await client.close()
 
 
-def numbers(counts: dict[str, ServerCounts], pods: int) -> Numbers:
-    """Return the numbers of a phase for each pod, without those that are the nodes' own.
+def numbers(now: dict[str, ServerCounts], since: dict[str, ServerCounts], pods: int) -> Numbers:
+    """Return the numbers of the phase between two counts for each pod, without those that are the nodes' own.
 
     KWOK may write the status of a pod again after its watch broke.
     """
-    found = {who: server_numbers(counts[who], pods) for who in counts}
+    found = {who: server_numbers(now[who] - since[who], pods) for who in now}
     found["compute"]["writes"].pop("PATCH pods/status", None)
     return found
 
@@ -196,7 +195,7 @@ async def test_new_tenant_serves_no_openapi_document(quiet: Platform) -> None:
 async def test_pod_costs_what_is_recorded(quiet: Platform, case: str) -> None:
     each, kinds = CASES[case]
     count = each * len(kinds)
-    gateway = await asyncio.to_thread(pid_of, quiet, "gateway")
+    gateway = await asyncio.to_thread(quiet.pid_of, "gateway")
     async with connect(quiet) as servers:
         service = msgspec.json.decode(await servers.tenant.get(SERVICES, "kubernetes", namespace="default"))
         before = await servers.settle(lambda _: True)
@@ -204,7 +203,7 @@ async def test_pod_costs_what_is_recorded(quiet: Platform, case: str) -> None:
             before = await servers.start_first(before)
 
         def ready_numbers(now: dict[str, ServerCounts]) -> Numbers:
-            return numbers({who: now[who] - before[who] for who in before}, count)
+            return numbers(now, before, count)
 
         # The gateway sees all pods at once then, and reports to no pod that its gang waits.
         with frozen(gateway):
@@ -213,7 +212,7 @@ async def test_pod_costs_what_is_recorded(quiet: Platform, case: str) -> None:
         ready = await servers.settle(lambda now: ready_numbers(now) == NUMBERS[case]["ready"])
 
         def gone_numbers(now: dict[str, ServerCounts]) -> Numbers:
-            ended = numbers({who: now[who] - ready[who] for who in before}, count)
+            ended = numbers(now, ready, count)
             # Node and gateway end a compute pod together: whose write is the first changes the number of events.
             del ended["compute"]["watch events"]
             return ended

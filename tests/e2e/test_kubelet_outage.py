@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import signal
 from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.cluster import REAL, Cluster, Document, Platform, eventually
+from tests.e2e.cluster import REAL, Cluster, Document, Platform, eventually, frozen
 from tests.e2e.foreign_pool import GPU, WORKLOADS, gang_job, gpus_by_node, list_objects, scheduled_by
 from tests.e2e.test_arbiter import consistently, count_pods, delete_workloads, find_condition, list_pods
 from tests.e2e.test_startup import TWIN, twin_node
@@ -64,13 +62,9 @@ def twin(gang: Cluster, platform: Platform) -> Iterator[None]:
 @contextlib.contextmanager
 def stopped_kubelet(platform: Platform) -> Iterator[None]:
     """Stop the kubelet until the block ends, and wait for the node's condition each time."""
-    pid = platform.processes()["node/kubelet"]["pid"]
-    os.kill(pid, signal.SIGSTOP)
-    try:
+    with frozen(platform.pid_of("node/kubelet")):
         eventually(lambda: not is_node_ready(platform), seconds=OUTAGE, what="the node is not ready")
         yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
     eventually(lambda: is_node_ready(platform), seconds=60, what="the node is ready again")
 
 

@@ -12,6 +12,7 @@ from typing import Final
 
 from tests.e2e.chart import SYSTEM, ChartPlatform, find_gateway_process, gateway_process
 from tests.e2e.cluster import Document, eventually
+from tests.e2e.cluster import frozen as frozen_process
 
 _REPLICAS: Final = 2
 _DROP_ALL: Final = """
@@ -80,11 +81,8 @@ def frozen(pod: Document) -> Iterator[None]:
     """Freeze the process of a gateway within the block. After the block, it continues, and must end by itself."""
     process = gateway_process(pod)
     started = Path(f"/proc/{process}/stat")
-    os.kill(process, signal.SIGSTOP)
-    try:
+    with frozen_process(process):
         yield
-    finally:
-        os.kill(process, signal.SIGCONT)
     eventually(lambda: not started.exists(), what="the former leader ends")
 
 
