@@ -22,6 +22,12 @@ export function followAddress(onChange) {
 
 export const route = () => current;
 
+/**
+ * Return the address of the view that is drawn. That of the browser is ahead of it from a click until `hashchange`,
+ * and a clock or an arriving change may draw between them.
+ */
+export const drawnAddress = () => changedAddress({});
+
 /** Return the text of a filter; empty if it is not set. */
 export const value = (name) => current.values.get(name) ?? "";
 

@@ -4,7 +4,7 @@ import { html, nothing, svg } from "../../vendor/lit-html/lit-html.js";
 import { now } from "../core/clock.js";
 import { isWaiting, queueOf, resourceOf } from "../core/facts.js";
 import { amount, clockTime, count, exactTime, plain, units } from "../core/format.js";
-import { changedAddress, go, value } from "../core/route.js";
+import { changedAddress, go, route, value } from "../core/route.js";
 import { store } from "../core/store.js";
 import { PERMANENT, reasonText } from "../core/words.js";
 import { empty, expectedStart, foreign, gangLink, icon, since, stateChip, tenantName, timer } from "./basics.js";
@@ -128,7 +128,7 @@ function ahead(gang, scope) {
   `;
 }
 
-const viewNow = () => (/^#\/queue/.test(location.hash) ? "queue" : "gangs");
+const viewNow = () => (route().view === "queue" ? "queue" : "gangs");
 
 function behindLink(id) {
   const gang = store.get("gangs", id);

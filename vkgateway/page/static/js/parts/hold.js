@@ -1,6 +1,7 @@
 // Order of rows while a reader points at them or has the focus in them: rows stay where they are, so that clicks meet.
 
 import { redraw } from "../core/draw.js";
+import { drawnAddress } from "../core/route.js";
 import { store } from "../core/store.js";
 
 /** @typedef {import("../core/store.js").Item} Item */
@@ -20,11 +21,11 @@ function isRead(name) {
 
 /**
  * Return the rows to show: the current page or, while it is read, the rows drawn last with current values. Rows that
- * ended meanwhile stay, marked.
+ * ended meanwhile stay, marked. Any change of view, filters, order or page releases the order.
  * @param {string} name of the list; its element has it as `data-hold`
- * @param {string} view filters, order and page: any change of them releases the order
  */
-export function heldRows(name, view, page, find) {
+export function heldRows(name, page, find) {
+  const view = drawnAddress();
   const last = DRAWN.get(name);
   const held = last !== undefined && last.view === view && last.session === store.session && isRead(name);
   const rows = (held ? last.rows : page).map((item) => ({ item: find(item.$key) ?? item, ended: find(item.$key) === undefined }));

@@ -47,7 +47,7 @@ export function dataTable(options) {
   const pages = Math.max(1, Math.ceil(sorted.length / size));
   const page = Math.min(pages, Math.max(1, Number(value(`${name}page`)) || 1));
   const shown = sorted.slice((page - 1) * size, page * size);
-  const { rows, changed } = heldRows(name, location.hash, shown, options.find);
+  const { rows, changed } = heldRows(name, shown, options.find);
   return html`
     <div class="table-frame" role="region" aria-label=${caption} tabindex="0">
       <table class="data ${stacked ? "stacked" : ""}" role="table">

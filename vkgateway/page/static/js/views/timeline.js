@@ -30,7 +30,7 @@ export function timelineView({ scope }) {
   const kind = value("kind");
   const events = store.derive(`timeline ${value("q")} ${kind}`, () => found.filter((event) => !kind || (kind === "reclaim" ? event.reclaim : event.kind === kind)));
   const most = STEP * Math.max(1, Number(value("steps")) || 1);
-  const { rows, changed } = heldRows("timeline", location.hash, events.slice(0, most), (key) => store.get("timeline", key));
+  const { rows, changed } = heldRows("timeline", events.slice(0, most), (key) => store.get("timeline", key));
   return html`
     <h1 id="title" tabindex="-1">Timeline</h1>
     ${all.length
