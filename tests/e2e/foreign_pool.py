@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,12 +15,13 @@ import pytest
 from tests.e2e.cluster import Document, Platform, eventually
 from tests.e2e.controllers import run_kueue, run_volcano
 from tests.e2e.test_arbiter import GANG, find_condition, gpu_job
+from tests.support.machine import slowness
 from vkgateway.programs.binaries.errors import NoNetworkError, NoToolchainError
 
 POOL = "a100"
 GPU = "nvidia.com/gpu"
-NOTICE, GRACE = 4, 3
-"""Seconds."""
+NOTICE, GRACE = math.ceil(8 * slowness()), 3
+"""Seconds. Tests must see all pods of a gang within their notice."""
 WORKLOADS, POD_GROUPS = "workloads.kueue.x-k8s.io", "podgroups.scheduling.volcano.sh"
 """With their groups: Kubernetes has kinds of the same names."""
 _SCHEDULERS = {

@@ -409,7 +409,7 @@ def is_running(pod: Document) -> bool:
 @pytest.mark.usefixtures("admin_queues")
 def test_queues_of_an_administrator(owner: Cluster, guest: Cluster, platform: Platform) -> None:
     assert guarantee_condition(platform)["status"] == "Unknown"
-    assert schedulers_condition(platform)["status"] == "True"
+    eventually(lambda: schedulers_condition(platform)["status"] == "True", what="the queues are ready")
     guest.apply(gang_job("low", 3, 8, **LOW))
     eventually(lambda: count_pods(guest, "Running", "low") == 3, what="the low gang runs")
     guest.apply(gang_job("waits", 1, 8, **LOW))
