@@ -332,15 +332,6 @@ ADMIN_QUEUE: list[Document] = [
             ],
         },
     },
-    *(
-        {
-            "apiVersion": "kueue.x-k8s.io/v1beta2",
-            "kind": "LocalQueue",
-            "metadata": {"name": f"{tenant}-gpus", "namespace": "vkgateway-system"},
-            "spec": {"clusterQueue": "gpus"},
-        }
-        for tenant in ("kowner", "kguest")
-    ),
 ]
 """Queues of an administrator without a topology: Kueue counts GPUs, and assigns no nodes."""
 
@@ -348,7 +339,9 @@ ADMIN_QUEUE: list[Document] = [
 @pytest.fixture
 def admin_queues(owner: Cluster, guest: Cluster, platform: Platform) -> Iterator[None]:
     """Pass gangs to queues of the administrator."""
-    platform.compute.apply(*ADMIN_QUEUE)
+    # Other tests may have left tenants with the pool. Each needs its queue.
+    names = [f"{tenant['metadata']['name']}-gpus" for tenant in platform.compute.get("tenants")["items"]]
+    platform.compute.apply(*ADMIN_QUEUE, *(local_queue(name) for name in names))
     set_mode(platform, "kueue", queue="{tenant}-gpus", manageQueues=False)
     eventually(lambda: not list_objects(platform, "clusterqueues,localqueues"), what="the gateway's queues are deleted")
     eventually(lambda: guarantee_condition(platform).get("reason") == "QueuesNotManaged", what="no guarantee is kept")
@@ -360,7 +353,17 @@ def admin_queues(owner: Cluster, guest: Cluster, platform: Platform) -> Iterator
     eventually(lambda: guarantee_condition(platform).get("status") == "True", what="the guarantee is kept again")
     for kind, name in (("clusterqueue", "gpus"), ("resourceflavor", "gpus")):
         platform.compute.kubectl("delete", kind, name)
-    platform.compute.kubectl("delete", "localqueue", "-n", "vkgateway-system", "kowner-gpus", "kguest-gpus")
+    platform.compute.kubectl("delete", "localqueue", "-n", "vkgateway-system", *names)
+
+
+def local_queue(name: str) -> Document:
+    """Return a tenant's queue before the administrator's."""
+    return {
+        "apiVersion": "kueue.x-k8s.io/v1beta2",
+        "kind": "LocalQueue",
+        "metadata": {"name": name, "namespace": "vkgateway-system"},
+        "spec": {"clusterQueue": "gpus"},
+    }
 
 
 def guarantee_condition(platform: Platform) -> Document:

@@ -15,6 +15,7 @@ from tests.e2e.test_arbiter import (
     find_condition,
     gpu_pod,
     list_pods,
+    pending_reason,
     wait_for_reason,
 )
 from vkgateway.translate.conditions import ADMITTED_CONDITION
@@ -99,10 +100,23 @@ def compute_node(platform: Platform, name: str) -> str:
     return str(platform.compute.get("pod", name, "-n", "team--default")["spec"]["nodeName"])
 
 
+def wait_until_infeasible(tenant: Cluster, pod: Document) -> None:
+    """Create a pod until it fits no zone: a standby that leads now may have looked for zones a minute ago."""
+    name = str(pod["metadata"]["name"])
+
+    def is_infeasible() -> bool:
+        if tenant.pod_phase(name) == "Running":
+            tenant.kubectl("delete", "pod", name, "--grace-period=1")
+            tenant.apply(pod)
+        return pending_reason(tenant, name) == "Infeasible"
+
+    tenant.apply(pod)
+    eventually(is_infeasible, what="the zones are known")
+
+
 def test_single_numa_zone_pod_waits_until_a_zone_fits(tenant: Cluster, platform: Platform, zoned: list[str]) -> None:
     node_spec: dict[str, Any] = {"nodeSelector": {"vkgateway.io/pool": "a100"}}
-    tenant.apply(gpu_pod("five", 5, **node_spec))
-    wait_for_reason(tenant, "five", "Infeasible")
+    wait_until_infeasible(tenant, gpu_pod("five", 5, **node_spec))
 
     names = [f"three-{number}" for number in range(2 * len(zoned))]
     tenant.apply(*(gpu_pod(name, 3, **node_spec) for name in names))
