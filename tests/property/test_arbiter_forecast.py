@@ -73,10 +73,9 @@ class _Case:
     def first_time(self) -> float | None:
         """Return the first time at which the placement succeeds."""
         for time in sorted({end.time for end in self.all_ends}):
-            mark = self.room.mark()
-            self.room.remove_many((end.node, end.shape) for end in self.all_ends if end.time <= time)
-            found = place_pods(self.room, self.pods, required_level=self.level, among=self.among)
-            self.room.undo(mark)
+            with self.room.trial():
+                self.room.remove_many((end.node, end.shape) for end in self.all_ends if end.time <= time)
+                found = place_pods(self.room, self.pods, required_level=self.level, among=self.among)
             if found is not None:
                 return time
         return None

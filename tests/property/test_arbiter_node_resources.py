@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.arbiter.simulated_cluster import node_fits
-from vkgateway.arbiter.capacity.node_resources import Mark, NodeResources
+from vkgateway.arbiter.capacity.node_resources import NodeResources
 from vkgateway.arbiter.capacity.shape_views import PLENTY
 from vkgateway.arbiter.snapshot import Node, Pool, Shape, Toleration
 from vkgateway.model.objects import Taint
@@ -84,7 +84,7 @@ def limit_amount(amount: int) -> int:
 def test_capacity_agrees_with_counting(pool: Pool, wanted: list[Shape], data: st.DataObject) -> None:
     resources = NodeResources(pool)
     ledger = CountedResources(resources)
-    marks: list[tuple[Mark, list[Counter[Shape]]]] = []
+    marks: list[tuple[int, list[Counter[Shape]]]] = []
     for _ in range(data.draw(st.integers(0, 12))):
         step = data.draw(st.sampled_from(["take", "give", "mark", "undo", "look", "take many"]))
         shape = data.draw(st.sampled_from(wanted))
@@ -101,11 +101,11 @@ def test_capacity_agrees_with_counting(pool: Pool, wanted: list[Shape], data: st
                 for each in range(len(resources.nodes)):
                     ledger.change_pods(each, shape, 1)
         elif step == "mark":
-            marks.append((resources.mark(), [Counter(each) for each in ledger.pods]))
+            marks.append((resources.journal.mark(), [Counter(each) for each in ledger.pods]))
         elif step == "undo" and marks:
             mark, before = marks.pop(data.draw(st.integers(0, len(marks) - 1)))
-            resources.undo(mark)
-            marks = [(other, pods) for other, pods in marks if other.changes <= mark.changes]
+            resources.journal.undo(mark)
+            marks = [(other, pods) for other, pods in marks if other <= mark]
             ledger.pods = [Counter(each) for each in before]
         if step == "look":
             assert resources.views[shape].capacity.tolist() == ledger.capacity_of(shape)

@@ -73,9 +73,8 @@ def amounts_on(placed: Sequence[tuple[Pod, str]]) -> dict[str, int]:
 def can_hold(guarantees: PoolGuarantees, tenant: str, amounts: dict[str, int]) -> bool:
     """Return whether the guarantees hold the amounts in some order."""
     for names in permutations(amounts):
-        mark = guarantees.mark()
-        held = all(guarantees.use(tenant, name, amounts[name]) for name in names)
-        guarantees.undo(mark)
+        with guarantees.trial():
+            held = all(guarantees.use(tenant, name, amounts[name]) for name in names)
         if held:
             return True
     return False
@@ -108,8 +107,8 @@ def test_placed_pods_use_guarantees_if_possible() -> None:
             amounts = amounts_on(placed)
             if any(resources.free.amounts_on(name)[GPU] < amount for name, amount in amounts.items()):
                 continue
-            mark, can = guarantees.mark(), can_hold(guarantees, one.tenant, amounts)
-            assert use_for_pods(guarantees, one.tenant, GPU, placed) is can, f"seed {seed}"
-            guarantees.undo(mark)
+            can = can_hold(guarantees, one.tenant, amounts)
+            with guarantees.trial():
+                assert use_for_pods(guarantees, one.tenant, GPU, placed) is can, f"seed {seed}"
             found += can and len(amounts) > 1
     assert found > CASES // 20

@@ -8,6 +8,7 @@ from dataclasses import replace
 from vkgateway.arbiter.capacity.run_limits import LimitedRuns
 from vkgateway.arbiter.decisions import PendingReport
 from vkgateway.arbiter.gang_parts import has_pod_pools, split_gang
+from vkgateway.arbiter.journal import Journal
 from vkgateway.arbiter.pools.pool_state import PoolState
 from vkgateway.arbiter.pools.pool_updates import PoolUpdates
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang, read_pending_gang
@@ -42,6 +43,8 @@ class Cache:
         """Gangs that lost members which no pod replaces yet."""
         self._overridden_gangs: dict[str, Gang] = {}
         """Gangs that were changed since the last snapshot, as they were in it."""
+        self.journal = Journal()
+        """Changes of a round."""
         self.pool_states: dict[PoolKey, PoolState] = {}
         self._updates: dict[PoolKey, PoolUpdates] = {}
         self.invalid_reports: dict[str, PendingReport] = {}
@@ -87,14 +90,14 @@ class Cache:
         self._apply_changes(list(changed.items()), now, [])
 
     def begin_round(self, now: float) -> None:
-        """Begin a round of the cycle in all pools."""
+        """Begin a round of the cycle in all pools. Until `end_round`, the journal records what it decides."""
+        self.journal.forget()
         for pool_state in self.pool_states.values():
             pool_state.begin_round(now)
 
     def end_round(self) -> None:
         """Undo in all pools what was decided in the round."""
-        for pool_state in self.pool_states.values():
-            pool_state.end_round()
+        self.journal.undo()
 
     def _update_pools(self, snapshot: Snapshot) -> list[PoolState]:
         """Return the pool states that contain no gangs yet."""
@@ -107,7 +110,7 @@ class Cache:
             if pool_state is not None and pool_state.pool is not pool and not self._updates[key].update_nodes(pool):
                 pool_state = None
             if pool_state is None:
-                pool_state = PoolState(pool, snapshot.quotas, snapshot.policy)
+                pool_state = PoolState(pool, snapshot.quotas, snapshot.policy, self.journal)
                 new.append(pool_state)
                 self.pool_states.pop(key, None)
                 self._updates[key] = PoolUpdates(pool_state)

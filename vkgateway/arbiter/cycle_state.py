@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -13,19 +12,12 @@ from vkgateway.arbiter.cache import Cache
 from vkgateway.arbiter.capacity.node_fit import BoolArray, IntArray
 from vkgateway.arbiter.capacity.slow_terminations import find_late_pods
 from vkgateway.arbiter.decisions import Admit, Decisions, Evict, Promote, Reprieve
+from vkgateway.arbiter.journal import Trial
 from vkgateway.arbiter.pools.notified_pods import NotifiedPods
-from vkgateway.arbiter.pools.pool_state import PoolMark, PoolState
+from vkgateway.arbiter.pools.pool_state import PoolState
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang
-from vkgateway.arbiter.round_decisions import RoundDecisions, SavedDecisions
+from vkgateway.arbiter.round_decisions import RoundDecisions
 from vkgateway.arbiter.snapshot import PLACED, Gang, Pod, Policy, PoolKey, PreemptionPlan
-from vkgateway.arbiter.trial import Trial
-
-
-class CycleMark(NamedTuple):
-    """A moment of a round."""
-
-    pool_states: dict[PoolKey, PoolMark]
-    decisions: SavedDecisions
 
 
 class CycleState(RoundDecisions):
@@ -54,6 +46,7 @@ class CycleState(RoundDecisions):
             if plan.borrowed:
                 self.planned_borrowers.setdefault(pending.tenant, []).append(pending)
         self.policy = policy
+        self._journal = cache.journal
         self.excluded_gangs, self.deferred_gangs = excluded_gangs, deferred_gangs
         self.gangs: Mapping[str, Gang] = cache.gangs
         self.pending_gangs: Mapping[str, PendingGang] = cache.pending_gangs
@@ -173,7 +166,7 @@ class CycleState(RoundDecisions):
         for pod in pending.min_members:
             pool_state.tenant_usage.add_usage(pending.tenant, pod.shape, -1)
             if not plan.borrowed:
-                pool_state.guarantee_usage.pods.revert_entry(pending.tenant, pod)
+                pool_state.guarantee_usage.pods.leave_pod(pending.tenant, pod)
         self.has_freed_capacity = self.has_freed_capacity or plan.borrowed
 
     @contextmanager
@@ -186,19 +179,10 @@ class CycleState(RoundDecisions):
             self._only_plans = False
 
     def trial(self) -> Trial:
-        """Return a trial of decisions."""
-        return Trial(self)
-
-    def mark(self) -> CycleMark:
-        """Return the present moment of the round."""
-        marks = {key: pool_state.mark() for key, pool_state in self.pool_states.items()}
-        return CycleMark(marks, self._save_decisions())
-
-    def undo(self, mark: CycleMark) -> None:
-        """Undo the decisions since that moment."""
-        for key, pool_state in self.pool_states.items():
-            pool_state.undo(mark.pool_states[key])
-        self._restore_decisions(mark.decisions)
+        """Return a trial of decisions, with their effects on pools."""
+        trial = self._journal.trial()
+        self._journal.record(self._restore_decisions, self._save_decisions())
+        return trial
 
 
 def pending_parts(state: CycleState, gang: Gang) -> list[PendingGang]:

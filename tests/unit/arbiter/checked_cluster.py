@@ -109,7 +109,7 @@ class CheckedCluster(Cluster):
             for key in pending_gang.allowed_pools:
                 if not self._may_use_pool(pending_gang, key, plans):
                     continue
-                mark = resources_by_pool[key].mark()
+                mark = resources_by_pool[key].journal.mark()
                 among = _required_nodes(resources_by_pool[key], pending_gang)
                 found = place_pods(
                     resources_by_pool[key],
@@ -118,7 +118,7 @@ class CheckedCluster(Cluster):
                     among=among,
                 )
                 short = self.uses_reserve(resources_by_pool[key], pending_gang.min_members)
-                resources_by_pool[key].undo(mark)
+                resources_by_pool[key].journal.undo(mark)
                 may_borrow = self.may_borrow(pending_gang.gang.id, key, pending_gang.min_members)
                 assert found is None or short or not may_borrow, f"{pending_gang.gang.id} would fit into {key[1]}"
                 if found is not None and pending_gang.gang.band is Band.GUARANTEED:

@@ -7,6 +7,7 @@ from tests.unit.arbiter.simulated_cluster import GPU, KEY, make_gang, make_node,
 from vkgateway.arbiter.guarantees.guarantee_sums import may_hold, may_hold_any
 from vkgateway.arbiter.guarantees.guaranteed_pods import GuaranteedPods
 from vkgateway.arbiter.guarantees.usage import GuaranteeUsage
+from vkgateway.arbiter.journal import Journal
 from vkgateway.arbiter.snapshot import Gang, Pool, Quota
 
 
@@ -30,15 +31,14 @@ def test_undo_restores_pods_and_entered_gangs() -> None:
     running, first, second = (
         place_gang(make_gang(name, "a", [2]), ["n0"], borrowed=False).pods[0] for name in ("running", "first", "second")
     )
-    pods = GuaranteedPods()
+    journal = Journal()
+    pods = GuaranteedPods(journal)
     pods.add_pod("a", running)
     pods.enter_pod("a", first, gang="first")
-    mark = pods.mark()
-    pods.enter_pod("a", second, gang="second")
-    pods.leave_pod("a", running)
-    assert pods.uids == {"first-0", "second-0"}
-
-    assert pods.undo(mark) == ["first", "second"]
+    with journal.trial():
+        pods.enter_pod("a", second, gang="second")
+        pods.leave_pod("a", running)
+        assert pods.uids == {"first-0", "second-0"}
     assert pods.uids == {"running-0", "first-0"}
     assert list(pods.entered_gangs) == ["first"]
     assert pods.used_amounts("a")[GPU] == 4000

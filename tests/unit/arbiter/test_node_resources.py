@@ -99,10 +99,10 @@ def test_unknown_node_raises() -> None:
 
 def test_many_pods_are_added_and_removed() -> None:
     resources = NodeResources(make_pool(make_node("a"), make_node("b")))
-    mark = resources.mark()
+    mark = resources.journal.mark()
     resources.add_many([("a", gpu_shape(1)), ("b", gpu_shape(2)), ("a", gpu_shape(1)), ("a", gpu_shape(4))])
     assert (resources.free.amounts_on("a")[GPU], resources.free.amounts_on("b")[GPU]) == (2000, 6000)
-    resources.undo(mark)
+    resources.journal.undo(mark)
     with pytest.raises(KeyError):
         resources.add_many([("a", gpu_shape(1)), ("c", gpu_shape(2))])
     assert resources.free.amounts_on("a")[GPU] == 8000
@@ -111,35 +111,35 @@ def test_many_pods_are_added_and_removed() -> None:
 def test_undo_restores_state_and_mark_stays_valid() -> None:
     resources = NodeResources(make_pool(make_node("a"), make_node("b")))
     resources.add_pods("a", gpu_shape(4))
-    mark = resources.mark()
+    mark = resources.journal.mark()
     for _ in range(2):
         resources.add_pods("b", gpu_shape(8))
         resources.remove_pods("a", gpu_shape(4))
         assert resources.views[gpu_shape(8)].capacity.tolist() == [1, 0]
-        resources.undo(mark)
+        resources.journal.undo(mark)
         assert resources.views[gpu_shape(8)].capacity.tolist() == [0, 1]
         assert resources.free.amounts_on("a")[GPU] == 4000
 
 
 def test_nested_trials() -> None:
     resources = NodeResources(make_pool(make_node("a")))
-    outer = resources.mark()
+    outer = resources.journal.mark()
     resources.add_pods("a", gpu_shape(1))
-    inner = resources.mark()
+    inner = resources.journal.mark()
     resources.add_pods("a", gpu_shape(2))
-    resources.undo(inner)
+    resources.journal.undo(inner)
     assert resources.free.amounts_on("a")[GPU] == 7000
-    resources.undo(outer)
+    resources.journal.undo(outer)
     assert resources.free.amounts_on("a")[GPU] == 8000
 
 
 def test_forgotten_marks_keep_changes() -> None:
     resources = NodeResources(make_pool(make_node("a")))
     resources.add_pods("a", gpu_shape(1))
-    resources.forget_marks()
-    mark = resources.mark()
+    resources.journal.forget()
+    mark = resources.journal.mark()
     resources.add_pods("a", gpu_shape(1))
-    resources.undo(mark)
+    resources.journal.undo(mark)
     assert resources.free.amounts_on("a")[GPU] == 7000
 
 
@@ -164,10 +164,10 @@ def test_unfit_shapes_are_remembered_until_capacity_is_freed() -> None:
 
 def test_undo_forgets_unfit_shapes_of_trial() -> None:
     resources = NodeResources(make_pool(make_node("a")))
-    mark = resources.mark()
+    mark = resources.journal.mark()
     resources.add_pods("a", gpu_shape(8))
     resources.unfit.add("gang")
-    resources.undo(mark)
+    resources.journal.undo(mark)
     assert "gang" not in resources.unfit
 
 
@@ -175,13 +175,13 @@ def test_versions_are_never_reused() -> None:
     resources = NodeResources(make_pool(make_node("a")))
     resources.add_pods("a", gpu_shape(8))
     resources.unfit.add("before")
-    mark = resources.mark()
-    resources.remove_pods("a", gpu_shape(1))
-    in_trial = resources.unfit.version
-    resources.undo(mark)
+    before = resources.unfit.version
+    with resources.trial():
+        resources.remove_pods("a", gpu_shape(1))
+        in_trial = resources.unfit.version
     assert "before" in resources.unfit
     resources.remove_pods("a", gpu_shape(2))
-    assert resources.unfit.version not in (in_trial, mark.unfit.version)
+    assert resources.unfit.version not in (in_trial, before)
 
 
 def test_copy_is_independent() -> None:
@@ -230,19 +230,19 @@ def test_partial_and_full_refresh_agree() -> None:
 
 
 @pytest.mark.parametrize("number", [1, 3, 40, 500])
-def test_restore_after_any_number_of_changes(number: int) -> None:
+def test_undo_after_any_number_of_changes(number: int) -> None:
     resources, shape = NodeResources(make_pool(*(make_node(f"{index:02}") for index in range(40)))), gpu_shape(1, cpu=1)
     resources.add_pods("07", shape)
     resources.unfit.add("before")
     before, total, version = resources.free.amounts_on("07"), resources.views[shape].total, resources.unfit.version
-    saved = resources.save()
+    mark = resources.journal.mark()
     for index in range(number):
         resources.add_pods(f"{index % 40:02}", shape)
         assert resources.views[shape].total >= 0
         if index % 3 == 0:
             resources.remove_pods("07", shape)
     resources.unfit.add("within")
-    resources.restore(saved)
+    resources.journal.undo(mark)
 
     assert (resources.free.amounts_on("07"), resources.views[shape].total, resources.unfit.version) == (
         before,

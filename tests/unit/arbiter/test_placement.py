@@ -334,8 +334,8 @@ def test_preferred_nodes_come_first_among_equals() -> None:
         for among in (None, np.arange(8) % 3 < 2):
             names = [f"n{at}" for at in (*first, *others) if among is None or among[at]]
             for count in range(2, len(names) + 1):
-                mark = cluster.mark()
+                mark = cluster.journal.mark()
                 found = place_pods(cluster, make_pods(*[gpu_shape(4)] * count), preferred_nodes=mask, among=among)
-                cluster.undo(mark)
+                cluster.journal.undo(mark)
                 assert found is not None
                 assert sorted(found.values()) == sorted(names[:count])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.unit.arbiter.simulated_cluster import KEY, make_gang, make_node
+from vkgateway.arbiter.journal import Journal
 from vkgateway.arbiter.phases.quick_check import could_fit_without
 from vkgateway.arbiter.pools.pool_state import PoolState
 from vkgateway.arbiter.pools.pool_updates import PoolUpdates
@@ -21,7 +22,7 @@ def pending_gang_of(gang: Gang) -> PendingGang:
 def full_pool(nodes: int) -> tuple[PoolState, list[Pod]]:
     """Return a pool of nodes with 8 devices, each with two pods of 4."""
     pool = Pool(key=KEY, nodes=tuple(make_node(f"n{at}") for at in range(nodes)), governed=("nvidia.com/gpu",))
-    pool_state = PoolState(pool, [], Policy())
+    pool_state = PoolState(pool, [], Policy(), Journal())
     gangs = [make_gang(f"old{at}", "a", [4, 4]) for at in range(nodes)]
     running = [
         replace(each, pods=tuple(replace(pod, state=PLACED, pool=KEY, node=f"n{at}") for pod in each.pods))

@@ -36,9 +36,9 @@ class WatchedArbiter(ArbiterScheduler):
             if what in tried:
                 continue
             tried.add(what)
-            mark = room.mark()
+            mark = room.journal.mark()
             found = place_pods(room, pending.min_members, required_level=gang.required_level)
-            room.undo(mark)
+            room.journal.undo(mark)
             assert found is None, f"{gang.id} waits at {now:.0f} s and fits on {sorted(set(found.values()))}"
 
 

@@ -11,6 +11,7 @@ from vkgateway.arbiter.capacity.end_columns import EndColumns
 from vkgateway.arbiter.capacity.future_fit import FreeingSchedule
 from vkgateway.arbiter.capacity.node_table import NodeTable
 from vkgateway.arbiter.capacity.run_limits import expected_end, run_start
+from vkgateway.arbiter.journal import Journal
 from vkgateway.arbiter.snapshot import ENDING, NOTIFIED, PLACED, Gang, Pod, Policy, Pool, Shape
 
 
@@ -23,18 +24,15 @@ class PodEnd(NamedTuple):
 
 
 class ExpectedEnds:
-    """Expected ends by pod: from run limits, observed run times with a margin, and deadlines.
+    """Expected ends by pod: from run limits, observed run times with a margin, and deadlines."""
 
-    Changes can be undone.
-    """
-
-    def __init__(self, nodes: NodeTable, pool: Pool, policy: Policy) -> None:
+    def __init__(self, nodes: NodeTable, pool: Pool, policy: Policy, journal: Journal | None = None) -> None:
+        self._journal = journal or Journal()
         self._names, self._positions = nodes.names, nodes.positions
         self._pool, self._policy = pool, policy
         self._last_start: tuple[Gang, float | None] | None = None
         self._end_by_pod: dict[str, PodEnd] = {}
         self._columns = EndColumns()
-        self._journal: list[tuple[str, PodEnd | None]] = []
         self._schedule: tuple[float, FreeingSchedule] | None = None
 
     def end_of(self, uid: str) -> float | None:
@@ -86,21 +84,8 @@ class ExpectedEnds:
             for pod in pods:
                 self._set_end(pod.uid, PodEnd(time, nodes[pod.uid], pod.shape))
 
-    def mark(self) -> int:
-        """Return a mark for `undo`."""
-        return len(self._journal)
-
-    def undo(self, mark: int) -> None:
-        """Undo all changes since the mark."""
-        while len(self._journal) > mark:
-            self._write_end(*self._journal.pop())
-
-    def forget_marks(self) -> None:
-        """Keep all changes so far: earlier marks become invalid."""
-        self._journal.clear()
-
     def _set_end(self, uid: str, end: PodEnd | None) -> None:
-        self._journal.append((uid, self._write_end(uid, end)))
+        self._journal.record(self._write_end, uid, self._write_end(uid, end))
 
     def _write_end(self, uid: str, end: PodEnd | None) -> PodEnd | None:
         """Write an end and return the previous one."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from vkgateway.arbiter.capacity.node_fit import FloatArray, IntArray
 from vkgateway.arbiter.capacity.node_table import MAX_AMOUNT, NodeTable
-from vkgateway.arbiter.capacity.numa_zones import NumaZones, ZoneUsage
+from vkgateway.arbiter.capacity.numa_zones import NumaZones
 from vkgateway.arbiter.snapshot import Shape
 from vkgateway.model.requests import MilliResources
 
@@ -23,14 +22,6 @@ all are recomputed."""
 
 _MAX_LINES = 256
 """Number of shapes whose lines are cached."""
-
-
-class SavedCapacity(NamedTuple):
-    """Saved free amounts, with the length of the log at that time."""
-
-    free: dict[str, IntArray]
-    log: int
-    zones: ZoneUsage | None
 
 
 class FreeCapacity:
@@ -63,25 +54,6 @@ class FreeCapacity:
         other.touched, other.dropped = [], 0
         other._lines_by_shape = {}
         return other
-
-    def save(self) -> SavedCapacity:
-        """Return the current free amounts."""
-        return SavedCapacity(
-            {name: free.copy() for name, free in self._free.items()},
-            self.dropped + len(self.touched),
-            self.zones.save() if self.zones is not None else None,
-        )
-
-    def restore(self, saved: SavedCapacity) -> None:
-        """Restore saved free amounts. The cost does not depend on the number of changes."""
-        for name, free in saved.free.items():
-            self._free[name][:] = free
-        if self.zones is not None and saved.zones is not None:
-            self.zones.restore(saved.zones)
-        if saved.log >= self.dropped:
-            self._log_touched(list(dict.fromkeys(self.touched[saved.log - self.dropped :])), many=False)
-        else:
-            self._log_touched((0,), many=True)
 
     def amounts_of(self, resource: str) -> IntArray:
         """Return the free amount of a resource on each node, by position; negative where it is overcommitted.

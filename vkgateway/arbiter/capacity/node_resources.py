@@ -1,48 +1,24 @@
-"""Pods on the nodes of a pool: what they leave free, and trials that can be undone.
+"""Pods on the nodes of a pool: what they leave free.
 
-`NodeResources` holds one state. To test "what if all of these were evicted", mark, remove the pods, query and undo, or
-work on a copy. Queries go to its parts: `nodes` (what does not depend on pods), `free` and `views`.
+`NodeResources` holds one state. To test "what if all of these were evicted", remove the pods in a trial, or in a copy.
+Queries go to its parts: `nodes` (what does not depend on pods), `free` and `views`.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
-from vkgateway.arbiter.capacity.free_vectors import FreeCapacity, SavedCapacity
+from vkgateway.arbiter.capacity.free_vectors import FreeCapacity
 from vkgateway.arbiter.capacity.node_fit import BoolArray, IntArray
 from vkgateway.arbiter.capacity.node_table import NodeTable
 from vkgateway.arbiter.capacity.placed_peers import CountedNodes, PlacedPeers
 from vkgateway.arbiter.capacity.shape_views import ShapeViews
-from vkgateway.arbiter.capacity.unfit_cache import UnfitCache, UnfitMark
+from vkgateway.arbiter.capacity.unfit_cache import UnfitCache
+from vkgateway.arbiter.journal import Journal, Trial
 from vkgateway.arbiter.snapshot import Pool, Shape
-from vkgateway.arbiter.trial import Trial
-
-
-class Mark(NamedTuple):
-    """State that `undo` returns to."""
-
-    changes: int
-    unfit: UnfitMark
-
-
-class _Change(NamedTuple):
-    """Change of the number of pods of a shape on nodes; negative counts remove pods."""
-
-    shape: Shape
-    positions: Sequence[int] | IntArray
-    counts: Sequence[int] | IntArray
-
-
-class SavedResources(NamedTuple):
-    """State that `restore` returns to."""
-
-    mark: Mark
-    free: SavedCapacity
-    peers: PlacedPeers
 
 
 class NodeResources:
@@ -52,25 +28,26 @@ class NodeResources:
     new pods to what is free. Resources that no node of the pool has are not counted.
     """
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, journal: Journal | None = None) -> None:
         self.pool = pool
+        self.journal = journal or Journal()
         self.nodes = NodeTable(pool)
         self.free = FreeCapacity(self.nodes)
         """Free amounts, to be read: the methods of this class change them."""
         self.views = ShapeViews(self.free)
         """Number of pods that fit, by shape."""
         self._peers = PlacedPeers(len(self.nodes), self.nodes.domains_of, self.nodes.other_peers())
-        self.unfit = UnfitCache()
-        """Gangs that did not fit. `undo` drops what a trial added."""
-        self._changes: list[_Change] = []
+        self.unfit = UnfitCache(self.journal)
+        """Gangs that did not fit."""
 
     def copy(self) -> NodeResources:
-        """Return an independent copy without marks."""
+        """Return an independent copy, with a journal of its own."""
         other = NodeResources.__new__(NodeResources)
         other.__dict__.update(self.__dict__)
         other.free = self.free.copy()
         other._peers = self._peers.copy()
-        other.views, other.unfit, other._changes = ShapeViews(other.free), UnfitCache(), []
+        other.views, other.journal = ShapeViews(other.free), Journal()
+        other.unfit = UnfitCache(other.journal)
         return other
 
     def add_pods(self, name: str, shape: Shape, count: int = 1) -> None:
@@ -100,7 +77,7 @@ class NodeResources:
     def add_pods_at(self, positions: Sequence[int] | IntArray, shape: Shape, counts: Sequence[int] | IntArray) -> None:
         """Add pods of a shape to several nodes; each position occurs once."""
         self._change_pods(shape, positions, counts)
-        self._changes.append(_Change(shape, positions, counts))
+        self.journal.record(self._change_back, shape, positions, counts)
 
     def remove_pods_at(
         self, positions: Sequence[int] | IntArray, shape: Shape, counts: Sequence[int] | IntArray
@@ -138,19 +115,8 @@ class NodeResources:
                 return False
         return True
 
-    def mark(self) -> Mark:
-        """Return a mark at which a trial begins."""
-        return Mark(len(self._changes), self.unfit.mark())
-
-    def undo(self, mark: Mark) -> None:
-        """Undo all changes since the mark, which stays valid; later marks become invalid.
-
-        Cost: the number of changes.
-        """
-        while len(self._changes) > mark.changes:
-            change = self._changes.pop()
-            self._change_pods(change.shape, change.positions, _negate(change.counts))
-        self.unfit.undo(mark.unfit)
+    def _change_back(self, shape: Shape, positions: Sequence[int] | IntArray, counts: Sequence[int] | IntArray) -> None:
+        self._change_pods(shape, positions, _negate(counts))
 
     def _change_pods(self, shape: Shape, positions: Sequence[int] | IntArray, counts: Sequence[int] | IntArray) -> None:
         self.free.change_pods(shape, positions, counts)
@@ -158,25 +124,8 @@ class NodeResources:
             self._peers.change_pods(shape.peers, positions, counts)
 
     def trial(self) -> Trial:
-        """Return a trial: changes in its `with` block are undone unless the block commits them."""
-        return Trial(self)
-
-    def save(self) -> SavedResources:
-        """Return the state for a `restore` after many changes."""
-        return SavedResources(self.mark(), self.free.save(), self._peers.copy())
-
-    def restore(self, saved: SavedResources) -> None:
-        """Restore a saved state; marks set after it become invalid."""
-        mark, free, peers = saved
-        del self._changes[mark.changes :]
-        self.free.restore(free)
-        self._peers = peers.copy()
-        self.unfit.undo(mark.unfit)
-
-    def forget_marks(self) -> None:
-        """Keep all changes so far: all marks become invalid, and the undo log is freed."""
-        self._changes.clear()
-        self.unfit.forget_marks()
+        """Return a trial of changes, here and wherever the journal is shared."""
+        return self.journal.trial()
 
 
 def take_idle_units(resources: NodeResources) -> None:

@@ -60,21 +60,13 @@ class NumaZones:
         """Return a copy with the same zones and an independent usage."""
         other = NumaZones.__new__(NumaZones)
         other.__dict__.update(self.__dict__)
-        other._usage, other._requests_by_shape = self.save(), {}
-        return other
-
-    def save(self) -> ZoneUsage:
-        """Return the current usage of the nodes."""
+        other._requests_by_shape = {}
         placed, counted = self._usage
-        return ZoneUsage(
+        other._usage = ZoneUsage(
             {position: Counter(kinds) for position, kinds in placed.items()},
             {position: Counter(kinds) for position, kinds in counted.items()},
         )
-
-    def restore(self, saved: ZoneUsage) -> None:
-        """Restore a saved usage, which stays valid."""
-        self._usage = saved
-        self._usage = self.save()
+        return other
 
     def change_pods(self, shape: Shape, positions: Iterable[int], counts: Iterable[int]) -> None:
         """Add pods of a shape to nodes; negative counts remove them."""

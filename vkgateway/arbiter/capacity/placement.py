@@ -243,13 +243,13 @@ class _PlacementSearch:
         if not self._may_fit(self._allowed):
             return None
         for nodes in self._areas_beside_peers(required_level, preferred_level):
-            mark = self._node_resources.mark()
-            found = self._place_in_turn(nodes)
-            if len(found) == len(pods):
-                nodes_by_uid = {pod.uid: found[pod.uid] for pod in pods}
-                if self._node_resources.keep_peer_rules((nodes_by_uid[pod.uid], pod.shape) for pod in pods):
-                    return nodes_by_uid
-            self._node_resources.undo(mark)
+            with self._node_resources.trial() as trial:
+                found = self._place_in_turn(nodes)
+                if len(found) == len(pods) and self._node_resources.keep_peer_rules(
+                    (found[pod.uid], pod.shape) for pod in pods
+                ):
+                    trial.commit()
+                    return {pod.uid: found[pod.uid] for pod in pods}
         return None
 
     def count_beside_peers(self, required_level: str) -> int:
@@ -372,17 +372,17 @@ class _PlacementSearch:
         yield from (order for order in orders if order != groups)
 
     def _fill_in_order(self, groups: Sequence[_ShapeGroup], positions: IntArray | None) -> list[_GroupPlacement] | None:
-        mark = self._node_resources.mark()
         parts = []
-        for group in groups:
-            chosen, counts = _fill_positions(
-                self._node_resources.views[group.shape], len(group.pods), positions, self._preferred_nodes
-            )
-            if sum(counts) < len(group.pods):
-                self._node_resources.undo(mark)
-                return None
-            self._node_resources.add_pods_at(chosen, group.shape, counts)
-            parts.append(_GroupPlacement(group, chosen, counts))
+        with self._node_resources.trial() as trial:
+            for group in groups:
+                chosen, counts = _fill_positions(
+                    self._node_resources.views[group.shape], len(group.pods), positions, self._preferred_nodes
+                )
+                if sum(counts) < len(group.pods):
+                    return None
+                self._node_resources.add_pods_at(chosen, group.shape, counts)
+                parts.append(_GroupPlacement(group, chosen, counts))
+            trial.commit()
         return parts
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from vkgateway.arbiter.journal import Journal
 from vkgateway.arbiter.snapshot import Pod
 from vkgateway.model.requests import MilliResources
 
@@ -11,7 +12,8 @@ from vkgateway.model.requests import MilliResources
 class TerminatingPods(Mapping[str, Pod]):
     """Pods by uid that are ending, or notified of an eviction that is not withdrawn."""
 
-    def __init__(self) -> None:
+    def __init__(self, journal: Journal | None = None) -> None:
+        self._journal = journal or Journal()
         self._pods: dict[str, tuple[str, Pod]] = {}
         self._usage_by_tenant: dict[str, MilliResources] = {}
 
@@ -32,14 +34,22 @@ class TerminatingPods(Mapping[str, Pod]):
         """Add terminating pods of a tenant."""
         for pod in pods:
             self.remove_pod(pod.uid)
-            self._pods[pod.uid] = tenant, pod
-            self._count_pod(tenant, pod, 1)
+            self._put(tenant, pod)
+            self._journal.record(self._drop, pod.uid)
 
     def remove_pod(self, uid: str) -> None:
         """Remove a pod that stays, if it is present."""
-        entry = self._pods.pop(uid, None)
-        if entry is not None:
-            self._count_pod(*entry, -1)
+        if uid in self._pods:
+            self._journal.record(self._put, *self._drop(uid))
+
+    def _put(self, tenant: str, pod: Pod) -> None:
+        self._pods[pod.uid] = tenant, pod
+        self._count_pod(tenant, pod, 1)
+
+    def _drop(self, uid: str) -> tuple[str, Pod]:
+        tenant, pod = self._pods.pop(uid)
+        self._count_pod(tenant, pod, -1)
+        return tenant, pod
 
     def usage_of(self, tenant: str) -> MilliResources:
         """Return the resources that a tenant's terminating pods hold, in thousandths."""

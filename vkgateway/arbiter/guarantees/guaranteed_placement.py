@@ -17,7 +17,6 @@ from vkgateway.arbiter.guarantees.pool_guarantees import PoolGuarantees, use_for
 from vkgateway.arbiter.preemption.node_costs import count_fitting_pods
 from vkgateway.arbiter.preemption.search_stage import has_resources
 from vkgateway.arbiter.snapshot import Pod, Shape
-from vkgateway.arbiter.trial import JointState, Trial
 
 
 class GuaranteedPlacement:
@@ -61,7 +60,7 @@ class GuaranteedPlacement:
         for mode, own_first in product(modes, (True, False)):
             for among in self._search_domains(resources, allowed, separate=mode is not _PlacementMode.SPREAD):
                 found = None
-                with Trial(JointState(resources, self._guarantees)):
+                with resources.trial(), self._guarantees.trial():
                     if self._reservation is None or self._reservation.apply_to(self._guarantees):
                         search = _Search(
                             self._guarantees,

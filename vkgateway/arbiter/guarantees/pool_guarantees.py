@@ -19,8 +19,8 @@ from vkgateway.arbiter.guarantees.cell_sizes import (
     total_units,
 )
 from vkgateway.arbiter.guarantees.counted_cells import count_pool_cells, pack_counted, usable_size
+from vkgateway.arbiter.journal import Journal, Trial
 from vkgateway.arbiter.snapshot import Pod, Pool, Quota
-from vkgateway.arbiter.trial import Trial
 from vkgateway.scheduler.core.guaranteed_nodes import GuaranteedNodes
 
 PlacedAmount = tuple[str, str, int]
@@ -40,7 +40,14 @@ class PoolGuarantees:
     but no other node is promised in their place. Unknown tenants have no guarantee.
     """
 
-    def __init__(self, pool: Pool, quotas: Iterable[Quota], placed: Iterable[PlacedAmount] = ()) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        quotas: Iterable[Quota],
+        placed: Iterable[PlacedAmount] = (),
+        journal: Journal | None = None,
+    ) -> None:
+        self._journal = journal or Journal()
         self._numbers = {node.name: number for number, node in enumerate(pool.nodes)}
         self._usable = [node.usable for node in pool.nodes]
         self._used: defaultdict[str, int] = defaultdict(int)
@@ -67,7 +74,6 @@ class PoolGuarantees:
         }
         self._owners: NDArray[np.int64] = np.full(len(pool.nodes), _CLEAN, dtype=np.int64)
         self._tenant_numbers: dict[str, int] = {}
-        self._journal: list[PlacedAmount] = []
         for each in placed:
             self.add_use(*each)
 
@@ -199,7 +205,7 @@ class PoolGuarantees:
         nodes, index = self._places[self._numbers[node]]
         if amount > self.units_left(tenant) or not nodes.may_add(tenant, index, amount):
             return False
-        self._journal.append((tenant, node, amount))
+        self._journal.record(self.add_use, tenant, node, -amount)
         self.add_use(tenant, node, amount)
         return True
 
@@ -212,7 +218,7 @@ class PoolGuarantees:
         if self.used_on(tenant, node) < amount:
             raise ValueError(f"{tenant} uses less than {amount} thousandths of {node}")
         if amount:
-            self._journal.append((tenant, node, -amount))
+            self._journal.record(self.add_use, tenant, node, amount)
             self.add_use(tenant, node, -amount)
 
     def used_on(self, tenant: str, node: str) -> int:
@@ -221,7 +227,7 @@ class PoolGuarantees:
         return place[0].uses[place[1]].get(tenant, 0) if place is not None else self._away.get((tenant, node), 0)
 
     def add_use(self, tenant: str, node: str, amount: int) -> None:
-        """Count what runs, whether or not it breaks a promise; the journal does not record it."""
+        """Count what runs, whether or not it breaks a promise; no trial undoes it."""
         self._used[tenant] += amount
         place = self._places.get(self._numbers.get(node, -1))
         if place is None:
@@ -237,23 +243,9 @@ class PoolGuarantees:
     def _tenant_number(self, tenant: str) -> int:
         return self._tenant_numbers.setdefault(tenant, len(self._tenant_numbers))
 
-    def mark(self) -> int:
-        """Return a mark for `undo`."""
-        return len(self._journal)
-
-    def undo(self, mark: int) -> None:
-        """Undo all changes since the mark."""
-        while len(self._journal) > mark:
-            tenant, node, amount = self._journal.pop()
-            self.add_use(tenant, node, -amount)
-
     def trial(self) -> Trial:
-        """Return a trial: changes in its `with` block are undone unless the block commits them."""
-        return Trial(self)
-
-    def forget_marks(self) -> None:
-        """Keep all changes so far: earlier marks become invalid."""
-        self._journal.clear()
+        """Return a trial of changes, here and wherever the journal is shared."""
+        return self._journal.trial()
 
 
 def _sum_away(placed: Iterable[PlacedAmount], is_usable: Callable[[str], bool]) -> dict[tuple[str, str], int]:

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from vkgateway.arbiter.guarantees.guaranteed_pods import GuaranteedPods
-from vkgateway.arbiter.guarantees.guaranteed_pods import Mark as PodsMark
 from vkgateway.arbiter.guarantees.pool_guarantees import PoolGuarantees
+from vkgateway.arbiter.journal import Journal
 from vkgateway.arbiter.snapshot import Gang, Pod, Pool, Quota
-
-Mark = tuple[int, PodsMark]
 
 
 class GuaranteeUsage:
     """Usage of guarantees, which follows the pods inside. They are counted again when nodes or quotas change."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, journal: Journal | None = None) -> None:
         self.pool = pool
-        self.pods = GuaranteedPods()
+        self._journal = journal or Journal()
+        self.pods = GuaranteedPods(self._journal)
         self._units: dict[tuple[str, str], int] = {}
         """Thousandths of the unit by tenant and node."""
         self._guarantees: PoolGuarantees | None = None
@@ -76,8 +75,7 @@ class GuaranteeUsage:
         self.pods.entered_gangs.clear()
         if self._guarantees is None:
             placed = [(tenant, node, units) for (tenant, node), units in sorted(self._units.items())]
-            self._guarantees = PoolGuarantees(self.pool, list(quotas), placed)
-        self._guarantees.forget_marks()
+            self._guarantees = PoolGuarantees(self.pool, list(quotas), placed, self._journal)
         self._demote_excess(self._guarantees, gangs)
         changed, self._changed_gangs = self._changed_gangs, set()
         return changed
@@ -111,13 +109,3 @@ class GuaranteeUsage:
         """Make a placed pod borrow: a gang of a higher rank uses its part of the guarantee."""
         self.guarantees.release(tenant, pod.node, pod.shape.amount_of(self.pool.unit_resource))
         self.pods.leave_pod(tenant, pod)
-
-    def mark(self) -> Mark:
-        """Return a mark for `undo`."""
-        return self.guarantees.mark(), self.pods.mark()
-
-    def undo(self, mark: Mark) -> list[str]:
-        """Undo all changes since the mark; return the gangs whose pods had entered the guarantee."""
-        guarantees, pods = mark
-        self.guarantees.undo(guarantees)
-        return self.pods.undo(pods)

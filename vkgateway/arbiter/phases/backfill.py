@@ -62,7 +62,7 @@ def find_backfill(
     state: CycleState, pool_state: PoolState, pending: PendingGang, pods: Sequence[Pod]
 ) -> dict[str, str] | None:
     """Return nodes that the reservation does not need. Nothing is taken."""
-    with pool_state.node_resources.trial():
+    with pool_state.trial():
         return _take_backfill(state, pool_state, pending, pods)
 
 
@@ -71,14 +71,14 @@ def _take_backfill(
 ) -> dict[str, str] | None:
     """Return nodes that the reservation does not need, and take them."""
     reservation = pool_state.reservations.nodes
-    with pool_state.node_resources.trial() as trial:
+    with pool_state.trial() as trial:
         nodes = _take_nodes(pool_state, pending, pods)
         if nodes is not None and _may_use_reserved(state, pool_state, pending):
             trial.commit()
             return nodes
-        trial.restart()
-        if nodes is None or reservation is None:
-            return None
+    if nodes is None or reservation is None:
+        return None
+    with pool_state.trial():
         reservation.withhold_needed(pool_state.node_resources)
         nodes = _take_nodes(pool_state, pending, pods)
     if nodes is None:
@@ -104,7 +104,7 @@ def _take_nodes(pool_state: PoolState, pending: PendingGang, pods: Sequence[Pod]
     that a reservation withholds do not count as idle. Otherwise later gangs would use up what the first one must
     leave.
     """
-    with pool_state.node_resources.trial() as trial:
+    with pool_state.trial() as trial:
         nodes = place_borrowed_last(pool_state, pending, pods)
         if (
             nodes is None

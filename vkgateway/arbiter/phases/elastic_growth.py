@@ -95,7 +95,7 @@ def _find_borrowed_nodes(
     """Return free nodes. Surplus may use reserved nodes, since it is reclaimed first."""
     nodes = find_backfill(state, pool_state, pending, [pod])
     if nodes is None and pending.gang.elastic:
-        with pool_state.node_resources.trial():
+        with pool_state.trial():
             nodes = place_keeping_reserve(pool_state, pending, [pod])
     return nodes
 

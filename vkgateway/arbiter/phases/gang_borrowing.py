@@ -73,7 +73,7 @@ class GangBorrowing:
     ) -> Iterator[tuple[PoolState, Placement]]:
         """Yield a placement in each pool that has one. Nothing is taken."""
         for pool_state in pools:
-            with pool_state.node_resources.trial() as trial:
+            with pool_state.trial() as trial:
                 place = self._take_once(pool_state, pending)
                 if place is None:
                     trial.commit()  # Nothing was taken, and what did not fit is remembered.
@@ -124,7 +124,7 @@ class GangBorrowing:
             return find_candidate_plan(self._state, pool_state, pending, reclaimable)
         if not len(reclaimable):
             return None  # What terminates anyway is for the gang ahead.
-        with pool_state.node_resources.trial():
+        with pool_state.trial():
             coming = pool_state.terminating_pods.values()
             hide_reserved(self._state, pool_state, reservation, reclaimable, coming)
             return find_candidate_plan(self._state, pool_state, pending, reclaimable)

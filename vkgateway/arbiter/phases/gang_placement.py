@@ -60,7 +60,7 @@ def _place_among(
 
 def place_keeping_reserve(pool_state: PoolState, pending: PendingGang, pods: Sequence[Pod]) -> dict[str, str] | None:
     """Place these pods as `place_borrowed` does; None also if the gang would use the pool's reserve."""
-    with pool_state.node_resources.trial() as trial:
+    with pool_state.trial() as trial:
         nodes = place_borrowed_last(pool_state, pending, pods)
         if nodes is None or leaves_reserve(pool_state, pending, pods):
             trial.commit()

@@ -75,7 +75,7 @@ def _nominated_uses(pool_state: PoolState, pending: PendingGang, leaves: Sequenc
     quota, unit = pool_state.tenant_usage.quotas.get(pending.tenant), pool_state.pool.unit_resource
     if quota is None:
         return None
-    with pool_state.placement_trial():
+    with pool_state.trial():
         pool_state.remove_evictable()
         for each in leaves:
             for pod, (node, amount) in zip(each.pods, each.uses, strict=True):

@@ -58,7 +58,7 @@ def _hold_pods(pool_state: PoolState, gang: Gang, pods: Iterable[Pod], *, nodes:
         if node is None:
             continue
         pool_state.reservations.held.setdefault(gang.tenant, gang)
-        with pool_state.node_resources.trial() as trial:
+        with pool_state.trial() as trial:
             pool_state.node_resources.add_pods(node, place.shape)
             if nodes and pool_state.fits_on_nodes([place], {place.uid: node}):
                 trial.commit()
@@ -84,7 +84,7 @@ def _find_node(pool_state: PoolState, gang: Gang, pod: Pod) -> str | None:
     placement = GuaranteedPlacement(pool_state.guarantees, gang.tenant, [pod])
     nodes = placement(pool_state.node_resources)
     if nodes is None:
-        with pool_state.node_resources.trial():
+        with pool_state.trial():
             pool_state.remove_evictable()
             nodes = placement(pool_state.node_resources)
     if nodes is None:

@@ -104,7 +104,7 @@ class _PlanKeeper:
         pool_state, valid = self._pool_state, list(waiting)
         late = late_pod_uids(pool_state, self._cycle_state.now) if self._borrowed else set()
         while valid:
-            with pool_state.node_resources.trial():
+            with pool_state.trial():
                 pool_state.remove_pods(pod for uid, pod in pool_state.terminating_pods.items() if uid not in late)
                 pool_state.remove_pods(pod for _, pod in self._notified_pods(valid))
                 invalid = next(

@@ -22,7 +22,7 @@ def find_reservation(state: CycleState, pool_state: PoolState, pending: PendingG
         for pod in pool_state.victims.reclaimable_for(gang).all_pods()
         if pod.node in pool_state.node_resources.nodes
     )
-    with pool_state.node_resources.trial():
+    with pool_state.trial():
         pool_state.remove_pods(reclaimable)
         leaves, allowed = reserve_for(pool_state, pending, pending.min_members), allowed_nodes(pool_state, pending)
         future = PoolForecast(pool_state.node_resources, pool_state.expected_ends, state.now, idle_reserve=leaves)
@@ -45,7 +45,7 @@ def _nodes_after_eviction(
 ) -> Mapping[str, str] | None:
     """Return where the gang fits after the cheapest evictions, and after pods of shapes terminate on nodes (`also`)."""
     late = late_pod_uids(pool_state, state.now)
-    with pool_state.node_resources.trial():
+    with pool_state.trial():
         for node, shape in also:
             pool_state.node_resources.remove_pods(node, shape)
         choice = choose_victims(

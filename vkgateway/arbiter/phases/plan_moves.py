@@ -39,11 +39,9 @@ def _move_plan(state: CycleState, evict: Evict) -> bool:
     pending, pool_state = state.pending_gangs[evict.makes_room_for], state.pool_states[plan.pool]
     if not _would_keep_running(pool_state, evict):
         return False
-    stay = {uid: pool_state.terminating_pods[uid] for uid in evict.pods if uid in pool_state.terminating_pods}
-    tenant = state.gangs[evict.gang].tenant
-    for uid in stay:
-        pool_state.terminating_pods.remove_pod(uid)
-    with pool_state.placement_trial() as trial:
+    with pool_state.trial() as trial:
+        for uid in evict.pods:
+            pool_state.terminating_pods.remove_pod(uid)
         release_plan(pool_state, pending, plan)
         late = find_late_pods(
             pool_state.terminating_pods.values(),
@@ -60,13 +58,12 @@ def _move_plan(state: CycleState, evict: Evict) -> bool:
                 state.move_plan(pending.gang.id, nodes, keeps_leaves=False)
                 pool_state.revert_evict(evict)
                 return True
-    pool_state.terminating_pods.add_pods(tenant, stay.values())
     return False
 
 
 def _other_plans_hold(state: CycleState, pool_state: PoolState, pending: PendingGang, *, without: Set[str]) -> bool:
     """Return whether all other plans hold after terminations, those of late pods (`without`) excepted."""
-    with pool_state.node_resources.trial():
+    with pool_state.trial():
         pool_state.remove_pods(pod for uid, pod in pool_state.terminating_pods.items() if uid not in without)
         others = ((name, plan) for name, plan in state.plans.items() if name != pending.gang.id)
         return all(
@@ -100,6 +97,6 @@ def _find_future_nodes(
         pending.tenant, pending.min_members, [pool_state.terminating_pods.usage_of(pending.tenant)]
     ):
         return None
-    with pool_state.node_resources.trial():
+    with pool_state.trial():
         pool_state.remove_pods(pod for uid, pod in pool_state.terminating_pods.items() if uid not in without)
         return find_other_nodes(pool_state, pending, plan)

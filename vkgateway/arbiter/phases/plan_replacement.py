@@ -27,7 +27,7 @@ def _fits_without(pool_state: PoolState, pending: PendingGang, plan: PreemptionP
     there = set(
         plan.nodes.values() if not have_peer_rules(pending.min_members) else pool_state.node_resources.nodes.names
     )
-    with pool_state.node_resources.trial():
+    with pool_state.trial():
         pool_state.remove_pods(
             pod for uid, pod in pool_state.terminating_pods.items() if pod.node in there and uid not in late
         )
@@ -35,7 +35,7 @@ def _fits_without(pool_state: PoolState, pending: PendingGang, plan: PreemptionP
 
 
 def _replace_plan(state: CycleState, pool_state: PoolState, pending: PendingGang, plan: PreemptionPlan) -> None:
-    with pool_state.placement_trial() as trial:
+    with pool_state.trial() as trial:
         release_plan(pool_state, pending, plan)
         for pod in pending.min_members:
             pool_state.tenant_usage.add_usage(pending.tenant, pod.shape, -1)

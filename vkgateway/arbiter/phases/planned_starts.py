@@ -34,7 +34,7 @@ def start_on_other_nodes(state: CycleState) -> bool:
         pending, pool_state = state.pending_gangs[gang], state.pool_states[plan.pool]
         if pending.gang.part_info is not None:
             continue
-        with pool_state.placement_trial() as trial:
+        with pool_state.trial() as trial:
             release_plan(pool_state, pending, plan)
             is_allowed = pool_state.tenant_usage.is_within_limit(pending.tenant, pending.min_members)
             nodes = find_other_nodes(pool_state, pending, plan) if is_allowed else None
@@ -86,6 +86,6 @@ def lacks_reserve(state: CycleState, gang: str) -> bool:
     plan = state.plans.get(gang)
     if plan is None or not plan.borrowed or not (pool_state := state.pool_states[plan.pool]).facts.idle_reserve:
         return False
-    with pool_state.node_resources.trial():
+    with pool_state.trial():
         pool_state.remove_pods(pool_state.terminating_pods.values())
         return not plan_leaves_reserve(pool_state, state.pending_gangs[gang], plan)

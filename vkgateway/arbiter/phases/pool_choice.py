@@ -52,7 +52,7 @@ def fits_guarantee(pool_state: PoolState, pending: PendingGang, nodes: Mapping[s
         pending.gang, pending.min_members
     ):
         return False
-    with pool_state.guarantees.trial():
+    with pool_state.trial():
         placed = [(pod, nodes[pod.uid]) for pod in pending.min_members]
         return use_for_pods(pool_state.guarantees, pending.tenant, pool_state.pool.unit_resource, placed)
 
@@ -101,7 +101,7 @@ def _preemption_cost(
     GPU-seconds lost, and the fit.
     """
     protected = any(_is_protected(pool_state, evict.gang, now) for evict in candidate.evicts)
-    with pool_state.node_resources.trial():
+    with pool_state.trial():
         pool_state.remove_pods(_freed_pods(pool_state, candidate))
         fit = measure_fit(pool_state.node_resources, pending.min_members, candidate.victim_choice.nodes)
     return protected, bool(candidate.evicts), sum(evict.lost for evict in candidate.evicts), *fit

@@ -135,7 +135,7 @@ def _drop_self_serving_plans(
         if pending.gang.id not in notified:
             continue
         others = [each for each in plans if each[0] is not pending]
-        with pool_state.placement_trial() as trial:
+        with pool_state.trial() as trial:
             release_plan(pool_state, pending, plan)
             needed = _needed_units(pool_state, others, units, state.now)
             if all(unit.gang_id != pending.gang.id for unit in needed):
@@ -169,7 +169,7 @@ def _needed_units(
     """Return the units that the plans need, tried in this order. The pods of plans count as placed already. The oldest
     plans come first, with the units notified by then: a later plan, and its victims, delay none of them.
     """
-    with pool_state.node_resources.trial():
+    with pool_state.trial():
         return _search_needed_units(pool_state, plans, units, now)
 
 

@@ -201,7 +201,7 @@ class _TenantSearch(PlanSearch):
     """Thousandths of the unit that must be idle if the gang uses more than its victims free."""
 
     def find_plan(self) -> CandidatePlan | None:
-        with self.pool_state.node_resources.trial():
+        with self.pool_state.trial():
             if self.promised is not None:
                 hide_reserved(self.state, self.pool_state, self.promised, self.candidates, self.terminating)
             return PlanSearch.find_plan(self)
@@ -209,7 +209,7 @@ class _TenantSearch(PlanSearch):
     def find_plan_with(self, own: tuple[Evict, ...]) -> CandidatePlan | None:
         pool_state, mine = self.pool_state, [*evicted_pods(self.pool_state, own), *(pod for _, pod in self.notified)]
         for only_own in (False, True) if self.reserve else (False,):
-            with pool_state.node_resources.trial():
+            with pool_state.trial():
                 if only_own:
                     take_idle_units(pool_state.node_resources)
                 choice = self.choose_victims(own)
@@ -230,7 +230,7 @@ def _idle_before_after(
     """Return the idle thousandths after all terminations: without the gang and its victims, and with them. `mine`:
     other pods of its tenant that may terminate for it. They stay unless the gang uses their capacity.
     """
-    with pool_state.node_resources.trial():
+    with pool_state.trial():
         pool_state.remove_pods(pool_state.terminating_pods.values())
         before = pool_state.node_resources.free.idle_units
         pool_state.remove_pods(

@@ -11,6 +11,7 @@ from vkgateway.arbiter.guarantees.guarantee_reservation import GuaranteeReservat
 from vkgateway.arbiter.guarantees.guarantee_sums import may_hold
 from vkgateway.arbiter.guarantees.pool_guarantees import PoolGuarantees, use_for_pods
 from vkgateway.arbiter.guarantees.usage import GuaranteeUsage
+from vkgateway.arbiter.journal import Journal
 from vkgateway.arbiter.pools.gang_index import GangIndex
 from vkgateway.arbiter.pools.reservations import PoolReservations
 from vkgateway.arbiter.pools.victims import PoolVictims
@@ -31,7 +32,9 @@ class GuaranteeState:
         victims: PoolVictims,
         reservations: PoolReservations,
         expected_ends: ExpectedEnds,
+        journal: Journal,
     ) -> None:
+        self._journal = journal
         self.usage = usage
         self._tenant_usage, self._gang_index, self._victims = tenant_usage, gang_index, victims
         self._reservations, self._expected_ends = reservations, expected_ends
@@ -97,6 +100,7 @@ class GuaranteeState:
             self.usage.pods.enter_pod(tenant, pod, gang=gang)
         if gang in self._gang_index.gangs:
             self._victims.mark_changed(gang)
+            self._journal.record(self._victims.mark_changed, gang)
 
     def demote_pods(self, tenant: str, pods: Iterable[Pod]) -> None:
         """Count a tenant's guaranteed pods among these as borrowing: a gang of higher rank takes their part of it."""

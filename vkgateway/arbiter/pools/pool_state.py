@@ -1,7 +1,7 @@
 """State of one pool: free capacity, tenants' usage and guarantees, gangs, reservations and terminating pods.
 
 The cache keeps it from cycle to cycle. Between cycles it is what the snapshot says; `PoolUpdates` follows changes. In a
-round, from `begin_round` to `end_round`, it is what the round has decided so far.
+round, it is what the round has decided so far; the journal undoes that at the end.
 """
 
 from __future__ import annotations
@@ -9,26 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import NamedTuple
 
 from vkgateway.arbiter.capacity.expected_ends import ExpectedEnds
-from vkgateway.arbiter.capacity.node_resources import Mark as ResourcesMark
-from vkgateway.arbiter.capacity.node_resources import NodeResources, SavedResources
+from vkgateway.arbiter.capacity.node_resources import NodeResources
 from vkgateway.arbiter.capacity.slow_terminations import is_overdue
 from vkgateway.arbiter.capacity.terminating_pods import TerminatingPods
 from vkgateway.arbiter.decisions import Evict
-from vkgateway.arbiter.guarantees.guarantee_reservation import GuaranteeReservation
 from vkgateway.arbiter.guarantees.pool_guarantees import PoolGuarantees
 from vkgateway.arbiter.guarantees.usage import GuaranteeUsage
-from vkgateway.arbiter.guarantees.usage import Mark as GuaranteeMark
+from vkgateway.arbiter.journal import Journal, Trial
 from vkgateway.arbiter.pools.gang_index import GangIndex
 from vkgateway.arbiter.pools.guarantee_state import GuaranteeState
 from vkgateway.arbiter.pools.reservations import PoolReservations
 from vkgateway.arbiter.pools.victims import PoolVictims
-from vkgateway.arbiter.queueing.tenant_usage import SavedUsage, TenantUsage
+from vkgateway.arbiter.queueing.tenant_usage import TenantUsage
 from vkgateway.arbiter.queueing.usage_by_age import UsageByAge
-from vkgateway.arbiter.snapshot import Gang, Pod, Policy, Pool, Quota
-from vkgateway.arbiter.trial import JointState, Trial
+from vkgateway.arbiter.snapshot import Pod, Policy, Pool, Quota
 
 
 class PoolFacts:
@@ -51,28 +47,6 @@ class PoolFacts:
         return NodeResources(replace(self._pool, nodes=tuple(nodes)))
 
 
-class _RoundStart(NamedTuple):
-    """State of a pool when a round began."""
-
-    node_resources: SavedResources
-    expected_ends: int
-    guarantee_usage: GuaranteeMark
-    tenant_usage: SavedUsage
-    terminating_pods: TerminatingPods
-
-
-class PoolMark(NamedTuple):
-    """A moment of a round in one pool."""
-
-    node_resources: ResourcesMark
-    expected_ends: int
-    guarantee_usage: GuaranteeMark
-    tenant_usage: SavedUsage
-    terminating_pods: TerminatingPods
-    changed_gangs: dict[str, Gang]
-    guarantee_reservations: dict[str, GuaranteeReservation]
-
-
 class PoolState:
     """A pool and the gangs in it.
 
@@ -80,18 +54,20 @@ class PoolState:
     that no other gang takes what the victims free.
     """
 
-    def __init__(self, pool: Pool, quotas: Iterable[Quota], policy: Policy) -> None:
+    def __init__(self, pool: Pool, quotas: Iterable[Quota], policy: Policy, journal: Journal) -> None:
+        """Create the state of an empty pool. The journal records all changes, those of updates between cycles, too."""
         self.pool = pool
+        self.journal = journal
         self.facts = PoolFacts(pool)
-        self.node_resources = NodeResources(pool)
-        self.tenant_usage = TenantUsage(pool, quotas)
-        self.expected_ends = ExpectedEnds(self.node_resources.nodes, pool, policy)
-        self.terminating_pods = TerminatingPods()
+        self.node_resources = NodeResources(pool, journal)
+        self.tenant_usage = TenantUsage(pool, quotas, journal)
+        self.expected_ends = ExpectedEnds(self.node_resources.nodes, pool, policy, journal)
+        self.terminating_pods = TerminatingPods(journal)
         self.gang_index = GangIndex(pool.key)
         self.gangs = self.gang_index.gangs
-        self.reservations = PoolReservations()
-        self.guarantee_usage = GuaranteeUsage(pool)
-        self.victims = PoolVictims(pool, self.gang_index, self.guarantee_usage, self.tenant_usage)
+        self.reservations = PoolReservations(journal)
+        self.guarantee_usage = GuaranteeUsage(pool, journal)
+        self.victims = PoolVictims(pool, self.gang_index, self.guarantee_usage, self.tenant_usage, journal)
         self.guarantee = GuaranteeState(
             self.guarantee_usage,
             tenant_usage=self.tenant_usage,
@@ -99,9 +75,9 @@ class PoolState:
             victims=self.victims,
             reservations=self.reservations,
             expected_ends=self.expected_ends,
+            journal=journal,
         )
         self._usage_by_age: UsageByAge | None = None
-        self._round_start: _RoundStart | None = None
 
     @property
     def guarantees(self) -> PoolGuarantees:
@@ -122,65 +98,18 @@ class PoolState:
         self.tenant_usage.replace_pool(pool)
 
     def begin_round(self, now: float) -> None:
-        """Begin a round. `end_round` undoes all later changes."""
+        """Begin a round."""
         self.guarantee.begin_round(now, self.node_resources)
         self.victims.begin_round()
         self.reservations.clear()
         self._usage_by_age = None
-        self._round_start = _RoundStart(
-            self.node_resources.save(),
-            self.expected_ends.mark(),
-            self.guarantee_usage.mark(),
-            self.tenant_usage.save(),
-            self.terminating_pods.copy(),
-        )
         for pod in self.terminating_pods.values():
             if is_overdue(pod, now):
                 self.expected_ends.remove_pod(pod.uid)
 
-    def end_round(self) -> None:
-        """Undo all changes of the round."""
-        start, self._round_start = self._round_start, None
-        if start is None:
-            raise AssertionError("a round ends that did not begin")
-        self.node_resources.restore(start.node_resources)
-        self.expected_ends.undo(start.expected_ends)
-        for name in self.guarantee_usage.undo(start.guarantee_usage):
-            self.victims.mark_changed(name)
-        self.tenant_usage.restore(start.tenant_usage)
-        self.terminating_pods = start.terminating_pods
-        self.victims.end_round()
-
-    def placement_trial(self) -> Trial:
-        """Return a trial of changes to free capacity and guarantees."""
-        return Trial(JointState(self.node_resources, self.guarantees))
-
     def trial(self) -> Trial:
-        """Return a trial of all changes that a round makes. It costs more than `placement_trial`."""
-        return Trial(self)
-
-    def mark(self) -> PoolMark:
-        """Return the present moment of the round."""
-        return PoolMark(
-            self.node_resources.mark(),
-            self.expected_ends.mark(),
-            self.guarantee_usage.mark(),
-            self.tenant_usage.save(),
-            self.terminating_pods.copy(),
-            self.victims.save(),
-            self.reservations.save_guarantees(),
-        )
-
-    def undo(self, mark: PoolMark) -> None:
-        """Undo the changes since that moment."""
-        self.node_resources.undo(mark.node_resources)
-        self.expected_ends.undo(mark.expected_ends)
-        for name in self.guarantee_usage.undo(mark.guarantee_usage):
-            self.victims.mark_changed(name)
-        self.tenant_usage.restore(mark.tenant_usage)
-        self.terminating_pods = mark.terminating_pods
-        self.reservations.restore_guarantees(mark.guarantee_reservations)
-        self.victims.restore(mark.changed_gangs)
+        """Return a trial of changes, in all pools."""
+        return self.journal.trial()
 
     def add_pods(self, pods: Iterable[Pod], nodes: Mapping[str, str]) -> None:
         """Count pods as placed on these nodes."""

@@ -43,15 +43,13 @@ class PoolUpdates:
             state.tenant_usage.add_usage(tenant, shape, times)
         state.node_resources.remove_many(removed)
         state.node_resources.add_many(added)
-        state.node_resources.forget_marks()
-        state.expected_ends.forget_marks()
 
     def update_nodes(self, pool: Pool) -> bool:
         """Take over changed nodes. False: more has changed, and a new pool state must be built."""
         state, old = self._pool_state, self._pool_state.pool
         if _rules_of(old) != _rules_of(pool):
             return False
-        resources = NodeResources(pool)
+        resources = NodeResources(pool, state.journal)
         if resources.nodes.names != state.node_resources.nodes.names:
             return False
         state.replace_pool(pool, resources)
@@ -61,7 +59,6 @@ class PoolUpdates:
         self._published_pods = _published_uids(pool)
         for pod in (pod for gang in gangs if self._published_pods for pod in placed_pods(gang)):
             self._count_published(pod, 1)
-        resources.forget_marks()
         return True
 
     def set_quotas(self, quotas: Iterable[Quota]) -> None:

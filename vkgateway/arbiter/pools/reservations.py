@@ -6,13 +6,15 @@ from collections.abc import Collection
 
 from vkgateway.arbiter.capacity.forecast import Reservation
 from vkgateway.arbiter.guarantees.guarantee_reservation import GuaranteeReservation
+from vkgateway.arbiter.journal import Journal
 from vkgateway.arbiter.snapshot import Gang
 
 
 class PoolReservations:
     """Reservations of nodes, of tenants' limits and of tenants' guarantees."""
 
-    def __init__(self) -> None:
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
         self.nodes: Reservation | None = None
         """Nodes for the first borrowing gang that does not fit."""
         self.limits: dict[str, str] = {}
@@ -44,6 +46,7 @@ class PoolReservations:
 
     def reserve_guarantee(self, reservation: GuaranteeReservation) -> None:
         """Reserve a part of a guarantee for a gang of the tenant."""
+        self._journal.record(self._set_guarantees, dict(self.guarantees))
         self.guarantees[reservation.gang.tenant] = reservation
 
     def release_guarantee(self, gang: Gang) -> bool:
@@ -51,13 +54,9 @@ class PoolReservations:
         reservation = self.guarantees.get(gang.tenant)
         if reservation is None or reservation.gang is not gang:
             return False
+        self._journal.record(self._set_guarantees, dict(self.guarantees))
         del self.guarantees[gang.tenant]
         return True
 
-    def save_guarantees(self) -> dict[str, GuaranteeReservation]:
-        """Return the reservations of guarantees."""
-        return dict(self.guarantees)
-
-    def restore_guarantees(self, saved: dict[str, GuaranteeReservation]) -> None:
-        """Go back to earlier reservations of guarantees."""
-        self.guarantees = saved
+    def _set_guarantees(self, reservations: dict[str, GuaranteeReservation]) -> None:
+        self.guarantees = reservations

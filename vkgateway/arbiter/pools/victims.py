@@ -8,6 +8,7 @@ from dataclasses import replace
 from vkgateway.arbiter.capacity.slow_terminations import termination_seconds
 from vkgateway.arbiter.decisions import Evict
 from vkgateway.arbiter.guarantees.usage import GuaranteeUsage
+from vkgateway.arbiter.journal import Journal
 from vkgateway.arbiter.pools.gang_index import GangIndex
 from vkgateway.arbiter.preemption.candidate_index import ReclaimCandidates
 from vkgateway.arbiter.preemption.candidates import PreemptionCandidates
@@ -21,8 +22,14 @@ class PoolVictims:
     """Gangs of one pool that may be evicted, and those that a cycle evicts."""
 
     def __init__(
-        self, pool: Pool, gang_index: GangIndex, guarantee_usage: GuaranteeUsage, tenant_usage: TenantUsage
+        self,
+        pool: Pool,
+        gang_index: GangIndex,
+        guarantee_usage: GuaranteeUsage,
+        tenant_usage: TenantUsage,
+        journal: Journal,
     ) -> None:
+        self._journal = journal
         self._gang_index, self._guarantee_usage, self._tenant_usage = gang_index, guarantee_usage, tenant_usage
         self._pool, self._gangs = pool, gang_index.gangs
         self.candidates = ReclaimCandidates(pool)
@@ -37,13 +44,6 @@ class PoolVictims:
     def begin_round(self) -> None:
         """Begin a round: no gang is evicted yet."""
         self._longest_termination = None
-        self._original_gangs = {}
-
-    def end_round(self) -> None:
-        """Undo the evictions of the round."""
-        self._gangs.update(self._original_gangs)
-        for name in self._original_gangs:
-            self.mark_changed(name)
 
     @property
     def preemption_candidates(self) -> PreemptionCandidates:
@@ -92,35 +92,28 @@ class PoolVictims:
     def mark_notified(self, evict: Evict) -> list[Pod]:
         """Mark the victims as notified, and return them."""
         uids, gang = set(evict.pods), self._gangs[evict.gang]
-        self._original_gangs.setdefault(evict.gang, gang)
+        if evict.gang not in self._original_gangs:
+            self._original_gangs[evict.gang] = gang
+            self._journal.record(self._original_gangs.pop, evict.gang)
         changes = {"state": NOTIFIED, "deadline": evict.deadline, "evicted_for": evict.makes_room_for}
         pods = [replace(pod, **changes) if pod.uid in uids else pod for pod in gang.pods]  # type: ignore[arg-type]
-        self._set_gang(replace(gang, pods=tuple(pods)))
+        self._change_gang(replace(gang, pods=tuple(pods)))
         return [pod for pod in pods if pod.uid in uids]
 
     def revert_notified(self, evict: Evict) -> list[Pod]:
         """Undo an eviction of this round: mark the victims as they were, and return them."""
         gang, uids = self._gangs[evict.gang], set(evict.pods)
         before = {pod.uid: pod for pod in self._original_gangs[evict.gang].pods if pod.uid in uids}
-        self._set_gang(replace(gang, pods=tuple(before.get(pod.uid, pod) for pod in gang.pods)))
+        self._change_gang(replace(gang, pods=tuple(before.get(pod.uid, pod) for pod in gang.pods)))
         return list(before.values())
+
+    def _change_gang(self, gang: Gang) -> None:
+        self._journal.record(self._set_gang, self._gangs[gang.id])
+        self._set_gang(gang)
 
     def _set_gang(self, gang: Gang) -> None:
         self._gangs[gang.id] = gang
         self.mark_changed(gang.id)
-
-    def save(self) -> dict[str, Gang]:
-        """Return the gangs that the cycle has changed so far."""
-        return {name: self._gangs[name] for name in self._original_gangs}
-
-    def restore(self, saved: Mapping[str, Gang]) -> None:
-        """Go back to saved gangs."""
-        for name in list(self._original_gangs):
-            known = saved.get(name)
-            if known is None:
-                known = self._original_gangs.pop(name)
-            if self._gangs[name] is not known:
-                self._set_gang(known)
 
 
 def allows_preemption(tenant_usage: TenantUsage, tenant: str) -> bool:

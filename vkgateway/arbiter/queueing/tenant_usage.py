@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from vkgateway.arbiter.capacity.node_fit import FloatArray, IntArray
+from vkgateway.arbiter.journal import Journal
 from vkgateway.arbiter.queueing.dominant_share import share_beyond, usable_capacity
 from vkgateway.arbiter.snapshot import Pod, Pool, Quota, Shape
 from vkgateway.model.requests import MilliResources
@@ -19,15 +20,12 @@ _NOTHING: MilliResources = {}
 _Requests = tuple[tuple[str, int], ...]
 
 
-SavedUsage = tuple[dict[str, MilliResources], dict[str, MilliResources]]
-"""Copies of `TenantUsage.usage` and `TenantUsage.share_usage`."""
-
-
 class TenantUsage:
     """Usage of one pool by tenant, against quotas, in thousandths."""
 
-    def __init__(self, pool: Pool, quotas: Iterable[Quota]) -> None:
+    def __init__(self, pool: Pool, quotas: Iterable[Quota], journal: Journal | None = None) -> None:
         self._pool = pool
+        self._journal = journal or Journal()
         self.quotas: dict[str, Quota] = {quota.tenant: quota for quota in quotas if quota.pool == pool.key}
         self.usage: dict[str, MilliResources] = {}
         """Usage of each tenant's pods, planned ones included."""
@@ -64,6 +62,10 @@ class TenantUsage:
 
     def add_usage(self, tenant: str, shape: Shape, times: int) -> None:
         """Count pods of a shape; a negative number of them is removed."""
+        self._count_pods(tenant, shape, times)
+        self._journal.record(self._count_pods, tenant, shape, -times)
+
+    def _count_pods(self, tenant: str, shape: Shape, times: int) -> None:
         requests = shape.requests
         shared = self._share_requests.get(requests)
         if shared is None:
@@ -73,17 +75,6 @@ class TenantUsage:
         _add_requests(self.usage, tenant, requests, times)
         _add_requests(self.share_usage, tenant, shared, times)
         self._share_cache.pop(tenant, None)
-
-    def save(self) -> SavedUsage:
-        """Return a copy of the usage."""
-        used = {tenant: dict(amounts) for tenant, amounts in self.usage.items()}
-        shared = {tenant: dict(amounts) for tenant, amounts in self.share_usage.items()}
-        return used, shared
-
-    def restore(self, saved: SavedUsage) -> None:
-        """Go back to saved usage, which must not be changed afterwards."""
-        self.usage, self.share_usage = saved
-        self._share_cache.clear()
 
     @cached_property
     def pool_capacity(self) -> MilliResources:

@@ -52,7 +52,7 @@ def _cached_answer(
 
 
 def _fits_now(pool_state: PoolState, pending_gang: PendingGang) -> bool:
-    with pool_state.node_resources.trial():
+    with pool_state.trial():
         found = place_keeping_reserve(pool_state, pending_gang, pending_gang.min_members)
     return found is not None
 

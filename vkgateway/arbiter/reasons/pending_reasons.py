@@ -136,7 +136,7 @@ def _unneeded_late_pods(
     if next(find_late_pods(leaving, 0.0, since=plan.made, now=state.now), None) is None:
         return set()
     seconds = termination_seconds(victim_gangs(state, pool_state))
-    with pool_state.node_resources.trial():
+    with pool_state.trial():
         pool_state.remove_pods(leaving)
         slow = find_unneeded_late_pods(
             pool_state, [(pending_gang, plan)], leaving, seconds, since=plan.made, now=state.now

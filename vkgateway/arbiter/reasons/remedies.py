@@ -211,7 +211,7 @@ class _GuaranteeSearch:
             required_level=self._pending.gang.required_level,
             among=allowed_nodes(self._pool_state, self._pending),
         )
-        with self._pool_state.node_resources.trial():
+        with self._pool_state.trial():
             self._pool_state.remove_evictable()
             self._pool_state.remove_pods(ended)
             return placement(self._pool_state.node_resources) is not None
