@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from aiohttp import web
 
 from bench.platform import POOL
 from bench.pods import PodKind, pod_manifest, running_status
@@ -35,7 +34,6 @@ _BOOKMARK_SECONDS: Final = 60.0
 """Interval in which API servers send bookmarks."""
 _RUN_SECONDS: Final = 0.2
 """Interval in which new compute pods start to run."""
-_LOOPBACK: Final = "127.0.0.1"
 
 
 class Servers(msgspec.Struct, kw_only=True):
@@ -48,23 +46,6 @@ class Servers(msgspec.Struct, kw_only=True):
     key: str
 
 
-class TlsApiServer(FakeApiServer):
-    """Simulated API server that is reached over TLS."""
-
-    def __init__(self, context: ssl.SSLContext) -> None:
-        super().__init__(streaming_lists=False)
-        self._context = context
-
-    async def start(self) -> None:
-        """Listen on loopback."""
-        app = web.Application(client_max_size=16 * 1024 * 1024)
-        app.router.add_route("*", "/{path:.*}", self._handle_request)
-        self._runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None, handler_cancellation=True)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, _LOOPBACK, 0, ssl_context=self._context, backlog=1024).start()
-        self.url = f"https://{_LOOPBACK}:{self.port}"
-
-
 def main(folder: Path, count: int) -> None:
     """Serve until killed."""
     raise_file_limit()
@@ -74,13 +55,15 @@ def main(folder: Path, count: int) -> None:
 
 async def _serve(folder: Path, count: int) -> None:
     authority = Authority.create("simulated")
-    serving = authority.issue("simulated", ips=(_LOOPBACK,), server=True)
+    serving = authority.issue("simulated", ips=("127.0.0.1",), server=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     load_identity(context, cert=serving.cert_pem, key=serving.key_pem)
     async with contextlib.AsyncExitStack() as stack:
         management = await stack.enter_async_context(FakeApiServer())
         _add_compute_cluster(management)
-        tenants = [await stack.enter_async_context(TlsApiServer(context)) for _ in range(count)]
+        tenants = [
+            await stack.enter_async_context(FakeApiServer(streaming_lists=False, tls=context)) for _ in range(count)
+        ]
         for server in tenants:
             _add_tenant_objects(server)
         client = authority.issue("gateway", client=True)

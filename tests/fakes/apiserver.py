@@ -17,6 +17,7 @@ import base64
 import copy
 import json
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -86,8 +87,11 @@ class FakeApiServer:
         streaming_lists: bool = True,
         token: str = "",
         rights: Rights | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
+        """`tls`: the server is reached over TLS."""
         self.store = store or ObjectStore()
+        self._tls = tls
         self.rights = rights
         self.streaming_lists = streaming_lists
         self.token = token
@@ -123,10 +127,10 @@ class FakeApiServer:
         app.router.add_route("*", "/{path:.*}", self._handle_request)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None, handler_cancellation=True)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", port)
+        site = web.TCPSite(self._runner, "127.0.0.1", port, ssl_context=self._tls, backlog=1024)
         await site.start()
         self._release_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"{'https' if self._tls else 'http'}://127.0.0.1:{self.port}"
 
     @property
     def port(self) -> int:
