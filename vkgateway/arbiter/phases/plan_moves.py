@@ -7,6 +7,7 @@ from collections.abc import Mapping, Set
 from vkgateway.arbiter.capacity.slow_terminations import find_late_pods, termination_seconds
 from vkgateway.arbiter.cycle_state import CycleState
 from vkgateway.arbiter.decisions import Evict
+from vkgateway.arbiter.guarantees.pool_guarantees import use_for_pods
 from vkgateway.arbiter.phases.planned_starts import find_other_nodes, release_plan
 from vkgateway.arbiter.phases.reprieves import plan_holds
 from vkgateway.arbiter.pools.pool_state import PoolState
@@ -99,4 +100,8 @@ def _find_future_nodes(
         return None
     with pool_state.trial():
         pool_state.remove_pods(pod for uid, pod in pool_state.terminating_pods.items() if uid not in without)
-        return find_other_nodes(pool_state, pending, plan)
+        nodes = find_other_nodes(pool_state, pending, plan)
+    if nodes is not None and not plan.borrowed:
+        placed = [(pod, nodes[pod.uid]) for pod in pending.min_members]
+        assert use_for_pods(pool_state.guarantees, pending.tenant, pool_state.pool.unit_resource, placed)
+    return nodes
