@@ -101,7 +101,8 @@ def _find_future_nodes(
     with pool_state.trial():
         pool_state.remove_pods(pod for uid, pod in pool_state.terminating_pods.items() if uid not in without)
         nodes = find_other_nodes(pool_state, pending, plan)
-    if nodes is not None and not plan.borrowed:
-        placed = [(pod, nodes[pod.uid]) for pod in pending.min_members]
-        assert use_for_pods(pool_state.guarantees, pending.tenant, pool_state.pool.unit_resource, placed)
-    return nodes
+    if nodes is None or plan.borrowed:
+        return nodes
+    placed = [(pod, nodes[pod.uid]) for pod in pending.min_members]
+    holds = use_for_pods(pool_state.guarantees, pending.tenant, pool_state.pool.unit_resource, placed)
+    return nodes if holds else None
