@@ -96,7 +96,8 @@ class RoundDecisions:
         )
 
     def _restore_decisions(self, saved: SavedDecisions) -> None:
-        self.plans, self.started = dict(saved.plans), dict(saved.started)
-        self.guaranteed_starts, self.pool_by_pod = saved.guaranteed_starts, dict(saved.pool_by_pod)
+        """Go back to saved decisions, which are used up by this."""
+        self.plans, self.started = saved.plans, saved.started
+        self.guaranteed_starts, self.pool_by_pod = saved.guaranteed_starts, saved.pool_by_pod
         self.evicts[:], self._admits[:] = saved.evicts, saved.admits
         self.decision_count, self.has_freed_capacity = saved.decision_count, saved.has_freed_capacity
