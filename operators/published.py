@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -26,6 +26,8 @@ class PublishedPrograms:
     version: str
     manifests: Mapping[str, str]
     """Name under which each manifest is stored, by its path (a file or a directory) in the first module's tree."""
+    edits: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Text that occurs once in a source file, and its replacement, by the file's path in the first module's tree."""
 
     @property
     def name(self) -> str:
@@ -65,8 +67,10 @@ async def _build_programs(
         build = GoBuild(unit, version, go=go, folder=work, log=log, report=report)
         await build.resolve_module()
         await build.download_modules()
-        built = await build.compile_programs()
         source = await _module_source(unit, version, go=go, folder=work, log=log)
+        if wanted.edits:
+            await asyncio.to_thread(edit_module, unit.modules[0], wanted.edits, source=source, folder=work)
+        built = await build.compile_programs()
         finished = work / "finished"
         await asyncio.to_thread(_collect_files, built, source, wanted.manifests, finished)
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -84,6 +88,19 @@ async def _module_source(unit: BuildUnit, version: str, *, go: GoToolchain, fold
         raise errors.error_from_output(lines, what=f"{unit.project} {version}", folder=folder, log=log)
     text = "\n".join(lines)
     return Path(msgspec.json.decode(text[text.index("{") : text.rindex("}") + 1], type=_Download).dir)
+
+
+def edit_module(module: str, edits: Mapping[str, tuple[str, str]], *, source: Path, folder: Path) -> None:
+    """Make the build in `folder` use an edited copy of the module's tree."""
+    copy = folder / "edited"
+    _copy_tree(source, copy)
+    for path, (old, new) in edits.items():
+        text = (copy / path).read_text(encoding="utf-8")
+        if text.count(old) != 1:
+            raise ValueError(f"{path} of {module}: found {text.count(old)} times, expected once: {old!r}")
+        (copy / path).write_text(text.replace(old, new), encoding="utf-8")
+    with (folder / "go.mod").open("a", encoding="utf-8") as go_mod:
+        go_mod.write(f"\nreplace {module} => ./{copy.name}\n")
 
 
 def _collect_files(built: Mapping[str, Path], source: Path, manifests: Mapping[str, str], target: Path) -> None:

@@ -113,6 +113,21 @@ async def test_kit_is_built_once_and_written_each_time(tmp_path: Path, monkeypat
     assert [path.name for path in (tmp_path / "cache" / "images").iterdir()] == [archive.resolve().name]
 
 
+def test_build_with_edits_uses_an_edited_copy_of_the_module(tmp_path: Path) -> None:
+    source, folder = tmp_path / "module", tmp_path / "build"
+    source.mkdir()
+    folder.mkdir()
+    (source / "wait.go").write_text("const patience = 1\n")
+    (source / "wait.go").chmod(0o444)
+    (folder / "go.mod").write_text("module main\n")
+    published.edit_module("example.org/a", {"wait.go": ("= 1", "= 10")}, source=source, folder=folder)
+    assert "replace example.org/a => ./edited" in (folder / "go.mod").read_text().splitlines()
+    assert (folder / "edited" / "wait.go").read_text() == "const patience = 10\n"
+    assert (source / "wait.go").read_text() == "const patience = 1\n"
+    with pytest.raises(ValueError, match=r"wait.go of example.org/a: found 0 times, expected once: 'absent'"):
+        published.edit_module("example.org/a", {"wait.go": ("absent", "")}, source=source, folder=folder)
+
+
 def test_unknown_kit_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["mpi", "nonsense"]) == 2
     assert "mpi, mpi-old, kopf" in capsys.readouterr().err
