@@ -12,8 +12,8 @@ from typing import Final
 from bench.outcome import Machine
 from bench.procfs import busy_seconds
 from bench.timeline import now
-from vkgateway.local.record import PlatformRecord
 from vkgateway.version import __version__
+from vkgateway_platform.embedded.record import PlatformRecord
 
 _SAMPLE_SECONDS: Final = 3.0
 _GIB: Final = 2**30
@@ -31,7 +31,7 @@ async def measure_machine() -> Machine:
 
 def component_versions(record: PlatformRecord | None) -> dict[str, str]:
     """Return versions by name, without those of the platform if there is none."""
-    from vkgateway.programs.binaries.catalogue import DEFAULT_VERSIONS
+    from vkgateway_platform.binaries.catalogue import DEFAULT_VERSIONS
 
     own = {"vkgateway": f"{__version__} ({_checked_out_commit()})", "Python": python_platform.python_version()}
     if record is None:

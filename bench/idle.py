@@ -36,9 +36,9 @@ from bench.timeline import now
 from vkgateway.cli.progress import Progress
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import TENANTS
-from vkgateway.local.hollow.nodes import POOL_LABEL
 from vkgateway.model.api import Tenant
 from vkgateway.model.errors import UnavailableError, VkgatewayError
+from vkgateway_platform.embedded.hollow.nodes import POOL_LABEL
 
 TITLE: Final = "The gateway alone, with mostly idle tenants whose API servers are simulated"
 SIZES: Final = (100, 250, 500, 1000)

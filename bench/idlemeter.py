@@ -17,8 +17,8 @@ from bench.samples import read_samples
 from bench.timeline import now
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import NODES
-from vkgateway.local import gateway_process
 from vkgateway.model.objects import decode_object
+from vkgateway_platform.embedded import gateway_process
 
 GATEWAY: Final = gateway_process.NAME
 ETCD: Final = "etcd"

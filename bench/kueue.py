@@ -22,10 +22,10 @@ from vkgateway.kube import errors
 from vkgateway.kube.apply import apply_objects
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import CRDS, JOBS, SECRETS, Resource
-from vkgateway.local.ports import is_free
-from vkgateway.local.steps import Report
 from vkgateway.model.errors import UnavailableError
 from vkgateway.programs.supervisor.spec import ProcessSpec
+from vkgateway_platform.embedded.ports import is_free
+from vkgateway_platform.embedded.steps import Report
 
 VERSION: Final = KUEUE.version
 WORKLOADS: Final = Resource(f"apis/kueue.x-k8s.io/{kueue.API_VERSION}", "workloads", "Workload")

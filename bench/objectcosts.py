@@ -18,9 +18,9 @@ from bench.timeline import Key, Timeline, now
 from bench.watching import watch_pods
 from vkgateway.kube import errors
 from vkgateway.kube.resources import NODES
-from vkgateway.local.hollow.nodes import hollow_nodes
 from vkgateway.model.errors import UnavailableError
 from vkgateway.sync.compute.nodes import decode_node
+from vkgateway_platform.embedded.hollow.nodes import hollow_nodes
 
 PODS: Final = 2000
 NODE_COUNT: Final = 500

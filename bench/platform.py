@@ -22,18 +22,18 @@ from vkgateway.gateway.config import LeaderElection
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import COMPUTE_CLUSTERS, NODES, TENANTS
-from vkgateway.local import gateway_process
-from vkgateway.local import startup as local_platform
-from vkgateway.local.down import down
-from vkgateway.local.options import UpOptions
-from vkgateway.local.paths import PlatformPaths
-from vkgateway.local.record import PlatformRecord
-from vkgateway.local.steps import Report
 from vkgateway.model.api import DEFAULT_COMPUTE_CLUSTER, ComputeCluster, Tenant
 from vkgateway.model.errors import UnavailableError
 from vkgateway.model.objects import NodeView
-from vkgateway.programs.binaries.resolver import Resolver
 from vkgateway.programs.supervisor.client import SupervisorClient
+from vkgateway_platform.binaries.resolver import Resolver
+from vkgateway_platform.embedded import gateway_process
+from vkgateway_platform.embedded import startup as local_platform
+from vkgateway_platform.embedded.down import down
+from vkgateway_platform.embedded.options import UpOptions
+from vkgateway_platform.embedded.paths import PlatformPaths
+from vkgateway_platform.embedded.record import PlatformRecord
+from vkgateway_platform.embedded.steps import Report
 
 POOL: Final = "a100"
 """Pool for many small pods."""

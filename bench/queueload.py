@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from bench.timeline import now
 from vkgateway.model.errors import UnavailableError
-from vkgateway.simulate.scenario import GPU, Job
-from vkgateway.simulate.traces.kueue import read_generator
+from vkgateway_platform.simulate.scenario import GPU, Job
+from vkgateway_platform.simulate.traces.kueue import read_generator
 
 COHORTS: Final = 5
 QUEUES: Final = 6

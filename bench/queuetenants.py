@@ -23,11 +23,11 @@ from bench.watching import watch_pods
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import COMPUTE_CLUSTERS, PRIORITY_CLASSES, TENANTS
-from vkgateway.local.hollow.nodes import POOL_LABEL, HollowMachine, make_node
-from vkgateway.local.hollow.steps import apply_node
 from vkgateway.model import names
 from vkgateway.model.api import DEFAULT_COMPUTE_CLUSTER, ComputeCluster, WithinTenant
 from vkgateway.model.errors import UnavailableError
+from vkgateway_platform.embedded.hollow.nodes import POOL_LABEL, HollowMachine, make_node
+from vkgateway_platform.embedded.hollow.steps import apply_node
 
 NAMESPACE: Final = "default"
 _GRACE: Final = 1

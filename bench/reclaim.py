@@ -21,8 +21,8 @@ from bench.stats import percentile
 from bench.timeline import Key, Timeline, now
 from bench.watching import SeenPod, watch_pods
 from vkgateway.kube.resources import PODS
-from vkgateway.local import gateway_process
 from vkgateway.model.names import LOW_CLASS
+from vkgateway_platform.embedded import gateway_process
 
 TITLE: Final = "A guaranteed gang of 64 GPUs arrives in a pool full of low-priority gangs"
 COLUMNS: Final = [

@@ -17,8 +17,8 @@ import msgspec
 from bench.platform import Platform
 from bench.timeline import now
 from vkgateway.gateway import config, settingsfile
-from vkgateway.local import gateway_process
 from vkgateway.model.errors import UnavailableError
+from vkgateway_platform.embedded import gateway_process
 
 _READY_WITHIN: Final = 60.0
 

@@ -13,7 +13,7 @@ from bench.flows import BurstFigures
 from bench.outcome import Cell
 from bench.platform import Platform
 from bench.settings import Settings
-from vkgateway.local.steps import Report
+from vkgateway_platform.embedded.steps import Report
 
 System = Literal["gateway", "courier", "direct", "floor"]
 

@@ -23,9 +23,9 @@ from tests.fakes.apiserver import FakeApiServer
 from vkgateway.controlplane.pki import Authority
 from vkgateway.kube.resources import COMPUTE_CLUSTERS, NAMESPACES, NODES, PODS, SERVICE_ACCOUNTS
 from vkgateway.kube.tls import load_identity
-from vkgateway.local.hollow.nodes import POOL_LABEL, hollow_nodes
 from vkgateway.model.times import render_time
 from vkgateway.programs.file_limit import raise_file_limit
+from vkgateway_platform.embedded.hollow.nodes import POOL_LABEL, hollow_nodes
 
 FILE: Final = "servers.json"
 _NODES: Final = 50

@@ -26,8 +26,8 @@ from bench.startmetrics import fetch_metrics
 from bench.timeline import Key, Timeline, now
 from bench.watching import watch_pods
 from vkgateway.gateway import config, settingsfile
-from vkgateway.local import gateway_process
 from vkgateway.model.errors import UnavailableError
+from vkgateway_platform.embedded import gateway_process
 
 _STANDBY: Final = "vkgateway_leader 0.0"
 _ELECTION: Final = config.LeaderElection()

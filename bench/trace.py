@@ -18,16 +18,16 @@ import msgspec
 
 from bench.outcome import Cell, Outcome, Target
 from bench.session import Session
-from vkgateway.simulate.cluster import equal_nodes, equal_quotas
-from vkgateway.simulate.engine import Simulation
-from vkgateway.simulate.metrics import make_result, private_waits
-from vkgateway.simulate.policies.registry import SCHEDULERS
-from vkgateway.simulate.result import SimulationResult
-from vkgateway.simulate.scenario import Scenario, Settings, sort_jobs
-from vkgateway.simulate.state import SimulationState
-from vkgateway.simulate.traces import openb
-from vkgateway.simulate.traces.adaptation import adapt_jobs, limit_runs, scale_load
-from vkgateway.simulate.traces.synthetic import WorkloadParameters, generate_jobs
+from vkgateway_platform.simulate.cluster import equal_nodes, equal_quotas
+from vkgateway_platform.simulate.engine import Simulation
+from vkgateway_platform.simulate.metrics import make_result, private_waits
+from vkgateway_platform.simulate.policies.registry import SCHEDULERS
+from vkgateway_platform.simulate.result import SimulationResult
+from vkgateway_platform.simulate.scenario import Scenario, Settings, sort_jobs
+from vkgateway_platform.simulate.state import SimulationState
+from vkgateway_platform.simulate.traces import openb
+from vkgateway_platform.simulate.traces.adaptation import adapt_jobs, limit_runs, scale_load
+from vkgateway_platform.simulate.traces.synthetic import WorkloadParameters, generate_jobs
 
 NODES: Final = 64
 GPUS: Final = 8

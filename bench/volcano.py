@@ -19,9 +19,9 @@ from vkgateway.kube import errors
 from vkgateway.kube.apply import apply_objects
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import CRDS, Resource
-from vkgateway.local.steps import Report
 from vkgateway.model.errors import UnavailableError
 from vkgateway.programs.supervisor.spec import ProcessSpec
+from vkgateway_platform.embedded.steps import Report
 
 VERSION: Final = VOLCANO.version
 SCHEDULER: Final = "volcano"

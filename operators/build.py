@@ -11,9 +11,9 @@ from pathlib import Path
 from operators import archives, layers, published
 from operators.published import PublishedPrograms
 from operators.recipes import Kit, Recipe
-from vkgateway.local.realnode.images import image_architecture
-from vkgateway.local.steps import Report
-from vkgateway.programs.binaries.cache import Cache
+from vkgateway_platform.binaries.cache import Cache
+from vkgateway_platform.embedded.realnode.images import image_architecture
+from vkgateway_platform.embedded.steps import Report
 
 
 async def build_kit(kit: Kit, folder: Path, *, report: Report, cache: Cache | None = None) -> None:

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from vkgateway.model.errors import UnavailableError
-from vkgateway.programs.binaries.cache import Cache
-from vkgateway.programs.binaries.subprocesses import run_program
+from vkgateway_platform.binaries.cache import Cache
+from vkgateway_platform.binaries.subprocesses import run_program
 
 _TOOLS = ("apt-get", "dpkg-deb")
 

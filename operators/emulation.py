@@ -8,8 +8,8 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-from vkgateway.local.realnode.images import image_architecture
 from vkgateway.model.errors import UnavailableError
+from vkgateway_platform.embedded.realnode.images import image_architecture
 
 ARCHITECTURES = ("amd64", "arm64")
 """Architectures that emulators are found for, as images name them."""

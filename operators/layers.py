@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from operators.recipes import LIBRARIES, PYTHON, SUITE, Compiled, File, Recipe, Root
-from vkgateway.local.realnode.images import image_architecture
 from vkgateway.model.errors import UnavailableError
-from vkgateway.programs.binaries.subprocesses import run_program
+from vkgateway_platform.binaries.subprocesses import run_program
+from vkgateway_platform.embedded.realnode.images import image_architecture
 
 _DEBIAN = "apt-get install mmdebstrap; elsewhere build the image from the Dockerfile that the page shows"
 # Files that containers do not need.

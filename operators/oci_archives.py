@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from vkgateway.local.realnode.images import ImageEntry, tar_header
+from vkgateway_platform.embedded.realnode.images import ImageEntry, tar_header
 
 Descriptor: TypeAlias = dict[str, Any]
 """Media type, digest and size of a blob, by the names of the specification."""

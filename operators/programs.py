@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from operators.published import PublishedPrograms
-from vkgateway.programs.binaries.catalogue import BuildUnit
+from vkgateway_platform.binaries.catalogue import BuildUnit
 
 VOLCANO: Final = PublishedPrograms(
     BuildUnit(

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import msgspec
 
-from vkgateway.programs.binaries import errors
-from vkgateway.programs.binaries.cache import Cache
-from vkgateway.programs.binaries.catalogue import BuildUnit
-from vkgateway.programs.binaries.go_build import GoBuild, format_elapsed
-from vkgateway.programs.binaries.go_toolchain import GoToolchain, find_go
-from vkgateway.programs.binaries.subprocesses import run_program
+from vkgateway_platform.binaries import errors
+from vkgateway_platform.binaries.cache import Cache
+from vkgateway_platform.binaries.catalogue import BuildUnit
+from vkgateway_platform.binaries.go_build import GoBuild, format_elapsed
+from vkgateway_platform.binaries.go_toolchain import GoToolchain, find_go
+from vkgateway_platform.binaries.subprocesses import run_program
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ async def provide_programs(
     """Return the directory with programs and manifests, `published/NAME-VERSION` in the cache; build it if it is
     missing.
 
-    Raises: see `vkgateway.programs.binaries.go_build.GoBuild`.
+    Raises: see `vkgateway_platform.binaries.go_build.GoBuild`.
     """
     cache = cache or Cache(Cache.default_root())
     folder = cache.root / "published" / wanted.name

@@ -9,12 +9,12 @@ from typing import Final
 
 import msgspec
 
-from vkgateway.conformance import outcomes
-from vkgateway.conformance.cases import Case
-from vkgateway.conformance.comparison import ComparedCase, Comparison
-from vkgateway.conformance.outcomes import Outcome, Record
 from vkgateway.controlplane.atomic_files import write_file
 from vkgateway.model.errors import InputError
+from vkgateway_platform.conformance import outcomes
+from vkgateway_platform.conformance.cases import Case
+from vkgateway_platform.conformance.comparison import ComparedCase, Comparison
+from vkgateway_platform.conformance.outcomes import Outcome, Record
 
 _PASSED_BY: Final = {"baseline": "the compute cluster only", "tenant": "the tenant only", "neither": "neither"}
 _TIMES: Final = {3: "three times or more", 2: "twice", 1: "once"}

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vkgateway.local.proxies import no_proxy
 from vkgateway.translate.conditions import PREEMPTED
+from vkgateway_platform.embedded.proxies import no_proxy
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 VKGATEWAY = Path(sys.executable).with_name("vkgateway")

@@ -26,13 +26,13 @@ from operators.oci_archives import merge_archives, read_digest, read_platforms
 from operators.recipes import PYTHON, SUITE
 from vkgateway.cli.main import print_error
 from vkgateway.cli.progress import Progress
-from vkgateway.local.realnode.images import image_architecture
-from vkgateway.local.realnode.probe import find_tool, overlay_works
-from vkgateway.local.steps import Report
 from vkgateway.model.errors import UnavailableError, VkgatewayError
-from vkgateway.programs.binaries.cache import Cache
-from vkgateway.programs.binaries.subprocesses import run_program
 from vkgateway.version import __version__
+from vkgateway_platform.binaries.cache import Cache
+from vkgateway_platform.binaries.subprocesses import run_program
+from vkgateway_platform.embedded.realnode.images import image_architecture
+from vkgateway_platform.embedded.realnode.probe import find_tool, overlay_works
+from vkgateway_platform.embedded.steps import Report
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 FOLDER = CHECKOUT / "deploy/image"

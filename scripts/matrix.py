@@ -16,10 +16,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.lanes.table import PORTABLE_FILES
-from vkgateway.local.real_node_steps import why_no_real_node
-from vkgateway.local.realnode.options import PROGRAMS as REAL_NODE
 from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
-from vkgateway.programs.binaries.catalogue import CORE_PROGRAMS
+from vkgateway_platform.binaries.catalogue import CORE_PROGRAMS
+from vkgateway_platform.embedded.real_node_steps import why_no_real_node
+from vkgateway_platform.embedded.realnode.options import PROGRAMS as REAL_NODE
 
 ROOT = Path(__file__).parent.parent
 REPORTS = ROOT / "build" / "matrix"

@@ -6,9 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from vkgateway.local.real_node_steps import why_no_real_node
-from vkgateway.local.realnode.options import PROGRAMS as REAL_NODE
-from vkgateway.programs.binaries.catalogue import CORE_PROGRAMS, unit_of
+from vkgateway_platform.binaries.catalogue import CORE_PROGRAMS, unit_of
+from vkgateway_platform.embedded.real_node_steps import why_no_real_node
+from vkgateway_platform.embedded.realnode.options import PROGRAMS as REAL_NODE
 
 
 def main() -> int:

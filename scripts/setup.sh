@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 
 VENV=.venv
 PACKAGES="runc containernetworking-plugins iptables nftables iproute2 conntrack socat busybox-static iputils-ping mmdebstrap"
-STAMP="$VENV/.setup-$(cat requirements.lock pyproject.toml scripts/setup.sh | sha256sum | cut -c1-16)"
+STAMP="$VENV/.setup-$(cat requirements.lock pyproject.toml vkgateway_platform/pyproject.toml scripts/setup.sh | sha256sum | cut -c1-16)"
 
 say() { echo "setup: $*" >&2; }
 fail() { echo "setup: $1" >&2; shift; for line in "$@"; do echo "       $line" >&2; done; exit 1; }
@@ -97,7 +97,7 @@ install_packages() {
     fi
 }
 
-# The package conflicts with busybox-static, so it is only unpacked; see vkgateway/local/realnode/busybox.py.
+# The package conflicts with busybox-static, so it is only unpacked; see vkgateway_platform/embedded/realnode/busybox.py.
 unpack_busybox() {
     program=/usr/local/lib/vkgateway/busybox
     [ "$(id -u)" -eq 0 ] && [ ! -e "$program" ] && command -v apt-get >/dev/null 2>&1 || return 0
@@ -126,7 +126,7 @@ make_venv() {
     say "installing the locked dependencies"
     "$VENV/bin/python" -m pip install -q --disable-pip-version-check --no-deps --no-compile --require-hashes -r requirements.lock
     # setuptools comes from the lock file too, so the build needs nothing that is not in it.
-    "$VENV/bin/python" -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+    "$VENV/bin/python" -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e . -e ./vkgateway_platform
 }
 
 if [ "${1:-}" = python ]; then

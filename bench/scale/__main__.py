@@ -21,9 +21,9 @@ from bench.settings import Settings
 from vkgateway.cli.progress import Progress
 from vkgateway.gateway import logs
 from vkgateway.gateway.config import Logging
-from vkgateway.local.options import HOLLOW_NODES_MAX
 from vkgateway.model.errors import VkgatewayError
-from vkgateway.simulate.scenario import Job
+from vkgateway_platform.embedded.options import HOLLOW_NODES_MAX
+from vkgateway_platform.simulate.scenario import Job
 
 
 @click.command()

@@ -9,7 +9,7 @@ from typing import Final
 from bench.platform import GPUS_PER_NODE
 from bench.stats import percentile
 from bench.timeline import Key, Timeline
-from vkgateway.simulate.scenario import Job
+from vkgateway_platform.simulate.scenario import Job
 
 _PARTS: Final = 2
 """Suffixes that the Job controller appends to a Job's name: the index and five random characters."""

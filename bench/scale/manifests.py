@@ -8,7 +8,7 @@ from bench.pods import PodKind, pod_manifest
 from bench.scale.workload import job_gpus
 from vkgateway.arbiter.snapshot import LOW
 from vkgateway.model.names import GANG_ANNOTATION, LOW_CLASS
-from vkgateway.simulate.scenario import Job
+from vkgateway_platform.simulate.scenario import Job
 
 RUN: Final = "scale"
 _RUN_SECONDS: Final = "kwok.vkgateway.io/run-seconds"

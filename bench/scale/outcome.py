@@ -18,7 +18,7 @@ from bench.scale.simulated import Simulations
 from bench.scale.workload import job_gpus
 from bench.stats import percentile
 from vkgateway.arbiter.snapshot import Band
-from vkgateway.simulate.scenario import Job
+from vkgateway_platform.simulate.scenario import Job
 
 COLUMNS: Final = ["figure", "platform", "simulation", "with the platform's delays", "with drawn delays"]
 _CORES_MIN: Final = 0.005

@@ -23,8 +23,8 @@ from bench.timeline import Timeline, now
 from bench.watching import decode, watch_pods
 from vkgateway.arbiter.snapshot import Pool
 from vkgateway.kube.resources import JOBS, NODES, PODS
-from vkgateway.simulate.scenario import Job
-from vkgateway.simulate.traces.kubernetes import read_nodes
+from vkgateway_platform.simulate.scenario import Job
+from vkgateway_platform.simulate.traces.kubernetes import read_nodes
 
 TAIL: Final = 15.0
 """Seconds after the last submission for which pods are watched, to see the effect of the last decisions."""

@@ -17,10 +17,10 @@ from bench.scale.play import TAIL, PlatformRun
 from bench.scale.settings import Scale
 from bench.scale.workload import POOL_KEY, tenant_names
 from vkgateway.arbiter.snapshot import Policy, Pool, Quota
-from vkgateway.simulate.engine import Simulation
-from vkgateway.simulate.metrics import cluster_gpus
-from vkgateway.simulate.policies.arbiter import ArbiterScheduler
-from vkgateway.simulate.scenario import GPU, Job, Scenario, Settings
+from vkgateway_platform.simulate.engine import Simulation
+from vkgateway_platform.simulate.metrics import cluster_gpus
+from vkgateway_platform.simulate.policies.arbiter import ArbiterScheduler
+from vkgateway_platform.simulate.scenario import GPU, Job, Scenario, Settings
 
 _GATHER: Final = 0.05
 _CYCLE_AND_REST: Final = 1.5

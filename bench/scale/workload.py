@@ -12,9 +12,9 @@ from bench.platform import GPU_POOL, GPUS_PER_NODE
 from bench.scale.settings import Scale
 from vkgateway.arbiter.snapshot import LOW, PoolKey
 from vkgateway.model.api import DEFAULT_COMPUTE_CLUSTER
-from vkgateway.simulate.scenario import Job
-from vkgateway.simulate.traces.adaptation import select_window
-from vkgateway.simulate.traces.synthetic import WorkloadParameters, generate_jobs
+from vkgateway_platform.simulate.scenario import Job
+from vkgateway_platform.simulate.traces.adaptation import select_window
+from vkgateway_platform.simulate.traces.synthetic import WorkloadParameters, generate_jobs
 
 POOL_KEY: Final[PoolKey] = (DEFAULT_COMPUTE_CLUSTER, GPU_POOL)
 NAMESPACE: Final = "default"

@@ -25,9 +25,9 @@ from tests.e2e.cluster import CommandResult, Document, Platform, eventually, run
 from tests.e2e.strangers import unverified_context
 from tests.support.machine import patience, patience_option
 from vkgateway.controlplane.templates import SHIPPED_FOLDER
-from vkgateway.local import compute
-from vkgateway.local.paths import PlatformPaths
-from vkgateway.local.record import PlatformRecord, load_record
+from vkgateway_platform.embedded import compute
+from vkgateway_platform.embedded.paths import PlatformPaths
+from vkgateway_platform.embedded.record import PlatformRecord, load_record
 
 CHART: Final = Path(__file__).parents[2] / "deploy/chart/vkgateway"
 SYSTEM: Final = "vkgateway-system"

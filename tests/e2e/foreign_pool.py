@@ -16,7 +16,7 @@ from tests.e2e.cluster import Document, Platform, eventually
 from tests.e2e.controllers import run_kueue, run_volcano
 from tests.e2e.test_arbiter import GANG, find_condition, gpu_job
 from tests.support.machine import slowness
-from vkgateway.programs.binaries.errors import NoNetworkError, NoToolchainError
+from vkgateway_platform.binaries.errors import NoNetworkError, NoToolchainError
 
 POOL = "a100"
 GPU = "nvidia.com/gpu"

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from tests.e2e.cluster import Platform
-from vkgateway.local.realnode.images import Image, image_architecture
+from vkgateway_platform.embedded.realnode.images import Image, image_architecture
 
 _MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 _CONFIG = "application/vnd.oci.image.config.v1+json"

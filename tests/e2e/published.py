@@ -8,9 +8,9 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from vkgateway.programs.binaries.cache import Cache
-from vkgateway.programs.binaries.go_toolchain import find_go
-from vkgateway.programs.binaries.subprocesses import run_program
+from vkgateway_platform.binaries.cache import Cache
+from vkgateway_platform.binaries.go_toolchain import find_go
+from vkgateway_platform.binaries.subprocesses import run_program
 
 
 @cache

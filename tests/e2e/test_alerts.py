@@ -38,11 +38,11 @@ from tests.e2e.test_arbiter import (
 from tests.support.machine import patience_option
 from vkgateway.controlplane.etcd.client import EtcdClient
 from vkgateway.controlplane.etcd.maintenance import EtcdMaintenance
-from vkgateway.local import etcd
-from vkgateway.local.paths import PlatformPaths
 from vkgateway.model.errors import UnavailableError
 from vkgateway.model.names import API_VERSION, SYSTEM_NAMESPACE
 from vkgateway.programs.supervisor.client import SupervisorClient
+from vkgateway_platform.embedded import etcd
+from vkgateway_platform.embedded.paths import PlatformPaths
 
 pytestmark = pytest.mark.embedded_gateway(reason="faults of the processes of an embedded platform")
 T = TypeVar("T")

@@ -13,9 +13,9 @@ import pytest
 from tests.e2e.cluster import BUSYBOX, Cluster, Document, Platform, eventually, frozen, pod_manifest
 from tests.e2e.conftest import start_platform
 from tests.support.machine import patience_option
-from vkgateway.local import gateway_process
 from vkgateway.model.names import API_VERSION, GANG_ANNOTATION, GANG_MIN_ANNOTATION
 from vkgateway.programs.supervisor.client import SupervisorClient
+from vkgateway_platform.embedded import gateway_process
 
 SYSTEM = "vkgateway-system"
 POOL = "v100"

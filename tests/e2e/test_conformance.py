@@ -10,7 +10,7 @@ import json
 import pytest
 
 from tests.e2e.cluster import TENANT_VERSION, Platform
-from vkgateway.conformance.cases import load_subset
+from vkgateway_platform.conformance.cases import load_subset
 
 TENANT = "conform"
 SECONDS = 1800

@@ -25,7 +25,7 @@ from tests.e2e.foreign_pool import (
 )
 from tests.e2e.pool_stories import budget_story
 from tests.e2e.test_arbiter import LOW, consistently, count_pods, delete_workloads, find_condition, list_pods
-from vkgateway.programs.binaries.errors import NoNetworkError, NoToolchainError
+from vkgateway_platform.binaries.errors import NoNetworkError, NoToolchainError
 
 PLAIN = "plain-scheduler"
 KOORDINATOR = "koord-scheduler"

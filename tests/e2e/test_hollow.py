@@ -15,7 +15,7 @@ from tests.e2e.strangers import http_status, unverified_context
 from tests.e2e.test_arbiter import find_condition
 from tests.support.machine import patience, patience_option
 
-SANDBOX = "vkgateway/local/hollow/kubelet/sandbox.py"
+SANDBOX = "vkgateway_platform/embedded/hollow/kubelet/sandbox.py"
 
 
 def start_hollow(cluster: Cluster, name: str, *, annotations: dict[str, str] | None = None, wait: bool = True) -> None:

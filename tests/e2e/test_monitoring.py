@@ -15,9 +15,9 @@ from tests.e2e.prometheus import Prometheus, start_prometheus
 from tests.e2e.test_arbiter import GANG, LOW, count_pods, delete_workloads, gpu_job, gpu_pod, in_pool, list_pods
 from tests.support.machine import patience_option
 from tests.support.monitoring import DASHBOARDS, label_queries, panel_queries
-from vkgateway.local.realnode.busybox import Busybox
-from vkgateway.local.realnode.images import BUSYBOX, PAUSE_IMAGE, busybox_image
 from vkgateway.model.errors import UnavailableError
+from vkgateway_platform.embedded.realnode.busybox import Busybox
+from vkgateway_platform.embedded.realnode.images import BUSYBOX, PAUSE_IMAGE, busybox_image
 
 pytestmark = pytest.mark.embedded_gateway(reason="the URL of the Service reaches the leader or a standby")
 UNKNOWN_POOL = {

@@ -16,13 +16,13 @@ from tests.e2e.published import module_folder
 from tests.unit.translate import samples
 from vkgateway.model.api import PodSecurity
 from vkgateway.model.objects import Object
-from vkgateway.programs.binaries.catalogue import DEFAULT_VERSIONS
 from vkgateway.translate.pod_diff import diff_pods
 from vkgateway.translate.pod_references import find_references
 from vkgateway.translate.policy import find_refusals
 from vkgateway.translate.security import find_violations
 from vkgateway.translate.to_compute import forward_pod
 from vkgateway.translate.to_tenant import mirror_status
+from vkgateway_platform.binaries.catalogue import DEFAULT_VERSIONS
 
 NEWEST = DEFAULT_VERSIONS["kubernetes"].replace("1.", "0.", 1)
 

@@ -12,8 +12,16 @@ import pytest
 
 from tests.e2e.cluster import eventually
 from vkgateway.controlplane.pki import Authority
-from vkgateway.local.realnode import PROGRAMS, RealNode, RealNodeOptions, host, host_network, namespaces, probe
-from vkgateway.local.realnode import node as node_module
+from vkgateway_platform.embedded.realnode import (
+    PROGRAMS,
+    RealNode,
+    RealNodeOptions,
+    host,
+    host_network,
+    namespaces,
+    probe,
+)
+from vkgateway_platform.embedded.realnode import node as node_module
 
 pytestmark = [
     pytest.mark.e2e,

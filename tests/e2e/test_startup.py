@@ -12,9 +12,9 @@ import pytest
 from tests.e2e.cluster import COMPUTE_MINOR, REAL, Cluster, Document, Platform, eventually, pod_manifest
 from tests.e2e.image_registry import ImageRegistry, serve_images
 from tests.support.machine import patience_option
-from vkgateway.local.hollow.nodes import MANAGED_ANNOTATION, POOL_LABEL
-from vkgateway.local.realnode.busybox import Busybox
-from vkgateway.local.realnode.images import BUSYBOX, PAUSE_IMAGE, Image, ImageEntry, busybox_image
+from vkgateway_platform.embedded.hollow.nodes import MANAGED_ANNOTATION, POOL_LABEL
+from vkgateway_platform.embedded.realnode.busybox import Busybox
+from vkgateway_platform.embedded.realnode.images import BUSYBOX, PAUSE_IMAGE, Image, ImageEntry, busybox_image
 
 pytestmark = pytest.mark.usefixtures("real")
 

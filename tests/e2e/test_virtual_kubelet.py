@@ -1,7 +1,7 @@
 """virtual-kubelet's end-to-end suite, as providers run it, against a real and a hollow virtual node.
 
-`make test-virtual-kubelet` runs it. `make test` leaves it out, because the suite takes minutes to build. The suite is built
-with one change: a node has ten seconds instead of one to report that a pod has ended.
+`make test-virtual-kubelet` runs it. `make test` leaves it out, because the suite takes minutes to build. The suite is
+built with one change: a node has ten seconds instead of one to report that a pod has ended.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from operators import published
 from operators.programs import VIRTUAL_KUBELET_SUITE
 from tests.e2e.cluster import Cluster, Platform
 from tests.support.machine import patience_option
-from vkgateway.local.realnode.busybox import Busybox
-from vkgateway.local.realnode.images import BUSYBOX, Image, ImageEntry, image_architecture, pause_image
+from vkgateway_platform.embedded.realnode.busybox import Busybox
+from vkgateway_platform.embedded.realnode.images import BUSYBOX, Image, ImageEntry, image_architecture, pause_image
 
 NAMESPACE: Final = "virtual-kubelet"
 CASES: Final = 9

@@ -28,7 +28,7 @@ from tests.lanes.table import BESIDES_TEST, LANES, Lane, Step, lanes_for
 from tests.support import machine
 from tests.support.times import FOLDER_VARIABLE
 from vkgateway.cli.output import Column, print_table
-from vkgateway.programs.binaries.cache import Cache
+from vkgateway_platform.binaries.cache import Cache
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent

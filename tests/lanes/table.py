@@ -103,7 +103,7 @@ _SEPARATE: Final = (
         "test_conformance.py",
         minutes=(3, 8),
         folders=(
-            "vkgateway/conformance/",
+            "vkgateway_platform/conformance/",
             "vkgateway/controlplane/",
             "vkgateway/kubelet/",
             "vkgateway/sync/",

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.unit.simulate.scenarios import drawn, simulated
 from tests.unit.simulate.watched import WatchedArbiter
-from vkgateway.simulate.metrics import make_result
+from vkgateway_platform.simulate.metrics import make_result
 
 
 @settings(max_examples=settings().max_examples // 10)

@@ -121,7 +121,7 @@ def test_every_label_and_annotation_is_documented() -> None:
     page = reference("annotations")
     literals = re.compile(r"\"((?:[a-z]+\.)?vkgateway\.io/[a-z-]+)\"")
     composed = re.compile(r"\{RESERVED_PREFIX\}([a-z-]+)\"")
-    texts = [file.read_text() for file in ROOT.glob("vkgateway/**/*.py")]
+    texts = [file.read_text() for file in ROOT.glob("vkgateway*/**/*.py")]
     used = {key for text in texts for key in literals.findall(text)}
     used |= {f"vkgateway.io/{name}" for text in texts for name in composed.findall(text)}
     assert ADMISSION_GATE in used
@@ -130,7 +130,7 @@ def test_every_label_and_annotation_is_documented() -> None:
 
 def test_documented_events_exist() -> None:
     """Names with a prefix and a suffix, such as MandatorySecretNotFound, are put together from parts."""
-    code = "".join(file.read_text() for file in ROOT.glob("vkgateway/**/*.py"))
+    code = "".join(file.read_text() for file in ROOT.glob("vkgateway*/**/*.py"))
     reasons = re.findall(
         r"`([A-Z][A-Za-z]+)`", "".join(re.findall(r"^\| (`.*?) \|", reference("events"), re.MULTILINE))
     )

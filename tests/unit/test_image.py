@@ -18,9 +18,9 @@ from packaging.utils import canonicalize_name
 
 from operators.emulation import check_runnable
 from tests.fakes.report import Silent
-from vkgateway.local.realnode.images import image_architecture
 from vkgateway.model.errors import UnavailableError
 from vkgateway.version import __version__
+from vkgateway_platform.embedded.realnode.images import image_architecture
 
 ROOT = Path(__file__).parents[2]
 IMAGE = ROOT / "deploy/image"

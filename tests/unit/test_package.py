@@ -1,30 +1,50 @@
-"""What a wheel holds: every file that the code reads at run time."""
+"""What the wheels hold: every file that the code reads at run time, and matching versions and requirements."""
 
 from __future__ import annotations
 
 import tomllib
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 import vkgateway
 from vkgateway.controlplane.templates import SHIPPED_FOLDER
+from vkgateway.version import __version__
 
 PACKAGE = Path(vkgateway.__file__).parent
 ROOT = PACKAGE.parent
+PROJECTS = {"vkgateway": ROOT, "vkgateway_platform": ROOT / "vkgateway_platform"}
 
 
-def test_every_data_file_is_packaged() -> None:
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    patterns = settings["tool"]["setuptools"]["package-data"]["vkgateway"]
+def settings(package: str) -> dict[str, Any]:
+    return tomllib.loads((PROJECTS[package] / "pyproject.toml").read_text())
+
+
+@pytest.mark.parametrize(
+    ("package", "kinds"), [("vkgateway", {".yaml", ".j2", ".proto"}), ("vkgateway_platform", {".yaml", ".go", ".txt"})]
+)
+def test_every_data_file_is_packaged(package: str, kinds: set[str]) -> None:
+    patterns = settings(package)["tool"]["setuptools"]["package-data"][package]
+    folder = ROOT / package
     data = [
-        path.relative_to(PACKAGE)
-        for path in PACKAGE.rglob("*")
+        path.relative_to(folder)
+        for path in folder.rglob("*")
         if path.is_file() and path.suffix not in {".py", ".pyc", ".pyi"}
     ]
-    assert {path.suffix for path in data} >= {".yaml", ".j2", ".proto"}
+    assert {path.suffix for path in data} >= kinds
     # setuptools' `**/` stands for any number of folders, none among them.
     packaged = [path for path in data if any(fnmatch(f"/{path}", f"/{one}".replace("/**/", "*/")) for one in patterns)]
-    assert not set(data) - set(packaged)
+    assert set(data) - set(packaged) <= {Path("LICENSE"), Path("README.md"), Path("pyproject.toml")}
+
+
+def test_both_packages_have_one_version_and_the_same_requirements() -> None:
+    product, platform = (settings(package)["project"] for package in PROJECTS)
+    assert product["version"] == platform["version"] == __version__
+    assert set(platform["dependencies"]) - set(product["dependencies"]) == {f"vkgateway=={__version__}"}
+    for field in ("authors", "license", "requires-python", "classifiers"):
+        assert product[field] == platform[field]
 
 
 def test_the_folders_at_the_top_lead_into_the_package() -> None:

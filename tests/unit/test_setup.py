@@ -89,9 +89,9 @@ def test_where_none_fits_it_says_how_to_get_one(tmp_path: Path) -> None:
 
 def set_up(checkout: Path) -> Path:
     """A checkout with an environment that was made by the script as it is; its stamp."""
-    (checkout / "scripts").mkdir(parents=True)
-    parts = ("requirements.lock", "pyproject.toml", "scripts/setup.sh")
+    parts = ("requirements.lock", "pyproject.toml", "vkgateway_platform/pyproject.toml", "scripts/setup.sh")
     for part in parts:
+        (checkout / part).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / part, checkout / part)
     venv.create(checkout / ".venv")
     digest = hashlib.sha256(b"".join((checkout / part).read_bytes() for part in parts)).hexdigest()

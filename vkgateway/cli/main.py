@@ -21,10 +21,10 @@ FAILURE = 1
 INTERRUPTED = 130
 
 COMMANDS: Mapping[str, str] = {
-    "up": "vkgateway.cli.platform:up",
-    "down": "vkgateway.cli.platform:down",
-    "status": "vkgateway.cli.platform:status",
-    "logs": "vkgateway.cli.platform:logs",
+    "up": "vkgateway_platform.cli.platform:up",
+    "down": "vkgateway_platform.cli.platform:down",
+    "status": "vkgateway_platform.cli.platform:status",
+    "logs": "vkgateway_platform.cli.platform:logs",
     "tenant": "vkgateway.cli.tenant:tenant",
     "compute": "vkgateway.cli.compute:compute",
     "check": "vkgateway.cli.check:check",
@@ -35,15 +35,17 @@ COMMANDS: Mapping[str, str] = {
     "ui": "vkgateway.cli.ui:ui",
     "usage": "vkgateway.cli.usage:usage",
     "replay": "vkgateway.cli.replay:replay",
-    "simulate": "vkgateway.cli.simulate:simulate",
-    "image": "vkgateway.cli.image:image",
-    "conformance": "vkgateway.cli.conformance:conformance",
-    "binaries": "vkgateway.cli.binaries:binaries",
+    "simulate": "vkgateway_platform.cli.simulate:simulate",
+    "image": "vkgateway_platform.cli.image:image",
+    "conformance": "vkgateway_platform.cli.conformance:conformance",
+    "binaries": "vkgateway_platform.cli.binaries:binaries",
     "serve": "vkgateway.cli.serve:serve",
     "version": "vkgateway.cli.version:version",
     "completion": "vkgateway.cli.completion:completion",
 }
-"""Subcommand name to `module:attribute`; the module is imported when the subcommand runs."""
+"""Subcommand name to `module:attribute`; the module is imported when the subcommand runs. The embedded platform's
+commands appear if its package is installed.
+"""
 
 HELP = """A Kubernetes cluster for every team, on one shared pool of GPUs.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+import re
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -19,6 +20,8 @@ KUBECONFIG_VARIABLE = "VKGATEWAY_KUBECONFIG"
 DATA_DIR_VARIABLE = "VKGATEWAY_DATA_DIR"
 DATA_DIR_HELP = f"Directory of the platform's files. [env: {DATA_DIR_VARIABLE}; default: ~/.local/share/vkgateway]"
 _ROOT_KEY = "vkgateway.data_dir"
+_UNITS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_SPAN = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)(ms|s|m|h|d|w|)")
 
 
 def default_data_dir() -> Path:
@@ -114,3 +117,20 @@ def watch_options(command: F) -> F:
         help="Seconds between refreshes with --watch.",
     )
     return click.option("-w", "--watch", is_flag=True, help="Refresh until interrupted.")(interval(command))
+
+
+class Seconds(click.ParamType[float]):
+    """Duration such as `90s`, `24h` or `7d`."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return seconds."""
+        if isinstance(value, float):
+            return value
+        match = _SPAN.fullmatch(str(value))
+        if match is None:
+            self.fail(
+                f"{value!r} is not a duration. Use a number with ms, s, m, h, d or w, such as 90s or 24h.", param, ctx
+            )
+        return float(match[1]) * _UNITS[match[2]]

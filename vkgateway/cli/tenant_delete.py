@@ -12,9 +12,8 @@ import click
 
 from vkgateway.cli import name_completion
 from vkgateway.cli.confirmation import confirm_deletion, yes_option
-from vkgateway.cli.options import cluster_options, run_async
+from vkgateway.cli.options import Seconds, cluster_options, run_async
 from vkgateway.cli.progress import Progress, explain_interruption
-from vkgateway.cli.simulate_options import Seconds
 from vkgateway.cli.tenant_options import wait_options
 from vkgateway.model.times import render_time
 

@@ -38,9 +38,9 @@ from vkgateway.controlplane.templates import Templates
 from vkgateway.controlplane.webhook_ranges import parse_webhook_range
 from vkgateway.kube.client import Client
 from vkgateway.kube.errors import ApiError
-from vkgateway.programs.binaries.resolver import Resolver
 from vkgateway.programs.supervisor.client import SupervisorClient, start_supervisor
 from vkgateway.programs.supervisor.spec import ProcessSpec
+from vkgateway_platform.binaries.resolver import Resolver
 
 _START_SECONDS = 60
 """Timeout for the start of one program."""

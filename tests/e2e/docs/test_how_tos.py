@@ -16,7 +16,7 @@ import pytest
 from tests.e2e.cluster import Platform, new_data_dir
 from tests.e2e.conftest import DOWN_TIMEOUT, UP_TIMEOUT
 from tests.e2e.pages import read_blocks, run_page
-from vkgateway.programs.binaries.cache import Cache
+from vkgateway_platform.binaries.cache import Cache
 
 ROOT: Final = Path(__file__).parents[3]
 HOW_TOS: Final = ROOT / "docs" / "how-to"

@@ -13,7 +13,7 @@ import pytest
 from tests.e2e.cluster import Platform, new_data_dir
 from tests.e2e.conftest import DOWN_TIMEOUT, UP_TIMEOUT
 from tests.e2e.pages import run_page
-from vkgateway.local.real_node_steps import why_no_real_node
+from vkgateway_platform.embedded.real_node_steps import why_no_real_node
 
 ROOT = Path(__file__).parents[3]
 

@@ -12,7 +12,7 @@ from tests.e2e.chart import ChartPlatform
 from tests.e2e.cluster import REAL, Cluster, pod_manifest
 from tests.e2e.conftest import HERE, start_platform
 from tests.e2e.release.podstream import HOLLOW_POOL
-from vkgateway.local.realnode.probe import find_obstacle
+from vkgateway_platform.embedded.realnode.probe import find_obstacle
 
 NAME = "federation"
 """Start of the names of the chart's objects: the default is that of the lane `kubernetes`."""

@@ -9,6 +9,7 @@ import click
 import pytest
 from click.shell_completion import ShellComplete
 
+from vkgateway import platform_package
 from vkgateway.cli import main, options
 from vkgateway.cli.lazy_group import LazyGroup
 from vkgateway.model.errors import (
@@ -18,6 +19,7 @@ from vkgateway.model.errors import (
     UnavailableError,
     VkgatewayError,
 )
+from vkgateway.version import __version__
 
 
 @pytest.fixture
@@ -239,3 +241,17 @@ def test_lazy_group_refuses_other_objects() -> None:
     group = LazyGroup(lazy={"x": "os:path"})
     with pytest.raises(TypeError, match="os:path"):
         group.get_command(click.Context(group), "x")
+
+
+def test_commands_of_the_platform_need_its_package(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(platform_package, "is_installed", lambda: False)
+    assert main.run_command(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "tenant " in shown
+    assert "serve " in shown
+    assert not {"up", "status", "simulate", "binaries"} & {line.split()[0] for line in shown.splitlines() if line}
+    assert main.run_command(["up"]) == 5
+    assert "the command 'up' needs the embedded platform" in (error := capsys.readouterr().err)
+    assert f"pip install vkgateway-platform=={__version__}" in error

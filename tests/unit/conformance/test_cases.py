@@ -6,8 +6,15 @@ import re
 
 import pytest
 
-from vkgateway.conformance.cases import Case, focus_pattern, load_subset, parse_cases, select_cases, split_batches
 from vkgateway.model.errors import InputError
+from vkgateway_platform.conformance.cases import (
+    Case,
+    focus_pattern,
+    load_subset,
+    parse_cases,
+    select_cases,
+    split_batches,
+)
 
 LIST = """\
 - testname: Pods, lifecycle

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from vkgateway.conformance.cases import Case
-from vkgateway.conformance.comparison import KnownReason, compare_records, load_reasons
-from vkgateway.conformance.outcomes import Outcome, Record
+from vkgateway_platform.conformance.cases import Case
+from vkgateway_platform.conformance.comparison import KnownReason, compare_records, load_reasons
+from vkgateway_platform.conformance.outcomes import Outcome, Record
 
 PASSED, FAILED, SKIPPED = Outcome(state="passed"), Outcome(state="failed"), Outcome(state="skipped")
 

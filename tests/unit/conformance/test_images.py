@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from vkgateway.conformance import images
-from vkgateway.local.realnode import debian
+from vkgateway_platform.conformance import images
+from vkgateway_platform.embedded.realnode import debian
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import runpy
 from pathlib import Path
 
-from vkgateway.conformance.cases import Case
-from vkgateway.conformance.comparison import KnownReason, compare_records
-from vkgateway.conformance.outcomes import Outcome, Record
+from vkgateway_platform.conformance.cases import Case
+from vkgateway_platform.conformance.comparison import KnownReason, compare_records
+from vkgateway_platform.conformance.outcomes import Outcome, Record
 
 render_tables = runpy.run_path(str(Path(__file__).parents[3] / "scripts/conformance_page.py"))["render_tables"]
 PASSED, FAILED = Outcome(state="passed"), Outcome(state="failed", failures=1)

@@ -8,8 +8,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from vkgateway.conformance.outcomes import MESSAGE_LENGTH, Outcome, Record, load_record, parse_report, save_record
 from vkgateway.model.errors import InputError
+from vkgateway_platform.conformance.outcomes import (
+    MESSAGE_LENGTH,
+    Outcome,
+    Record,
+    load_record,
+    parse_report,
+    save_record,
+)
 
 
 def spec(name: str, state: str, *, seconds: float = 0, kind: str = "It", **failure: Any) -> dict[str, Any]:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from vkgateway.conformance import outcomes
-from vkgateway.conformance.cases import Case
-from vkgateway.conformance.comparison import compare_records
-from vkgateway.conformance.outcomes import Outcome, Record
 from vkgateway.model.errors import InputError
+from vkgateway_platform.conformance import outcomes
+from vkgateway_platform.conformance.cases import Case
+from vkgateway_platform.conformance.comparison import compare_records
+from vkgateway_platform.conformance.outcomes import Outcome, Record
 
 script = runpy.run_path(str(Path(__file__).parents[3] / "scripts/conformance_page.py"))
 import_results, write_results = script["import_results"], script["write_results"]

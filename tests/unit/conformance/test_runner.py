@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from vkgateway.conformance.cases import Case
-from vkgateway.conformance.outcomes import Outcome, Record
-from vkgateway.conformance.runner import ClusterUnderTest, remaining_cases, run_cases, run_lock, run_repeatedly
-from vkgateway.conformance.suite import SuiteError
 from vkgateway.model.errors import ConflictError
+from vkgateway_platform.conformance.cases import Case
+from vkgateway_platform.conformance.outcomes import Outcome, Record
+from vkgateway_platform.conformance.runner import ClusterUnderTest, remaining_cases, run_cases, run_lock, run_repeatedly
+from vkgateway_platform.conformance.suite import SuiteError
 
 CONCURRENT = [Case(name=f"case {number}") for number in range(5)]
 SERIAL = [Case(name=f"case {number} [Serial]") for number in range(2)]

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from vkgateway.conformance.cases import Case
-from vkgateway.conformance.outcomes import Outcome
-from vkgateway.conformance.suite import Suite, SuiteError
 from vkgateway.model.errors import UnavailableError
+from vkgateway_platform.conformance.cases import Case
+from vkgateway_platform.conformance.outcomes import Outcome
+from vkgateway_platform.conformance.suite import Suite, SuiteError
 
 PROGRAM = """#!/bin/sh
 echo "$@" >> {calls}

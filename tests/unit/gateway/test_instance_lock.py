@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from vkgateway.gateway import instance_lock
-from vkgateway.local.paths import PlatformPaths
 from vkgateway.model.errors import ConflictError
+from vkgateway_platform.embedded.paths import PlatformPaths
 
 
 def test_second_gateway_cannot_lock_data_directory(tmp_path: Path) -> None:

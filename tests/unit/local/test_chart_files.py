@@ -6,10 +6,10 @@ from pathlib import Path
 
 import yaml
 
-from vkgateway.local import chart_files
-from vkgateway.local.options import PORTS
-from vkgateway.local.paths import PlatformPaths
-from vkgateway.local.record import PlatformRecord
+from vkgateway_platform.embedded import chart_files
+from vkgateway_platform.embedded.options import PORTS
+from vkgateway_platform.embedded.paths import PlatformPaths
+from vkgateway_platform.embedded.record import PlatformRecord
 
 
 def test_values_have_the_names_of_the_platform_and_place_pods_on_the_real_node(tmp_path: Path) -> None:

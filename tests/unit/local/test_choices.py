@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from vkgateway.local import choices
-from vkgateway.local.choices import MachineState
-from vkgateway.local.options import PORTS, UpOptions
-from vkgateway.local.record import PlatformRecord
 from vkgateway.model.errors import ConflictError, InputError
+from vkgateway_platform.embedded import choices
+from vkgateway_platform.embedded.choices import MachineState
+from vkgateway_platform.embedded.options import PORTS, UpOptions
+from vkgateway_platform.embedded.record import PlatformRecord
 
 AS_ROOT = MachineState(interfaces={"lo": "", "eth0": ""})
 AS_USER = MachineState(own_interface=False, primary_address="192.0.2.7")

@@ -12,16 +12,16 @@ from vkgateway.gateway import settingsfile
 from vkgateway.kube.apply import apply_objects
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import Resource
-from vkgateway.local import compute, etcd, gateway_process, network
-from vkgateway.local.gateway_steps import GatewaySteps
-from vkgateway.local.hollow.nodes import DOMAIN_LABEL, POOL_LABEL
-from vkgateway.local.options import PORTS
-from vkgateway.local.paths import PlatformPaths
-from vkgateway.local.pki import ensure_pki
-from vkgateway.local.realnode.options import NodeNetwork
-from vkgateway.local.record import PlatformRecord
 from vkgateway.model.errors import UnavailableError
 from vkgateway.model.names import FIELD_MANAGER
+from vkgateway_platform.embedded import compute, etcd, gateway_process, network
+from vkgateway_platform.embedded.gateway_steps import GatewaySteps
+from vkgateway_platform.embedded.hollow.nodes import DOMAIN_LABEL, POOL_LABEL
+from vkgateway_platform.embedded.options import PORTS
+from vkgateway_platform.embedded.paths import PlatformPaths
+from vkgateway_platform.embedded.pki import ensure_pki
+from vkgateway_platform.embedded.realnode.options import NodeNetwork
+from vkgateway_platform.embedded.record import PlatformRecord
 
 RECORD = PlatformRecord(number=4, interface="vkg4", address="10.213.4.1", ports=dict(PORTS))
 

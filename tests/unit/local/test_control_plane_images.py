@@ -13,11 +13,11 @@ from tests.fakes.report import Silent
 from vkgateway.cli.check import IMAGE as CHECK_IMAGE
 from vkgateway.controlplane.drivers.kubernetes.parameters import Parameters
 from vkgateway.controlplane.plane import COMPONENTS
-from vkgateway.local import control_plane_images
-from vkgateway.local.control_plane_images import image_names, write_control_plane_images
-from vkgateway.local.realnode.images import image_names as names_in_archive
 from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
-from vkgateway.programs.binaries.catalogue import DEFAULT_VERSIONS
+from vkgateway_platform.binaries.catalogue import DEFAULT_VERSIONS
+from vkgateway_platform.embedded import control_plane_images
+from vkgateway_platform.embedded.control_plane_images import image_names, write_control_plane_images
+from vkgateway_platform.embedded.realnode.images import image_names as names_in_archive
 
 VERSIONS = {"kubernetes": "1.35.8", "etcd": "3.6.8", "coredns": "1.15.0"}
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from vkgateway.local import core_limit
+from vkgateway_platform.embedded import core_limit
 
 
 @pytest.mark.parametrize(("there", "used"), [(1, "1"), (2, "1"), (3, "1"), (4, "2"), (96, "48")])

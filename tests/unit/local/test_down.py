@@ -8,13 +8,13 @@ from typing import NoReturn
 import pytest
 
 from tests.fakes.report import Silent
-from vkgateway.local import choices, down, startup, status
-from vkgateway.local.disk import check_free_space, disk_errors
-from vkgateway.local.lock import work_lock
-from vkgateway.local.options import UpOptions
-from vkgateway.local.paths import PlatformPaths
 from vkgateway.model.errors import ConflictError, NotFoundError, UnavailableError, VkgatewayError
 from vkgateway.programs.supervisor.spec import SupervisorPaths
+from vkgateway_platform.embedded import choices, down, startup, status
+from vkgateway_platform.embedded.disk import check_free_space, disk_errors
+from vkgateway_platform.embedded.lock import work_lock
+from vkgateway_platform.embedded.options import UpOptions
+from vkgateway_platform.embedded.paths import PlatformPaths
 
 
 def files(directory: Path) -> list[Path]:

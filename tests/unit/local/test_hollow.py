@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
-from vkgateway.local.hollow import kwok
-from vkgateway.local.hollow.nodes import DOMAIN_LABEL, POOL_LABEL, hollow_nodes
 from vkgateway.model.names import HOLLOW_DOMAIN, MIRROR_FINALIZER, is_reserved
+from vkgateway_platform.embedded.hollow import kwok
+from vkgateway_platform.embedded.hollow.nodes import DOMAIN_LABEL, POOL_LABEL, hollow_nodes
 
 KUBELET = kwok.HollowKubelet(address="127.0.0.1", port=10247)
 

@@ -9,11 +9,11 @@ import pytest
 
 from tests.fakes.report import Silent
 from vkgateway.cli.main import run_command
-from vkgateway.local import images, record
-from vkgateway.local.paths import PlatformPaths
-from vkgateway.local.realnode.host import ToolError
-from vkgateway.local.record import PlatformRecord
 from vkgateway.model.errors import InputError, UnavailableError
+from vkgateway_platform.embedded import images, record
+from vkgateway_platform.embedded.paths import PlatformPaths
+from vkgateway_platform.embedded.realnode.host import ToolError
+from vkgateway_platform.embedded.record import PlatformRecord
 
 
 def test_load_without_a_platform_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vkgateway.local.kernel import ENOUGH_INSTANCES, ensure_inotify
+from vkgateway_platform.embedded.kernel import ENOUGH_INSTANCES, ensure_inotify
 
 
 class Lines:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from vkgateway.local.lock import work_lock
 from vkgateway.model.errors import ConflictError
+from vkgateway_platform.embedded.lock import work_lock
 
 
 def test_second_command_is_refused_with_the_name_of_the_first(tmp_path: Path) -> None:

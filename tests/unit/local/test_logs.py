@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.machine import patience
-from vkgateway.local import logs
 from vkgateway.model.errors import NotFoundError
+from vkgateway.programs.supervisor import logs as files
+from vkgateway_platform.embedded import logs
 
 
 def test_components_are_named_as_their_processes(tmp_path: Path) -> None:
@@ -39,17 +40,17 @@ def test_component_name_is_not_a_path(tmp_path: Path) -> None:
 def test_the_last_lines_are_those_of_the_whole_file(lines: list[bytes], count: int) -> None:
     ended = [line + b"\n" for line in lines]
     file = BytesIO(b"".join(ended))
-    assert logs.last_lines(file, count) == b"".join(ended[max(0, len(ended) - count) :])
+    assert files.last_lines(file, count) == b"".join(ended[max(0, len(ended) - count) :])
     assert file.tell() == sum(map(len, ended))
 
 
 def test_incomplete_last_line_counts() -> None:
-    assert logs.last_lines(BytesIO(b"one\ntwo\nthr"), 2) == b"two\nthr"
+    assert files.last_lines(BytesIO(b"one\ntwo\nthr"), 2) == b"two\nthr"
 
 
 def test_long_file_is_read_backwards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "_BLOCK", 7)
-    assert logs.last_lines(BytesIO(b"".join(b"line %d\n" % n for n in range(100))), 2) == b"line 98\nline 99\n"
+    monkeypatch.setattr(files, "_BLOCK", 7)
+    assert files.last_lines(BytesIO(b"".join(b"line %d\n" % n for n in range(100))), 2) == b"line 98\nline 99\n"
 
 
 async def test_follow_continues_after_truncation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +58,7 @@ async def test_follow_continues_after_truncation(tmp_path: Path, monkeypatch: py
     path = tmp_path / "etcd.log"
     path.write_bytes(b"old and long\n")
     with path.open("rb") as file:
-        logs.last_lines(file, 1)
+        files.last_lines(file, 1)
         added = logs.follow_file(file)
         path.write_bytes(b"new\n")
         assert await asyncio.wait_for(anext(added), patience(5)) == b"new\n"

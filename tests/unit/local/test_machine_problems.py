@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from vkgateway.local import machine_problems
+from vkgateway_platform.embedded import machine_problems
 
 
 def test_sound_machine_has_no_problem(tmp_path: Path) -> None:

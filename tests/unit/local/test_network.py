@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from vkgateway.local import network
 from vkgateway.model.errors import VkgatewayError
+from vkgateway_platform.embedded import network
 
 
 def test_each_platform_has_unreachable_routes_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

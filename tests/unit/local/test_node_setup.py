@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from vkgateway.local import record as records
-from vkgateway.local import startup
-from vkgateway.local.node_setup import __main__ as setup
-from vkgateway.local.node_setup import process
-from vkgateway.local.paths import PlatformPaths
-from vkgateway.local.record import PlatformRecord
 from vkgateway.model.errors import ConflictError, VkgatewayError
-from vkgateway.programs.binaries.errors import UnknownVersionError
 from vkgateway.programs.supervisor.spec import ProcessState
+from vkgateway_platform.binaries.errors import UnknownVersionError
+from vkgateway_platform.embedded import record as records
+from vkgateway_platform.embedded import startup
+from vkgateway_platform.embedded.node_setup import __main__ as setup
+from vkgateway_platform.embedded.node_setup import process
+from vkgateway_platform.embedded.paths import PlatformPaths
+from vkgateway_platform.embedded.record import PlatformRecord
 
 
 @pytest.fixture(autouse=True)

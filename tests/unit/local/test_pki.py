@@ -7,10 +7,18 @@ from pathlib import Path
 import pytest
 
 from vkgateway.controlplane.pki import Authority, alternative_names, common_name, is_matching_pair
-from vkgateway.local.paths import PlatformPaths
-from vkgateway.local.pki import ETCD_CA, ETCD_PEER_CA, ETCD_ROOT, ETCD_SERVER, HOLLOW_SERVER, ensure_pki, first_expiry
-from vkgateway.local.status import _certificate_problems
 from vkgateway.model.errors import InputError
+from vkgateway_platform.embedded.paths import PlatformPaths
+from vkgateway_platform.embedded.pki import (
+    ETCD_CA,
+    ETCD_PEER_CA,
+    ETCD_ROOT,
+    ETCD_SERVER,
+    HOLLOW_SERVER,
+    ensure_pki,
+    first_expiry,
+)
+from vkgateway_platform.embedded.status import _certificate_problems
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 

@@ -11,11 +11,11 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.machine import patience
-from vkgateway.local import choices, platform_registry, record
-from vkgateway.local.choices import MachineState
-from vkgateway.local.options import PORTS, UpOptions
-from vkgateway.local.paths import PlatformPaths
-from vkgateway.local.record import PlatformRecord
+from vkgateway_platform.embedded import choices, platform_registry, record
+from vkgateway_platform.embedded.choices import MachineState
+from vkgateway_platform.embedded.options import PORTS, UpOptions
+from vkgateway_platform.embedded.paths import PlatformPaths
+from vkgateway_platform.embedded.record import PlatformRecord
 
 
 def settle(folder: Path, data_dir: Path, *, address: str = "192.0.2.7") -> PlatformRecord:

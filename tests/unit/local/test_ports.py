@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vkgateway.local import ports
 from vkgateway.model.errors import ConflictError, InputError
+from vkgateway_platform.embedded import ports
 
 PREFERRED = {"api": 6443, "etcd": 2379}
 ADDRESSES = {"api": "10.0.0.1", "etcd": "127.0.0.1"}

@@ -21,15 +21,15 @@ from tests.fakes.apiserver import FakeApiServer
 from tests.support.machine import patience
 from vkgateway.kube import kubeconfig
 from vkgateway.kube.resources import LEASES
-from vkgateway.local import probes, processes
-from vkgateway.local import record as records
-from vkgateway.local.options import PORTS
-from vkgateway.local.paths import PlatformPaths
-from vkgateway.local.pki import ensure_pki
-from vkgateway.local.record import PlatformRecord
-from vkgateway.local.status import platform_status
 from vkgateway.programs.supervisor import procfs
 from vkgateway.programs.supervisor.spec import ProcessState
+from vkgateway_platform.embedded import probes, processes
+from vkgateway_platform.embedded import record as records
+from vkgateway_platform.embedded.options import PORTS
+from vkgateway_platform.embedded.paths import PlatformPaths
+from vkgateway_platform.embedded.pki import ensure_pki
+from vkgateway_platform.embedded.record import PlatformRecord
+from vkgateway_platform.embedded.status import platform_status
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 RECORD = PlatformRecord(

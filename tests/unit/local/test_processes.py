@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.clock import FakeClock
-from vkgateway.local import processes
 from vkgateway.model.errors import UnavailableError
 from vkgateway.programs.supervisor import procfs
 from vkgateway.programs.supervisor.client import SupervisorClient, SupervisorUnavailable
 from vkgateway.programs.supervisor.spec import ProcessState
+from vkgateway_platform.embedded import processes
 
 
 class FakeSupervisor(SupervisorClient):

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tests.unit.local.test_steps import Heard
-from vkgateway.local import startup
-from vkgateway.local.options import RealNodeChoice, UpOptions
-from vkgateway.local.realnode.options import PROGRAMS as REAL_NODE
-from vkgateway.local.record import PlatformRecord
+from vkgateway_platform.embedded import startup
+from vkgateway_platform.embedded.options import RealNodeChoice, UpOptions
+from vkgateway_platform.embedded.realnode.options import PROGRAMS as REAL_NODE
+from vkgateway_platform.embedded.record import PlatformRecord
 
 CORE = set(startup.PROGRAMS)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vkgateway.local.proxies import no_proxy
+from vkgateway_platform.embedded.proxies import no_proxy
 
 ADDRESS = "10.213.0.1"
 PROXY = {"HTTPS_PROXY": "http://proxy:3128"}

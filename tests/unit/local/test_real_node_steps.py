@@ -8,14 +8,14 @@ import pytest
 
 from vkgateway.controlplane.pki import Authority
 from vkgateway.kube.client import Client
-from vkgateway.local.options import PORTS
-from vkgateway.local.real_node_steps import RealNodeSteps
-from vkgateway.local.realnode.host import ToolError
-from vkgateway.local.realnode.node import RealNode
-from vkgateway.local.realnode.options import PROGRAMS
-from vkgateway.local.record import PlatformRecord
 from vkgateway.model.errors import UnavailableError
 from vkgateway.programs.supervisor.client import SupervisorClient
+from vkgateway_platform.embedded.options import PORTS
+from vkgateway_platform.embedded.real_node_steps import RealNodeSteps
+from vkgateway_platform.embedded.realnode.host import ToolError
+from vkgateway_platform.embedded.realnode.node import RealNode
+from vkgateway_platform.embedded.realnode.options import PROGRAMS
+from vkgateway_platform.embedded.record import PlatformRecord
 
 
 async def test_error_of_the_machine_names_the_option_without_a_real_node(

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from vkgateway.local.record import LAYOUT_VERSION, PlatformRecord, load_record, save_record
 from vkgateway.model.errors import ConflictError, InputError
+from vkgateway_platform.embedded.record import LAYOUT_VERSION, PlatformRecord, load_record, save_record
 
 
 def test_no_file_means_no_platform(tmp_path: Path) -> None:

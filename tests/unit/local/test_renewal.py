@@ -16,23 +16,23 @@ import pytest
 import yaml
 
 from vkgateway.controlplane.pki import AUTHORITY_DAYS, Authority, cert_expiry
-from vkgateway.local import compute, real_node_steps
-from vkgateway.local import record as records
-from vkgateway.local.hollow import kwok
-from vkgateway.local.hollow.kubelet import process as hollow_kubelet
-from vkgateway.local.lock import work_lock
-from vkgateway.local.options import PORTS
-from vkgateway.local.paths import PlatformPaths
-from vkgateway.local.pki import PlatformPki, ensure_pki
-from vkgateway.local.provisioner import process as provisioner
-from vkgateway.local.record import PlatformRecord
-from vkgateway.local.renewal import __main__ as daily
-from vkgateway.local.renewal import process as renewal
-from vkgateway.local.renewal.certificates import renew_certificates
-from vkgateway.local.status import _NEEDED, _certificate_problems
 from vkgateway.model.errors import ConflictError
 from vkgateway.programs.supervisor.client import SupervisorUnavailable
 from vkgateway.programs.supervisor.spec import ProcessSpec, ProcessState
+from vkgateway_platform.embedded import compute, real_node_steps
+from vkgateway_platform.embedded import record as records
+from vkgateway_platform.embedded.hollow import kwok
+from vkgateway_platform.embedded.hollow.kubelet import process as hollow_kubelet
+from vkgateway_platform.embedded.lock import work_lock
+from vkgateway_platform.embedded.options import PORTS
+from vkgateway_platform.embedded.paths import PlatformPaths
+from vkgateway_platform.embedded.pki import PlatformPki, ensure_pki
+from vkgateway_platform.embedded.provisioner import process as provisioner
+from vkgateway_platform.embedded.record import PlatformRecord
+from vkgateway_platform.embedded.renewal import __main__ as daily
+from vkgateway_platform.embedded.renewal import process as renewal
+from vkgateway_platform.embedded.renewal.certificates import renew_certificates
+from vkgateway_platform.embedded.status import _NEEDED, _certificate_problems
 
 NOW = datetime.datetime.now(datetime.UTC)
 LATER = NOW + datetime.timedelta(days=300)
@@ -174,12 +174,12 @@ def test_renewal_runs_daily_and_sooner_after_a_failure(monkeypatch: pytest.Monke
     with pytest.raises(StopIteration):
         daily.main("/data")
     assert pauses == [3600, 86400, 3600, 86400]
-    assert looks == [[sys.executable, "-m", "vkgateway.local.renewal.once", "/data"]] * 3
+    assert looks == [[sys.executable, "-m", "vkgateway_platform.embedded.renewal.once", "/data"]] * 3
 
 
 def test_renewal_program_prints_what_it_did(paths: PlatformPaths) -> None:
     def run_check() -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "vkgateway.local.renewal.once", str(paths.data_dir)]
+        command = [sys.executable, "-m", "vkgateway_platform.embedded.renewal.once", str(paths.data_dir)]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert (run_check().returncode, run_check().stderr) == (0, "")
@@ -193,7 +193,7 @@ def test_renewal_program_prints_what_it_did(paths: PlatformPaths) -> None:
 def test_renewal_is_a_process_of_the_platform(paths: PlatformPaths) -> None:
     spec = renewal.process_spec(paths)
     assert spec.name in _NEEDED
-    assert spec.argv[1:] == ("-m", "vkgateway.local.renewal", str(paths.data_dir))
+    assert spec.argv[1:] == ("-m", "vkgateway_platform.embedded.renewal", str(paths.data_dir))
 
 
 def test_expiring_ca_is_a_problem_two_years_before(paths: PlatformPaths) -> None:

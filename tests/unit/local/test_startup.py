@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from vkgateway.local import choices, network, startup
-from vkgateway.local import record as records
-from vkgateway.local.choices import MachineState
-from vkgateway.local.options import UpOptions
-from vkgateway.local.paths import PlatformPaths
-from vkgateway.local.record import PlatformRecord
+from vkgateway_platform.embedded import choices, network, startup
+from vkgateway_platform.embedded import record as records
+from vkgateway_platform.embedded.choices import MachineState
+from vkgateway_platform.embedded.options import UpOptions
+from vkgateway_platform.embedded.paths import PlatformPaths
+from vkgateway_platform.embedded.record import PlatformRecord
 
 
 @pytest.mark.parametrize("new", [True, False])

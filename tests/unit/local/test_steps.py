@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from tests.fakes.clock import FakeClock
-from vkgateway.local.steps import Step, run_steps
 from vkgateway.model.errors import UnavailableError
+from vkgateway_platform.embedded.steps import Step, run_steps
 
 
 class Heard:

@@ -4,8 +4,8 @@ import copy
 
 from tests.fakes.apiserver import FakeApiServer
 from vkgateway.kube.resources import NODES
-from vkgateway.local.hollow.nodes import POOL_LABEL, hollow_nodes
-from vkgateway.local.hollow.steps import remove_surplus
+from vkgateway_platform.embedded.hollow.nodes import POOL_LABEL, hollow_nodes
+from vkgateway_platform.embedded.hollow.steps import remove_surplus
 
 
 async def test_only_surplus_nodes_are_deleted() -> None:

@@ -12,7 +12,7 @@ from tests.fakes.clock import FakeClock
 from vkgateway.controlplane.plane_files import PlaneFiles
 from vkgateway.kube.kubeconfig import write_file
 from vkgateway.kube.resources import TENANTS
-from vkgateway.local import tenants
+from vkgateway_platform.embedded import tenants
 
 
 def from_when(clock: FakeClock, **when: float) -> Callable[[str], Awaitable[bool]]:

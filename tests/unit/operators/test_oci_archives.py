@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from operators.oci_archives import merge_archives, read_digest, read_platforms
-from vkgateway.local.realnode.images import image_names
+from vkgateway_platform.embedded.realnode.images import image_names
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 NAME = "registry.example.com/gateway:1"

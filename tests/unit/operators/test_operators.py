@@ -16,8 +16,8 @@ from operators.catalogue import KITS, OPENMPI
 from operators.published import PublishedPrograms
 from operators.recipes import Compiled, File, Kit, Recipe
 from tests.fakes.report import Silent
-from vkgateway.local.realnode import images
-from vkgateway.programs.binaries.cache import Cache
+from vkgateway_platform.binaries.cache import Cache
+from vkgateway_platform.embedded.realnode import images
 
 ROOT = Path(__file__).parents[3]
 RECIPES = {recipe.name: recipe for kit in KITS.values() for recipe in kit.images}

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from vkgateway.cli.main import run_command
-from vkgateway.programs.binaries.cache import Cache
-from vkgateway.programs.binaries.catalogue import PROGRAMS
+from vkgateway_platform.binaries.cache import Cache
+from vkgateway_platform.binaries.catalogue import PROGRAMS
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import pytest
 
 from tests.fakes.clock import FakeClock
 from vkgateway.model.errors import InputError
-from vkgateway.programs.binaries import errors
-from vkgateway.programs.binaries.cache import BUILT_PREFIX, Cache
-from vkgateway.programs.binaries.catalogue import (
+from vkgateway_platform.binaries import errors
+from vkgateway_platform.binaries.cache import BUILT_PREFIX, Cache
+from vkgateway_platform.binaries.catalogue import (
     CORE_PROGRAMS,
     DEFAULT_VERSIONS,
     PROGRAMS,
@@ -19,7 +19,7 @@ from vkgateway.programs.binaries.catalogue import (
     check_version,
     unit_of,
 )
-from vkgateway.programs.binaries.go_build import (
+from vkgateway_platform.binaries.go_build import (
     BuildProgress,
     build_commands,
     file_name,
@@ -27,8 +27,8 @@ from vkgateway.programs.binaries.go_build import (
     link_flags,
     listing_commands,
 )
-from vkgateway.programs.binaries.go_mod import LibraryVersions, modules_in_graph, parse_requirements, render_go_mod
-from vkgateway.programs.binaries.release import NoReleaseError, parse_checksum
+from vkgateway_platform.binaries.go_mod import LibraryVersions, modules_in_graph, parse_requirements, render_go_mod
+from vkgateway_platform.binaries.release import NoReleaseError, parse_checksum
 
 UPSTREAM = """\
 module k8s.io/kubernetes

@@ -19,12 +19,12 @@ from aiohttp.test_utils import TestServer
 from tests.support.machine import patience
 from tests.support.waiting import wait_until
 from vkgateway.model.errors import ConflictError, InputError
-from vkgateway.programs.binaries import errors
-from vkgateway.programs.binaries import resolver as resolver_module
-from vkgateway.programs.binaries.cache import Cache
-from vkgateway.programs.binaries.catalogue import PublishedRelease, unit_of
-from vkgateway.programs.binaries.release import Downloader
-from vkgateway.programs.binaries.resolver import Resolver
+from vkgateway_platform.binaries import errors
+from vkgateway_platform.binaries import resolver as resolver_module
+from vkgateway_platform.binaries.cache import Cache
+from vkgateway_platform.binaries.catalogue import PublishedRelease, unit_of
+from vkgateway_platform.binaries.release import Downloader
+from vkgateway_platform.binaries.resolver import Resolver
 
 FAKE_GO = """#!/bin/sh
 echo "$@" >> {calls}

@@ -9,12 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 from vkgateway.arbiter.snapshot import GUARANTEED, WAITING, Quota, Shape
-from vkgateway.simulate.cluster import equal_nodes, equal_quotas
-from vkgateway.simulate.engine import Simulation
-from vkgateway.simulate.policies.scheduler import Scheduler
-from vkgateway.simulate.scenario import GPU, POOL, Job, Scenario, Settings, sort_jobs
-from vkgateway.simulate.state import Run, SimulationState
-from vkgateway.simulate.traces.synthetic import WorkloadParameters, generate_jobs
+from vkgateway_platform.simulate.cluster import equal_nodes, equal_quotas
+from vkgateway_platform.simulate.engine import Simulation
+from vkgateway_platform.simulate.policies.scheduler import Scheduler
+from vkgateway_platform.simulate.scenario import GPU, POOL, Job, Scenario, Settings, sort_jobs
+from vkgateway_platform.simulate.state import Run, SimulationState
+from vkgateway_platform.simulate.traces.synthetic import WorkloadParameters, generate_jobs
 
 
 def quota(tenant: str, guarantee: int = 0, limit: int | None = None, weight: float = 1.0) -> Quota:

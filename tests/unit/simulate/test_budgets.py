@@ -13,16 +13,16 @@ from tests.unit.simulate.scenarios import drawn, job, quota, run_of, scenario, s
 from tests.unit.usage.records import HOUR, at, used
 from vkgateway.arbiter.snapshot import LOW, WAITING, Quota
 from vkgateway.model.api import TenantBudget
-from vkgateway.simulate.engine import Simulation
-from vkgateway.simulate.metrics import make_result
-from vkgateway.simulate.policies.arbiter import ArbiterScheduler
-from vkgateway.simulate.policies.kueue import Kueue
-from vkgateway.simulate.policies.private import PrivateClusters
-from vkgateway.simulate.scenario import GPU, Job, Scenario
-from vkgateway.simulate.state import SimulationState
-from vkgateway.simulate.tenants import read_budgets
-from vkgateway.simulate.traces.errors import TraceError
 from vkgateway.usage.ledger import UsageLedger
+from vkgateway_platform.simulate.engine import Simulation
+from vkgateway_platform.simulate.metrics import make_result
+from vkgateway_platform.simulate.policies.arbiter import ArbiterScheduler
+from vkgateway_platform.simulate.policies.kueue import Kueue
+from vkgateway_platform.simulate.policies.private import PrivateClusters
+from vkgateway_platform.simulate.scenario import GPU, Job, Scenario
+from vkgateway_platform.simulate.state import SimulationState
+from vkgateway_platform.simulate.tenants import read_budgets
+from vkgateway_platform.simulate.traces.errors import TraceError
 
 DAY = 24 * HOUR
 NOVEMBER_30 = at("2026-11-30 00:00")

@@ -11,12 +11,12 @@ from tests.unit.simulate.scenarios import drawn, job, quota, run_of, scenario, s
 from vkgateway.arbiter.decisions import Admit, Decisions
 from vkgateway.arbiter.past_share import PastShare
 from vkgateway.arbiter.snapshot import GUARANTEED, LOW, Policy, Snapshot
-from vkgateway.simulate.engine import PartialGangError, Simulation
-from vkgateway.simulate.metrics import make_result
-from vkgateway.simulate.policies.arbiter import ArbiterScheduler
-from vkgateway.simulate.scenario import POOL, Scenario
-from vkgateway.simulate.state import SimulationState
-from vkgateway.simulate.usage import OveruseError
+from vkgateway_platform.simulate.engine import PartialGangError, Simulation
+from vkgateway_platform.simulate.metrics import make_result
+from vkgateway_platform.simulate.policies.arbiter import ArbiterScheduler
+from vkgateway_platform.simulate.scenario import POOL, Scenario
+from vkgateway_platform.simulate.state import SimulationState
+from vkgateway_platform.simulate.usage import OveruseError
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

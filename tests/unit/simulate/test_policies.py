@@ -7,12 +7,12 @@ import pytest
 from tests.unit.simulate.scenarios import drawn, job, quota, run_of, scenario, simulated
 from vkgateway.arbiter.snapshot import LOW
 from vkgateway.model.errors import InputError
-from vkgateway.simulate.metrics import make_result, private_waits
-from vkgateway.simulate.policies.fifo import PriorityFifo
-from vkgateway.simulate.policies.kueue import Kueue
-from vkgateway.simulate.policies.private import PrivateClusters
-from vkgateway.simulate.policies.registry import SCHEDULERS, load_schedulers
-from vkgateway.simulate.scenario import GPU
+from vkgateway_platform.simulate.metrics import make_result, private_waits
+from vkgateway_platform.simulate.policies.fifo import PriorityFifo
+from vkgateway_platform.simulate.policies.kueue import Kueue
+from vkgateway_platform.simulate.policies.private import PrivateClusters
+from vkgateway_platform.simulate.policies.registry import SCHEDULERS, load_schedulers
+from vkgateway_platform.simulate.scenario import GPU
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)
@@ -183,7 +183,7 @@ def test_a_gang_that_waits_longer_than_alone_is_an_anomaly() -> None:
 
 
 def test_custom_scheduler_is_loaded_by_module() -> None:
-    (found,) = load_schedulers(["vkgateway.simulate.policies.fifo:PriorityFifo"])
+    (found,) = load_schedulers(["vkgateway_platform.simulate.policies.fifo:PriorityFifo"])
     assert found.name == "fifo"
     with pytest.raises(InputError, match="has no decide"):
         load_schedulers([f"{__name__}:Half"])

@@ -15,13 +15,13 @@ from tests.unit.arbiter.simulated_cluster import Cluster, make_gang, make_node
 from tests.unit.arbiter.simulated_cluster import make_quota as arbiter_quota
 from tests.unit.simulate.scenarios import job
 from vkgateway.arbiter.snapshot import GUARANTEED, LOW, Requirement, Snapshot
-from vkgateway.simulate import tenants
-from vkgateway.simulate.cluster import equal_nodes
-from vkgateway.simulate.scenario import GPU, POOL
-from vkgateway.simulate.traces import decision_log, kubernetes, kueue, openb, philly
-from vkgateway.simulate.traces.adaptation import adapt_jobs, limit_runs, scale_load, select_window
-from vkgateway.simulate.traces.errors import TraceError
-from vkgateway.simulate.traces.synthetic import WorkloadParameters, generate_jobs
+from vkgateway_platform.simulate import tenants
+from vkgateway_platform.simulate.cluster import equal_nodes
+from vkgateway_platform.simulate.scenario import GPU, POOL
+from vkgateway_platform.simulate.traces import decision_log, kubernetes, kueue, openb, philly
+from vkgateway_platform.simulate.traces.adaptation import adapt_jobs, limit_runs, scale_load, select_window
+from vkgateway_platform.simulate.traces.errors import TraceError
+from vkgateway_platform.simulate.traces.synthetic import WorkloadParameters, generate_jobs
 
 NODES = """sn,cpu_milli,memory_mib,gpu,model
 node-0,64000,262144,2,P100

@@ -10,7 +10,7 @@ from vkgateway.arbiter.capacity.placement import place_pods
 from vkgateway.arbiter.decisions import Decisions, PendingReason
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang, read_pending_gang
 from vkgateway.arbiter.snapshot import Gang, Pod, Pool, Snapshot
-from vkgateway.simulate.policies.arbiter import ArbiterScheduler
+from vkgateway_platform.simulate.policies.arbiter import ArbiterScheduler
 
 
 class WatchedArbiter(ArbiterScheduler):

@@ -4,11 +4,13 @@ import os
 import re
 import shutil
 from pathlib import Path
+from typing import BinaryIO
 
 ROTATE_BYTES = 32 * 1024 * 1024
 KEPT_ROTATIONS = 2
 """Rotated files kept: NAME.log.1 (the newest) and NAME.log.2."""
 
+_BLOCK = 64 * 1024
 _TAIL_BYTES = 16 * 1024
 _LINE_CHARACTERS = 300
 _ERROR_LINE = re.compile(
@@ -47,6 +49,20 @@ def last_error_line(path: Path, *, since: int = 0) -> str:
     lines = [line for line in lines if line]
     errors = [line for line in lines if _ERROR_LINE.search(line)]
     return (errors or lines or [""])[-1][:_LINE_CHARACTERS]
+
+
+def last_lines(file: BinaryIO, count: int) -> bytes:
+    """Return the last `count` lines and leave `file` at its end; reads backwards, so the length does not matter."""
+    position = file.seek(0, os.SEEK_END)
+    end, tail = position, b""
+    while position > 0 and tail.count(b"\n") <= count:
+        size = min(_BLOCK, position)
+        position -= size
+        file.seek(position)
+        tail = file.read(size) + tail
+    file.seek(end)
+    lines = tail.removesuffix(b"\n").split(b"\n")[-count:] if count and tail else []
+    return b"\n".join(lines) + (b"\n" if lines and tail.endswith(b"\n") else b"")
 
 
 def rotate_log(path: Path, *, limit: int = ROTATE_BYTES) -> bool:

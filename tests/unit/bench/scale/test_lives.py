@@ -7,7 +7,7 @@ import pytest
 from bench.scale.lives import arrival_delays, gpu_seconds, job_lives, median_startup, pod_gang, run_drifts
 from bench.timeline import Mark, Timeline
 from vkgateway.arbiter.snapshot import Shape
-from vkgateway.simulate.scenario import GPU, Job
+from vkgateway_platform.simulate.scenario import GPU, Job
 
 JOB = Job(
     id="a/default/low-g16-0001", tenant="a", shapes=(Shape.from_requests({GPU: 8000}),) * 2, submitted=10.0, run=20.0

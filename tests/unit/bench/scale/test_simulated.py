@@ -12,8 +12,8 @@ from bench.scale.play import PlatformRun
 from bench.scale.settings import Scale
 from bench.scale.simulated import SimulatedRun, Simulations, make_scenario, shift_jobs, simulate
 from bench.scale.workload import make_workload
-from vkgateway.simulate.cluster import equal_nodes
-from vkgateway.simulate.scenario import Job
+from vkgateway_platform.simulate.cluster import equal_nodes
+from vkgateway_platform.simulate.scenario import Job
 
 SCALE = Scale(nodes=32, tenants=2, minutes=2, load=1.3)
 POOL = equal_nodes(32, 8)

@@ -13,14 +13,14 @@ from vkgateway.controlplane.drivers.base import ServerEndpoint
 from vkgateway.controlplane.drivers.kubernetes.names import CONTROL_PLANE, pod_selector
 from vkgateway.controlplane.drivers.kubernetes.network_policies import control_plane_policies, name_server_policy
 from vkgateway.controlplane.publication import client_ranges
-from vkgateway.local.netpol.cluster_state import ClusterState, Pod, Server, Site
-from vkgateway.local.realnode import configs
 from vkgateway.model.api import ApiServerExposure
 from vkgateway.model.names import CONTROL_PLANE_LABEL, TENANT_LABEL
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.egress_rules import PRIVATE_RANGES
 from vkgateway.translate.network_policies import NetworkPolicyView, decode_policy, isolation_policies
 from vkgateway.translate.peer_terms import NAMESPACE_NAME_LABEL
+from vkgateway_platform.embedded.netpol.cluster_state import ClusterState, Pod, Server, Site
+from vkgateway_platform.embedded.realnode import configs
 
 SITE = msgspec.json.decode(configs.site_config(OPTIONS), type=Site)
 SERVER, NAMES, POD, THEIRS, THEIR_SERVER, GATEWAY, ETCD, DNS, OTHER = (f"10.214.7.{number}" for number in range(10, 19))

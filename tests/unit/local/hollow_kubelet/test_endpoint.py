@@ -22,11 +22,11 @@ from vkgateway.controlplane.pki import Authority
 from vkgateway.kube.resources import PODS
 from vkgateway.kube.tls import load_identity
 from vkgateway.kubelet.listener import HttpListener
-from vkgateway.local.hollow.kubelet import endpoint
-from vkgateway.local.hollow.kubelet.command import CommandSpec
-from vkgateway.local.hollow.kubelet.endpoint import Endpoint
-from vkgateway.local.hollow.kubelet.tenant_cgroups import TenantCgroups
 from vkgateway.model.errors import UnavailableError
+from vkgateway_platform.embedded.hollow.kubelet import endpoint
+from vkgateway_platform.embedded.hollow.kubelet.command import CommandSpec
+from vkgateway_platform.embedded.hollow.kubelet.endpoint import Endpoint
+from vkgateway_platform.embedded.hollow.kubelet.tenant_cgroups import TenantCgroups
 
 CALLER = "kube-apiserver-kubelet-client"
 POD: dict[str, Any] = {

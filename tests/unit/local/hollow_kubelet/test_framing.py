@@ -9,9 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vkgateway.local.hollow.kubelet.framing import CHANNELS, LONGEST_FRAME, BrokenProtocolError, Event, Framing
-from vkgateway.local.hollow.kubelet.spdy import DICTIONARY, Spdy
-from vkgateway.local.hollow.kubelet.websocket import WebSocket, accept_key
+from vkgateway_platform.embedded.hollow.kubelet.framing import (
+    CHANNELS,
+    LONGEST_FRAME,
+    BrokenProtocolError,
+    Event,
+    Framing,
+)
+from vkgateway_platform.embedded.hollow.kubelet.spdy import DICTIONARY, Spdy
+from vkgateway_platform.embedded.hollow.kubelet.websocket import WebSocket, accept_key
 
 
 class SpdyClient:

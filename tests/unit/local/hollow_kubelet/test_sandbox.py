@@ -17,10 +17,10 @@ import pytest
 
 from tests.support.machine import patience
 from tests.support.waiting import wait_until
-from vkgateway.local.hollow.kubelet.command import Command, CommandSpec
-from vkgateway.local.hollow.kubelet.tenant_cgroups import TenantCgroups
-from vkgateway.local.realnode.probe import static_busybox
 from vkgateway.model.errors import UnavailableError
+from vkgateway_platform.embedded.hollow.kubelet.command import Command, CommandSpec
+from vkgateway_platform.embedded.hollow.kubelet.tenant_cgroups import TenantCgroups
+from vkgateway_platform.embedded.realnode.probe import static_busybox
 
 pytestmark = pytest.mark.skipif(
     not static_busybox()
@@ -235,7 +235,7 @@ async def test_no_process_outlives_the_command(how: str) -> None:
 
 
 async def test_machine_without_namespaces_refuses_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vkgateway.local.hollow.kubelet.command._sandbox_plan", _impossible)
+    monkeypatch.setattr("vkgateway_platform.embedded.hollow.kubelet.command._sandbox_plan", _impossible)
     with pytest.raises(UnavailableError, match="cannot be isolated on this machine"):
         await Command.start(CommandSpec(argv=("true",), hostname="web"))
 
@@ -245,6 +245,6 @@ def _impossible(_: CommandSpec) -> dict[str, object]:
 
 
 async def test_machine_without_busybox_refuses_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vkgateway.local.hollow.kubelet.command.static_busybox", lambda: False)
+    monkeypatch.setattr("vkgateway_platform.embedded.hollow.kubelet.command.static_busybox", lambda: False)
     with pytest.raises(UnavailableError, match="static /bin/busybox"):
         await Command.start(CommandSpec(argv=("true",), hostname="web"))

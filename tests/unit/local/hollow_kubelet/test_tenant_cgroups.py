@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vkgateway.local.hollow.kubelet.tenant_cgroups import TenantCgroups
+from vkgateway_platform.embedded.hollow.kubelet.tenant_cgroups import TenantCgroups
 
 DATA_DIR = Path("/var/lib/vkgateway")
 

@@ -6,8 +6,8 @@ import ipaddress
 import re
 from dataclasses import dataclass
 
-from vkgateway.local.netpol.cluster_state import ClusterState, Site
-from vkgateway.local.netpol.ruleset import render_ruleset
+from vkgateway_platform.embedded.netpol.cluster_state import ClusterState, Site
+from vkgateway_platform.embedded.netpol.ruleset import render_ruleset
 
 
 @dataclass(frozen=True, kw_only=True)

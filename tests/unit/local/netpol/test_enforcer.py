@@ -20,13 +20,13 @@ from tests.support.waiting import wait_until
 from tests.unit.background import in_background
 from tests.unit.local.netpol.test_ruleset import SITE
 from vkgateway.kube.resources import ENDPOINT_SLICES, NAMESPACES, NETWORK_POLICIES, PODS
-from vkgateway.local.netpol import enforcer as enforcing
-from vkgateway.local.netpol import plugin
-from vkgateway.local.netpol.calls import serve_calls
-from vkgateway.local.netpol.enforcer import Enforcer
-from vkgateway.local.realnode.host import ToolError
 from vkgateway.model.errors import UnavailableError
 from vkgateway.model.names import SYSTEM_NAMESPACE, TENANT_LABEL
+from vkgateway_platform.embedded.netpol import enforcer as enforcing
+from vkgateway_platform.embedded.netpol import plugin
+from vkgateway_platform.embedded.netpol.calls import serve_calls
+from vkgateway_platform.embedded.netpol.enforcer import Enforcer
+from vkgateway_platform.embedded.realnode.host import ToolError
 
 Document = dict[str, Any]
 

@@ -13,13 +13,13 @@ import pytest
 
 from tests.unit.local.netpol.kernel import Kernel, Packet
 from tests.unit.local.realnode.test_options import OPTIONS
-from vkgateway.local.netpol.cluster_state import ClusterState, ContainerPort, Pod, Server, Site
-from vkgateway.local.netpol.ruleset import render_ruleset
-from vkgateway.local.realnode import configs
 from vkgateway.model.names import TENANT_LABEL
 from vkgateway.model.objects import Meta
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.network_policies import NetworkPolicyView, decode_policy, isolation_policies
+from vkgateway_platform.embedded.netpol.cluster_state import ClusterState, ContainerPort, Pod, Server, Site
+from vkgateway_platform.embedded.netpol.ruleset import render_ruleset
+from vkgateway_platform.embedded.realnode import configs
 
 SITE = msgspec.json.decode(configs.site_config(replace(OPTIONS, open_ports=(10352,))), type=Site)
 WEB, CLIENT, OTHER, THEIRS, SYSTEM, GATEWAY = (f"10.214.7.{number}" for number in (10, 11, 12, 20, 30, 40))

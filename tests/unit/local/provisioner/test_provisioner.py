@@ -14,9 +14,9 @@ from tests.fakes.apiserver import FakeApiServer
 from tests.support.waiting import let_pass, wait_until
 from tests.unit.background import in_background
 from vkgateway.kube.resources import NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES
-from vkgateway.local.provisioner.controller import VolumeProvisioner
-from vkgateway.local.provisioner.folders import PROVISIONER
-from vkgateway.local.provisioner.process import manifest_objects
+from vkgateway_platform.embedded.provisioner.controller import VolumeProvisioner
+from vkgateway_platform.embedded.provisioner.folders import PROVISIONER
+from vkgateway_platform.embedded.provisioner.process import manifest_objects
 
 Document = dict[str, Any]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vkgateway.local.realnode.busybox import WGET_WITH_TIMEOUT, is_static, list_libraries, paths_in
+from vkgateway_platform.embedded.realnode.busybox import WGET_WITH_TIMEOUT, is_static, list_libraries, paths_in
 
 
 def test_libraries_are_the_paths_that_ldd_lists() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from vkgateway.local.realnode.cgroups import Cgroups
+from vkgateway_platform.embedded.realnode.cgroups import Cgroups
 
 
 @pytest.fixture

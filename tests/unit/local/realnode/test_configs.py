@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from tests.unit.local.realnode.test_options import OPTIONS
-from vkgateway.local.netpol import plugin as netpol
-from vkgateway.local.realnode import configs
-from vkgateway.local.realnode.options import RealNodeOptions
+from vkgateway_platform.embedded.netpol import plugin as netpol
+from vkgateway_platform.embedded.realnode import configs
+from vkgateway_platform.embedded.realnode.options import RealNodeOptions
 
 AWKWARD = replace(OPTIONS, directory=Path('/data/a "quoted" and \\ slashed/node'))
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vkgateway.local.realnode.host import HostChanges, ToolError, command_succeeds, run_command
+from vkgateway_platform.embedded.realnode.host import HostChanges, ToolError, command_succeeds, run_command
 
 
 class Machine:

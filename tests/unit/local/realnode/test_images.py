@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from vkgateway.local.realnode import images
-from vkgateway.local.realnode.busybox import Busybox
-from vkgateway.local.realnode.layers import write_layer
+from vkgateway_platform.embedded.realnode import images
+from vkgateway_platform.embedded.realnode.busybox import Busybox
+from vkgateway_platform.embedded.realnode.layers import write_layer
 
 
 def opened(data: bytes) -> tarfile.TarFile:

@@ -7,8 +7,8 @@ import json
 import tarfile
 from pathlib import Path
 
-from vkgateway.local.realnode.images import ImageEntry
-from vkgateway.local.realnode.layers import Layer, LayeredImage, write_archive, write_layer
+from vkgateway_platform.embedded.realnode.images import ImageEntry
+from vkgateway_platform.embedded.realnode.layers import Layer, LayeredImage, write_archive, write_layer
 
 
 def test_layer_includes_files_of_the_machine_with_the_given_mode(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Objects for the node in the compute cluster."""
 
 from tests.unit.local.realnode.test_options import OPTIONS
-from vkgateway.local.realnode import manifests
+from vkgateway_platform.embedded.realnode import manifests
 
 
 def test_name_service_points_at_the_node_without_a_selector() -> None:

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from vkgateway.local.realnode import host_network, namespaces
-from vkgateway.local.realnode.cgroups import Cgroups
-from vkgateway.local.realnode.host import ToolError
-from vkgateway.local.realnode.namespaces import NodeNamespaces
-from vkgateway.local.realnode.options import NodeNetwork
+from vkgateway_platform.embedded.realnode import host_network, namespaces
+from vkgateway_platform.embedded.realnode.cgroups import Cgroups
+from vkgateway_platform.embedded.realnode.host import ToolError
+from vkgateway_platform.embedded.realnode.namespaces import NodeNamespaces
+from vkgateway_platform.embedded.realnode.options import NodeNetwork
 
 NODE = NodeNamespaces(NodeNetwork(7), Path("/data/node/ns"))
 

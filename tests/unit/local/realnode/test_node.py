@@ -9,17 +9,17 @@ import yaml
 
 from tests.unit.local.realnode.test_options import OPTIONS
 from vkgateway.controlplane.pki import Authority, alternative_names, common_name
-from vkgateway.local.realnode import config_files, images
-from vkgateway.local.realnode import node as node_module
-from vkgateway.local.realnode.busybox import Busybox
-from vkgateway.local.realnode.cgroups import Cgroups
-from vkgateway.local.realnode.containerd import Containerd
-from vkgateway.local.realnode.host import HostChanges, ToolError
-from vkgateway.local.realnode.mounts import bind_mounts
-from vkgateway.local.realnode.namespaces import NodeNamespaces
-from vkgateway.local.realnode.node import RealNode
-from vkgateway.local.realnode.options import RealNodeOptions
 from vkgateway.model.errors import UnavailableError
+from vkgateway_platform.embedded.realnode import config_files, images
+from vkgateway_platform.embedded.realnode import node as node_module
+from vkgateway_platform.embedded.realnode.busybox import Busybox
+from vkgateway_platform.embedded.realnode.cgroups import Cgroups
+from vkgateway_platform.embedded.realnode.containerd import Containerd
+from vkgateway_platform.embedded.realnode.host import HostChanges, ToolError
+from vkgateway_platform.embedded.realnode.mounts import bind_mounts
+from vkgateway_platform.embedded.realnode.namespaces import NodeNamespaces
+from vkgateway_platform.embedded.realnode.node import RealNode
+from vkgateway_platform.embedded.realnode.options import RealNodeOptions
 
 STEPS = ("cgroups.create", "changes.apply", "namespaces.create", "masquerade")
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vkgateway.local.realnode.options import PROGRAMS, NodeNetwork, RealNodeOptions
 from vkgateway.model.errors import InputError
+from vkgateway_platform.embedded.realnode.options import PROGRAMS, NodeNetwork, RealNodeOptions
 
 numbers = st.integers(min_value=0, max_value=255)
 OPTIONS = RealNodeOptions(

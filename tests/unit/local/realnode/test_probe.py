@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from vkgateway.local.realnode import probe as probing
-from vkgateway.local.realnode.cgroups import Cgroups
-from vkgateway.local.realnode.host import ToolError
+from vkgateway_platform.embedded.realnode import probe as probing
+from vkgateway_platform.embedded.realnode.cgroups import Cgroups
+from vkgateway_platform.embedded.realnode.host import ToolError
 
 
 @pytest.fixture(autouse=True)

@@ -134,7 +134,8 @@ class _ManagementReads:
 
 
 def _local_log(folder: Any) -> str:
-    from vkgateway.local import logs
+    from vkgateway.programs.supervisor.logs import last_lines
+    from vkgateway.programs.supervisor.spec import SupervisorPaths
 
-    with logs.log_file(folder, "gateway").open("rb") as file:
-        return logs.last_lines(file, _LOG_LINES).decode(errors="replace")
+    with SupervisorPaths(folder).log_path("gateway").open("rb") as file:
+        return last_lines(file, _LOG_LINES).decode(errors="replace")

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import structlog
 
+from vkgateway import platform_package
 from vkgateway.controlplane.drivers.process.interfaces import ProgramResolver
-from vkgateway.programs.binaries.resolver import Resolver
 
 log = structlog.get_logger(__name__)
+
+_RESOLVER = "vkgateway_platform.binaries.resolver:Resolver"
 
 
 class CachedPrograms:
@@ -37,9 +39,15 @@ class ProgramVersions:
         self._programs: dict[str, CachedPrograms] = {}
 
     def programs_for(self, version: str) -> CachedPrograms:
-        """Return the programs of a version. Raises InputError if the version is not supported."""
+        """Return the programs of a version.
+
+        Raises:
+            InputError: the version is not supported.
+            UnavailableError: the package that finds and builds programs is not installed.
+        """
         if version not in self._programs:
-            resolver = Resolver(
+            create = platform_package.load(_RESOLVER, needed_for="the driver 'process' of control planes")
+            resolver: ProgramResolver = create(
                 cache_dir=self._cache_dir,
                 program_dirs=self._program_dirs,
                 report=lambda text: log.info("programs", version=version, doing=text),

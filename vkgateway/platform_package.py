@@ -1,0 +1,33 @@
+"""The package of the embedded platform, which may not be installed. Only names lead there, never an import."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import Any, Final
+
+from vkgateway.model.errors import UnavailableError
+from vkgateway.version import __version__
+
+PACKAGE: Final = "vkgateway_platform"
+DISTRIBUTION: Final = "vkgateway-platform"
+
+
+def is_installed() -> bool:
+    """Return whether the package can be imported."""
+    return importlib.util.find_spec(PACKAGE) is not None
+
+
+def load(target: str, *, needed_for: str) -> Any:
+    """Import `MODULE:ATTRIBUTE`, whose module belongs to the package.
+
+    Raises:
+        UnavailableError: the package is not installed; the hint says how to install it.
+    """
+    if not is_installed():
+        raise UnavailableError(
+            f"{needed_for} needs the embedded platform, whose package {DISTRIBUTION} is not installed",
+            hint=f"pip install {DISTRIBUTION}=={__version__}",
+        )
+    module, _, attribute = target.partition(":")
+    return getattr(importlib.import_module(module), attribute)

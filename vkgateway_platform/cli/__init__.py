@@ -1,0 +1,1 @@
+"""Commands of the embedded platform, which `vkgateway` shows if this package is installed."""
