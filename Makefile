@@ -44,7 +44,7 @@ test-deep: ## Check 10,000 random stories (VKGATEWAY_STORIES=1000000 takes hours
 test-clusters: ## Test several compute clusters of one gateway, and several gateways of one compute cluster
 test-conformance: ## Run a subset of Kubernetes' conformance tests in a tenant
 test-datastore: ## Test tenants that fill the datastore
-test-tools: ## Test the kubectl plugin, usage and budgets, and what-if
+test-tools: ## Test the kubectl plugin, usage and budgets, what-if, and installations from wheels
 test-virtual-kubelet: ## Run virtual-kubelet's end-to-end suite against a real and a hollow virtual node
 $(LANES:%=test-%): setup
 	@$(BIN)/python -m tests.lanes $(@:test-%=%)
@@ -95,6 +95,10 @@ bench-%: setup programs
 .PHONY: scale
 scale: setup programs ## Run a trace of Jobs on 1,000 hollow nodes, and its simulation; takes half an hour; SCALE="--nodes 50 --tenants 3 --minutes 2"
 	@$(BIN)/python -m bench.scale $(SCALE)
+
+.PHONY: wheels
+wheels: setup ## Build the wheels of both packages, vkgateway and vkgateway-platform, in dist
+	@$(BIN)/python scripts/wheels.py dist
 
 .PHONY: image
 image: setup ## Build the gateway's container image as an OCI archive, as root on Debian; ARCH=amd64,arm64, NAME=..., BASE=..., REFRESH=1

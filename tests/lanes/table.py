@@ -83,12 +83,21 @@ _SEPARATE: Final = (
     ),
     _end_to_end(
         "tools",
-        "the kubectl plugin, usage and budgets, and what-if",
+        "the kubectl plugin, usage and budgets, what-if, and installations from wheels",
         "test_plugin.py",
         "test_usage.py",
         "test_whatif.py",
-        minutes=(2, 3),
-        folders=("vkgateway/arbiter/whatif/", "vkgateway/cli/", "vkgateway/gateway/usage/", "vkgateway/usage/"),
+        "test_wheels.py",
+        minutes=(3, 4),
+        folders=(
+            "pyproject.toml",
+            "scripts/wheels.py",
+            "vkgateway/arbiter/whatif/",
+            "vkgateway/cli/",
+            "vkgateway/gateway/usage/",
+            "vkgateway/usage/",
+            "vkgateway_platform/",
+        ),
     ),
     _end_to_end(
         "datastore",
@@ -165,7 +174,7 @@ _SEPARATE: Final = (
         "the commands of the how-tos, word for word",
         "docs/test_how_tos.py",
         minutes=(4, 4),
-        folders=("docs/how-to/", "vkgateway/cli/", f"{E2E}/pages.py"),
+        folders=("docs/how-to/", "vkgateway/cli/", "vkgateway_platform/cli/", f"{E2E}/pages.py"),
     ),
     _end_to_end(
         "operators",

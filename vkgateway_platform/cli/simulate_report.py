@@ -39,7 +39,7 @@ def require_plotly() -> None:
     except ImportError as error:
         raise UnavailableError(
             "the Python package plotly is not installed",
-            hint="Run `pip install 'vkgateway[simulate]'`, or omit --report.",
+            hint="Run `pip install 'vkgateway-platform[simulate]'`, or omit --report.",
         ) from error
 
 
