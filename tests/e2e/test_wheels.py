@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from wheels import build_wheels
 
-from scripts.wheels import build_wheels
 from tests.e2e.cluster import Cluster, CommandResult, new_data_dir, run_program
 from tests.support.machine import patience_option
 from vkgateway.version import __version__
