@@ -38,10 +38,10 @@ from bench.queueload import COHORTS
 from bench.queueload import LARGEST as LARGEST_LOAD
 from bench.session import Session
 from bench.settings import LARGEST, Settings, hollow_nodes
+from vkgateway.api.errors import VkgatewayError
 from vkgateway.cli.progress import Progress
-from vkgateway.gateway import logs
-from vkgateway.gateway.config import Logging
-from vkgateway.model.errors import VkgatewayError
+from vkgateway.serve import logs
+from vkgateway.settings.config import Logging
 
 BENCHMARKS: dict[str, ModuleType] = {
     "translate": translate,

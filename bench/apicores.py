@@ -13,9 +13,9 @@ import msgspec
 
 from bench.platform import Platform
 from bench.timeline import now
+from vkgateway.api.errors import UnavailableError
 from vkgateway.kube.errors import ApiError
-from vkgateway.model.errors import UnavailableError
-from vkgateway.programs.supervisor.spec import ProcessSpec
+from vkgateway.planes.supervisor.spec import ProcessSpec
 
 API_SERVER: Final = "compute/apiserver"
 _CORES: Final = "GOMAXPROCS"

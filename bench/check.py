@@ -9,7 +9,7 @@ from typing import Final
 from bench import report
 from bench.outcome import Outcome, Target
 from bench.settings import Settings
-from vkgateway.model.errors import InputError
+from vkgateway.api.errors import InputError
 
 NAMES: Final = ("burst", "cost")
 _PODS: Final = 1250

@@ -18,13 +18,13 @@ import msgspec
 
 from bench.outcome import Cell, Outcome, Target
 from bench.session import Session
-from vkgateway.arbiter.cache import Cache
-from vkgateway.arbiter.cycle import decide
-from vkgateway.arbiter.decisions import Decisions
-from vkgateway.arbiter.outcome import apply_decisions
-from vkgateway.arbiter.snapshot import Band, Gang, Node, Pod, PodState, Pool, Quota, Shape, Snapshot
-from vkgateway.gateway.decisionlog import BYTES_PER_SECOND, DecisionLog
 from vkgateway.kube.clock import SystemClock
+from vkgateway.scheduler.core.cache import Cache
+from vkgateway.scheduler.core.cycle import decide
+from vkgateway.scheduler.core.decisions import Decisions
+from vkgateway.scheduler.core.outcome import apply_decisions
+from vkgateway.scheduler.core.snapshot import Band, Gang, Node, Pod, PodState, Pool, Quota, Shape, Snapshot
+from vkgateway.scheduler.service.decisionlog import BYTES_PER_SECOND, DecisionLog
 
 TITLE: Final = "A cycle of the arbiter: 10,000 nodes, 100,000 running and 100,000 pending pods"
 COLUMNS: Final = ["figure", "value", "unit"]

@@ -13,8 +13,8 @@ from urllib.parse import urlencode
 import aiohttp
 
 from bench.timeline import now
+from vkgateway.api.errors import UnavailableError
 from vkgateway.kube import kubeconfig
-from vkgateway.model.errors import UnavailableError
 
 _PROTOCOL: Final = "v5.channel.k8s.io"
 _STDIN, _STDOUT = b"\0", 1

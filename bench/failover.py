@@ -16,12 +16,12 @@ from bench.pods import PodKind
 from bench.replicas import Replica, start_replicas
 from bench.session import Session
 from bench.timeline import now
+from vkgateway.api.errors import UnavailableError
+from vkgateway.api.names import TENANT_LABEL, UID_ANNOTATION
+from vkgateway.api.objects import decode_object
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import PODS
-from vkgateway.model.errors import UnavailableError
-from vkgateway.model.names import TENANT_LABEL, UID_ANNOTATION
-from vkgateway.model.objects import decode_object
 
 TITLE: Final = "From the end of the leading gateway to the first pod that its standby forwards"
 COLUMNS: Final = ["what happens to the leader", "tries", "median, s", "slowest, s", "pods created twice"]

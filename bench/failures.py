@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vkgateway.model.errors import VkgatewayError
+from vkgateway.api.errors import VkgatewayError
 
 
 def first_failure(group: BaseExceptionGroup[VkgatewayError]) -> VkgatewayError:

@@ -23,13 +23,13 @@ from bench.pods import PodKind, running_status, spread_pods
 from bench.settings import IN_FLIGHT
 from bench.timeline import Key, Timeline
 from bench.watching import watch_pods
+from vkgateway.api import times
+from vkgateway.api.names import TENANT_LABEL
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.clock import SYSTEM_CLOCK
 from vkgateway.kube.leases import renew_node_lease
 from vkgateway.kube.resources import NODES, PODS, SECRETS, SERVICE_ACCOUNTS
-from vkgateway.model import times
-from vkgateway.model.names import TENANT_LABEL
 
 RUN: Final = "floor"
 FINALIZER: Final = "bench.vkgateway.io/floor"

@@ -20,7 +20,7 @@ from bench.platform import GPU_NODES, GPU_POOL, GPUS_PER_NODE
 from bench.pods import GPU, PodKind, gang_marks
 from bench.session import Session
 from bench.stats import percentile
-from vkgateway.model.errors import UnavailableError
+from vkgateway.api.errors import UnavailableError
 
 TITLE: Final = "Jobs of 2 parameter servers and 4 workers that work only while all six run; two jobs fit at a time"
 COLUMNS: Final = [

@@ -15,26 +15,27 @@ import msgspec
 import uvloop
 
 from bench.simulatedservers import FILE, Servers
-from vkgateway.controlplane.drivers.base import DriverListener
-from vkgateway.controlplane.etcd.quota import StoreUsage
-from vkgateway.controlplane.pki import Authority
-from vkgateway.controlplane.publication import Publication
-from vkgateway.gateway import config, heap, logs
-from vkgateway.gateway.addresses import GatewayAddress
-from vkgateway.gateway.daemon import tune_collector
-from vkgateway.gateway.gateway import Gateway
-from vkgateway.gateway.health import HealthServer
-from vkgateway.gateway.interfaces import ApiServerAccess, OnStep
-from vkgateway.gateway.management_connection import connect_management
-from vkgateway.gateway.metrics import TRAFFIC
+from vkgateway.api.clusters import ClusterIdentity
+from vkgateway.api.types import Tenant
+from vkgateway.clusters.tenant_owners import GatewayIdentity
+from vkgateway.kinds.services.platform_service import Endpoint
 from vkgateway.kube import kubeconfig
 from vkgateway.kube.client import Client
-from vkgateway.kubelet.identity import server_context
-from vkgateway.model.api import Tenant
-from vkgateway.model.clusters import ClusterIdentity
-from vkgateway.programs.file_limit import raise_file_limit
-from vkgateway.sync.compute.tenant_owners import GatewayIdentity
-from vkgateway.sync.network.platform_service import Endpoint
+from vkgateway.nodes.identity import server_context
+from vkgateway.planes.drivers.base import DriverListener
+from vkgateway.planes.etcd.quota import StoreUsage
+from vkgateway.planes.pki import Authority
+from vkgateway.planes.publication import Publication
+from vkgateway.planes.supervisor.file_limit import raise_file_limit
+from vkgateway.serve import heap, logs
+from vkgateway.serve.addresses import GatewayAddress
+from vkgateway.serve.daemon import tune_collector
+from vkgateway.serve.gateway import Gateway
+from vkgateway.serve.health import HealthServer
+from vkgateway.serve.management_connection import connect_management
+from vkgateway.settings import config
+from vkgateway.tenants.interfaces import ApiServerAccess, OnStep
+from vkgateway.tenants.metrics import TRAFFIC
 
 SOCKET: Final = "gateway.sock"
 _LOOPBACK: Final = "127.0.0.1"

@@ -21,7 +21,7 @@ from bench.residents import Residents, open_residents
 from bench.restart import restart_gateway
 from bench.session import Session
 from bench.takeover import measure_takeover
-from vkgateway.model.errors import UnavailableError, VkgatewayError
+from vkgateway.api.errors import UnavailableError, VkgatewayError
 
 TITLE: Final = "Mostly idle tenants: memory, CPU, requests, restart and delay by number of tenants"
 SIZES: Final = (10, 25, 50, 1000)

@@ -33,11 +33,11 @@ from bench.residents import PODS_EACH
 from bench.settings import Settings
 from bench.simulatedservers import FILE, Servers
 from bench.timeline import now
+from vkgateway.api.errors import UnavailableError, VkgatewayError
+from vkgateway.api.types import Tenant
 from vkgateway.cli.progress import Progress
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import TENANTS
-from vkgateway.model.api import Tenant
-from vkgateway.model.errors import UnavailableError, VkgatewayError
 from vkgateway_platform.embedded.hollow.nodes import POOL_LABEL
 
 TITLE: Final = "The gateway alone, with mostly idle tenants whose API servers are simulated"

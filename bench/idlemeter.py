@@ -15,9 +15,9 @@ from bench.procfs import CpuMeter
 from bench.residents import has_operator
 from bench.samples import read_samples
 from bench.timeline import now
+from vkgateway.api.objects import decode_object
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import NODES
-from vkgateway.model.objects import decode_object
 from vkgateway_platform.embedded import gateway_process
 
 GATEWAY: Final = gateway_process.NAME

@@ -15,9 +15,9 @@ from bench.platform import Platform
 from bench.pods import PodKind, running_status
 from bench.timeline import Key, Timeline, now
 from bench.watching import PlaceOf, watch_pods
+from vkgateway.api import names, times
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import PODS
-from vkgateway.model import names, times
 
 _Awaited = Literal["ready", "ended"]
 _POLL: Final = 0.02

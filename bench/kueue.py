@@ -18,12 +18,12 @@ from bench.queueload import BORROWING, QUOTA
 from bench.timeline import now
 from operators import kueue, published
 from operators.programs import KUEUE
+from vkgateway.api.errors import UnavailableError
 from vkgateway.kube import errors
 from vkgateway.kube.apply import apply_objects
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import CRDS, JOBS, SECRETS, Resource
-from vkgateway.model.errors import UnavailableError
-from vkgateway.programs.supervisor.spec import ProcessSpec
+from vkgateway.planes.supervisor.spec import ProcessSpec
 from vkgateway_platform.embedded.ports import is_free
 from vkgateway_platform.embedded.steps import Report
 

@@ -16,11 +16,11 @@ from bench.pods import GPU
 from bench.queueload import Work, WorkLog
 from bench.settings import IN_FLIGHT
 from bench.timeline import now
+from vkgateway.api import times
+from vkgateway.api.errors import UnavailableError
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.watch_events import LineSplitter, split_event
-from vkgateway.model import times
-from vkgateway.model.errors import UnavailableError
 
 _TIMEOUT: Final = 120.0
 

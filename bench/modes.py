@@ -15,11 +15,11 @@ from bench import kueue, volcano
 from bench.platform import GPU_POOL, Platform
 from bench.session import Session
 from bench.timeline import now
+from vkgateway.api.errors import UnavailableError
+from vkgateway.api.objects import find_condition
+from vkgateway.api.types import DEFAULT_COMPUTE_CLUSTER, SCHEDULERS_READY, ComputeCluster
 from vkgateway.kube.apply import apply_objects
 from vkgateway.kube.resources import COMPUTE_CLUSTERS, NAMESPACES
-from vkgateway.model.api import DEFAULT_COMPUTE_CLUSTER, SCHEDULERS_READY, ComputeCluster
-from vkgateway.model.errors import UnavailableError
-from vkgateway.model.objects import find_condition
 
 Mode = Literal["kueue", "volcano"]
 CONFIGURATION: Final = Path(__file__).parents[1] / "deploy" / "volcano" / "scheduler-configmap.yaml"

@@ -16,10 +16,10 @@ from bench.platform import POOL, Platform
 from bench.pods import PodKind, spread_pods
 from bench.timeline import Key, Timeline, now
 from bench.watching import watch_pods
+from vkgateway.api.errors import UnavailableError
+from vkgateway.clusters.nodes import decode_node
 from vkgateway.kube import errors
 from vkgateway.kube.resources import NODES
-from vkgateway.model.errors import UnavailableError
-from vkgateway.sync.compute.nodes import decode_node
 from vkgateway_platform.embedded.hollow.nodes import hollow_nodes
 
 PODS: Final = 2000

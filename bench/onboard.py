@@ -10,7 +10,7 @@ from bench.outcome import Cell, Outcome, Target
 from bench.session import Session
 from bench.stats import percentile
 from bench.timeline import now
-from vkgateway.model.errors import ConflictError
+from vkgateway.api.errors import ConflictError
 
 TITLE: Final = "From the Tenant object to its virtual node Ready, one tenant after the other"
 COLUMNS: Final = ["tenant", "ready after, s"]

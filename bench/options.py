@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 import uvloop
 
-from vkgateway.model.errors import VkgatewayError
+from vkgateway.api.errors import VkgatewayError
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
 
-from vkgateway.model.errors import UnavailableError
+from vkgateway.api.errors import UnavailableError
 from vkgateway.page.cookies import COOKIE
 from vkgateway.page.local_host import LOCAL_HOST
 

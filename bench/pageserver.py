@@ -16,11 +16,8 @@ import msgspec
 import uvloop
 
 from tests.fakes.page_gateway import A100, NODE_GPUS, FakeGateway, gpus, make_cluster, make_gang, make_pool, make_tenant
-from vkgateway.arbiter.snapshot import Quota
-from vkgateway.gateway import logs
-from vkgateway.gateway.config import Logging
-from vkgateway.kubelet.listener import HttpListener
-from vkgateway.kubelet.token_reviewer import TokenReviewer
+from vkgateway.nodes.listener import HttpListener
+from vkgateway.nodes.token_reviewer import TokenReviewer
 from vkgateway.page.access import PageAccess
 from vkgateway.page.cookies import CookieSealer
 from vkgateway.page.deltas import encode_delta
@@ -31,6 +28,9 @@ from vkgateway.page.handler import PageHandler
 from vkgateway.page.hub import PageHub
 from vkgateway.page.static_files import load_files
 from vkgateway.page.views import Facts, platform_document, tenant_document
+from vkgateway.scheduler.core.snapshot import Quota
+from vkgateway.serve import logs
+from vkgateway.settings.config import Logging
 
 TENANT: Final = "alpha"
 TOKEN: Final = "token"

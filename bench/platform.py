@@ -18,14 +18,14 @@ from bench.procfs import CpuMeter
 from bench.servercounts import ServerCounts, read_counts
 from bench.settings import Settings
 from bench.timeline import now
-from vkgateway.gateway.config import LeaderElection
+from vkgateway.api.errors import UnavailableError
+from vkgateway.api.objects import NodeView
+from vkgateway.api.types import DEFAULT_COMPUTE_CLUSTER, ComputeCluster, Tenant
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import COMPUTE_CLUSTERS, NODES, TENANTS
-from vkgateway.model.api import DEFAULT_COMPUTE_CLUSTER, ComputeCluster, Tenant
-from vkgateway.model.errors import UnavailableError
-from vkgateway.model.objects import NodeView
-from vkgateway.programs.supervisor.client import SupervisorClient
+from vkgateway.planes.supervisor.client import SupervisorClient
+from vkgateway.settings.config import LeaderElection
 from vkgateway_platform.binaries.resolver import Resolver
 from vkgateway_platform.embedded import gateway_process
 from vkgateway_platform.embedded import startup as local_platform

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from vkgateway.model.names import GANG_ANNOTATION, GANG_MIN_ANNOTATION
+from vkgateway.api.names import GANG_ANNOTATION, GANG_MIN_ANNOTATION
 
 RUN_LABEL: Final = "bench"
 """Label of every pod of a run, with the run's name, so that watches see no others."""

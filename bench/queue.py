@@ -24,7 +24,7 @@ from bench.queueload import (
     make_load,
 )
 from bench.session import Session
-from vkgateway.model.errors import UnavailableError
+from vkgateway.api.errors import UnavailableError
 
 TITLE: Final = (
     "Kueue's scheduler performance test: 30 queues in 5 cohorts, workloads of 1 to 20 units that run 0.2 to 1 s"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from bench.timeline import now
-from vkgateway.model.errors import UnavailableError
+from vkgateway.api.errors import UnavailableError
 from vkgateway_platform.simulate.scenario import GPU, Job
 from vkgateway_platform.simulate.traces.kueue import read_generator
 

@@ -20,12 +20,12 @@ from bench.queueload import BORROWING, CLASSES, QUEUES, QUOTA, Work, WorkLog
 from bench.queuepods import PodsRun, complete_unless_evicted
 from bench.timeline import Key, Mark, Timeline, now
 from bench.watching import watch_pods
+from vkgateway.api import names
+from vkgateway.api.errors import UnavailableError
+from vkgateway.api.types import DEFAULT_COMPUTE_CLUSTER, ComputeCluster, WithinTenant
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import COMPUTE_CLUSTERS, PRIORITY_CLASSES, TENANTS
-from vkgateway.model import names
-from vkgateway.model.api import DEFAULT_COMPUTE_CLUSTER, ComputeCluster, WithinTenant
-from vkgateway.model.errors import UnavailableError
 from vkgateway_platform.embedded.hollow.nodes import POOL_LABEL, HollowMachine, make_node
 from vkgateway_platform.embedded.hollow.steps import apply_node
 

@@ -20,8 +20,8 @@ from bench.session import Session
 from bench.stats import percentile
 from bench.timeline import Key, Timeline, now
 from bench.watching import SeenPod, watch_pods
+from vkgateway.api.names import LOW_CLASS
 from vkgateway.kube.resources import PODS
-from vkgateway.model.names import LOW_CLASS
 from vkgateway_platform.embedded import gateway_process
 
 TITLE: Final = "A guaranteed gang of 64 GPUs arrives in a pool full of low-priority gangs"

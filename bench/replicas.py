@@ -16,8 +16,9 @@ import msgspec
 
 from bench.platform import Platform
 from bench.timeline import now
-from vkgateway.gateway import config, settingsfile
-from vkgateway.model.errors import UnavailableError
+from vkgateway.api.errors import UnavailableError
+from vkgateway.settings import config
+from vkgateway.settings import file as settingsfile
 from vkgateway_platform.embedded import gateway_process
 
 _READY_WITHIN: Final = 60.0

@@ -16,12 +16,12 @@ from bench.load import Place
 from bench.pods import PodKind, spread_pods
 from bench.timeline import Key, Timeline
 from bench.watching import watch_pods
+from vkgateway.api.objects import Meta
+from vkgateway.api.times import render_micro_time
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
 from vkgateway.kube.resources import CONFIG_MAPS, LEASES, PODS, SERVICES
-from vkgateway.model.objects import Meta
-from vkgateway.model.times import render_micro_time
 
 PODS_EACH: Final = 4
 OPERATOR_EVERY: Final = 5

@@ -15,8 +15,8 @@ from bench.pods import PodKind, running_status, spread_pods
 from bench.session import Session
 from bench.timeline import Key, Mark, Timeline, now
 from bench.watching import watch_pods
+from vkgateway.api import times
 from vkgateway.kube.resources import PODS
-from vkgateway.model import times
 
 TITLE: Final = "From the start of a killed gateway to the repair of the last difference"
 COLUMNS: Final = ["pods", "change while it was down", "pods changed", "repaired after, s"]

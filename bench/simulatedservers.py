@@ -20,11 +20,11 @@ from bench.platform import POOL
 from bench.pods import PodKind, pod_manifest, running_status
 from bench.residents import PODS_EACH
 from tests.fakes.apiserver import FakeApiServer
-from vkgateway.controlplane.pki import Authority
+from vkgateway.api.times import render_time
 from vkgateway.kube.resources import COMPUTE_CLUSTERS, NAMESPACES, NODES, PODS, SERVICE_ACCOUNTS
 from vkgateway.kube.tls import load_identity
-from vkgateway.model.times import render_time
-from vkgateway.programs.file_limit import raise_file_limit
+from vkgateway.planes.pki import Authority
+from vkgateway.planes.supervisor.file_limit import raise_file_limit
 from vkgateway_platform.embedded.hollow.nodes import POOL_LABEL, hollow_nodes
 
 FILE: Final = "servers.json"

@@ -19,8 +19,8 @@ from bench.procfs import memory_mib
 from bench.session import Session
 from bench.timeline import now
 from bench.watching import decode
+from vkgateway.api.errors import UnavailableError
 from vkgateway.kube.resources import PODS
-from vkgateway.model.errors import UnavailableError
 
 TITLE: Final = "Streams into a pod on the real node, through the tenant and directly"
 COLUMNS: Final = ["what", "through the tenant", "direct", "unit"]

@@ -25,8 +25,9 @@ from bench.pods import PodKind
 from bench.startmetrics import fetch_metrics
 from bench.timeline import Key, Timeline, now
 from bench.watching import watch_pods
-from vkgateway.gateway import config, settingsfile
-from vkgateway.model.errors import UnavailableError
+from vkgateway.api.errors import UnavailableError
+from vkgateway.settings import config
+from vkgateway.settings import file as settingsfile
 from vkgateway_platform.embedded import gateway_process
 
 _STANDBY: Final = "vkgateway_leader 0.0"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Literal
 
 from bench.stats import percentile
-from vkgateway.model.errors import UnavailableError
+from vkgateway.api.errors import UnavailableError
 
 Key = tuple[str, str]
 """Place (a tenant, or a namespace of the compute cluster) and name of a pod."""

@@ -12,12 +12,12 @@ import msgspec
 from bench.outcome import Cell, Outcome, Target
 from bench.session import Session
 from bench.typicalpod import running_compute_pod, typical_pod
-from vkgateway.model.objects import Object
-from vkgateway.translate.context import PoolContext, TenantContext
-from vkgateway.translate.pod_references import find_references
-from vkgateway.translate.policy import find_refusals
-from vkgateway.translate.to_compute import forward_pod
-from vkgateway.translate.to_tenant import mirror_status
+from vkgateway.api.objects import Object
+from vkgateway.kinds.context import PoolContext, TenantContext
+from vkgateway.kinds.pods.policy.rules import find_refusals
+from vkgateway.kinds.pods.translation.pod_references import find_references
+from vkgateway.kinds.pods.translation.to_compute import forward_pod
+from vkgateway.kinds.pods.translation.to_tenant import mirror_status
 
 TITLE: Final = (
     "Forwarding one pod and mirroring its status: an init container, two containers, ten variables, four volumes"

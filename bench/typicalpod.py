@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vkgateway.model.objects import Object
+from vkgateway.api.objects import Object
 
 _SINCE = "2026-03-01T12:00:05Z"
 

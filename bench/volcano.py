@@ -15,12 +15,12 @@ from bench.platform import Platform
 from bench.timeline import now
 from operators import published
 from operators.programs import VOLCANO
+from vkgateway.api.errors import UnavailableError
 from vkgateway.kube import errors
 from vkgateway.kube.apply import apply_objects
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import CRDS, Resource
-from vkgateway.model.errors import UnavailableError
-from vkgateway.programs.supervisor.spec import ProcessSpec
+from vkgateway.planes.supervisor.spec import ProcessSpec
 from vkgateway_platform.embedded.steps import Report
 
 VERSION: Final = VOLCANO.version

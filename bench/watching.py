@@ -10,10 +10,10 @@ import msgspec
 
 from bench.pods import RUN_LABEL
 from bench.timeline import Timeline, now
+from vkgateway.api.errors import UnavailableError
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import PODS
 from vkgateway.kube.watch_events import LineSplitter, split_event
-from vkgateway.model.errors import UnavailableError
 
 
 class _Meta(msgspec.Struct, rename="camel", gc=False):

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from operators.build import build_kit
 from operators.catalogue import KITS
+from vkgateway.api.errors import VkgatewayError
 from vkgateway.cli.main import print_error
 from vkgateway.cli.progress import Progress
-from vkgateway.model.errors import VkgatewayError
 
 FOLDER = Path(__file__).resolve().parents[1] / ".operators"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-from vkgateway.model.errors import UnavailableError
+from vkgateway.api.errors import UnavailableError
 from vkgateway_platform.embedded.realnode.images import image_architecture
 
 ARCHITECTURES = ("amd64", "arm64")

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from operators.recipes import LIBRARIES, PYTHON, SUITE, Compiled, File, Recipe, Root
-from vkgateway.model.errors import UnavailableError
+from vkgateway.api.errors import UnavailableError
 from vkgateway_platform.binaries.subprocesses import run_program
 from vkgateway_platform.embedded.realnode.images import image_architecture
 

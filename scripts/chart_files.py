@@ -20,14 +20,14 @@ from chart_values import Value, flatten_values, parse_values, values_schema
 from dashboards import DASHBOARDS
 from grafana import render_dashboard
 
-from vkgateway.gateway.config import Config
+from vkgateway.settings.config import Config
 
 CHECKOUT: Final = Path(__file__).resolve().parent.parent
 CHART: Final = CHECKOUT / "deploy/chart/vkgateway"
 _COPIES: Final = {
-    "crds": "vkgateway/model/crds",
-    "policies": "vkgateway/gateway/management_policies",
-    "rbac": "vkgateway/gateway/rbac",
+    "crds": "vkgateway/api/crds",
+    "policies": "vkgateway/serve/management_policies",
+    "rbac": "vkgateway/serve/rbac",
 }
 """Folder of the chart's files by the folder of their source. Helm packs only what is in the chart's folder."""
 _MONITORING: Final = CHECKOUT / "deploy/monitoring"

@@ -14,14 +14,14 @@ from typing import Any, Final
 import yaml
 from chart_values import Value, flatten_values
 
+from vkgateway.api.types import DEFAULT_KUBERNETES_VERSION
 from vkgateway.cli.check import IMAGE as CHECK_IMAGE
-from vkgateway.controlplane.drivers.kubernetes.parameters import Parameters
-from vkgateway.controlplane.plane import COMPONENTS
-from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
+from vkgateway.planes.drivers.kubernetes.parameters import Parameters
+from vkgateway.planes.plane import COMPONENTS
 from vkgateway.version import __version__
 
 _CHECKOUT: Final = Path(__file__).resolve().parent.parent
-DEFINITIONS: Final = _CHECKOUT / "vkgateway/model/crds"
+DEFINITIONS: Final = _CHECKOUT / "vkgateway/api/crds"
 EXAMPLES: Final = _CHECKOUT / "deploy/chart/examples.yaml"
 ICON: Final = _CHECKOUT / "vkgateway/page/static/icon.svg"
 _MARKER: Final = "# Written by `make chart`.\n"

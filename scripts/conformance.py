@@ -16,8 +16,8 @@ from pathlib import Path
 import msgspec
 from conformance_page import import_results, render_tables, write_results
 
+from vkgateway.api.errors import InputError
 from vkgateway.cli.options import default_data_dir
-from vkgateway.model.errors import InputError
 from vkgateway_platform.cli.conformance_clusters import BASELINE_NAME, results_folder
 from vkgateway_platform.conformance.comparison import Comparison
 from vkgateway_platform.conformance.runner import record_file

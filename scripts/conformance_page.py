@@ -9,8 +9,8 @@ from typing import Final
 
 import msgspec
 
-from vkgateway.controlplane.atomic_files import write_file
-from vkgateway.model.errors import InputError
+from vkgateway.api.errors import InputError
+from vkgateway.planes.atomic_files import write_file
 from vkgateway_platform.conformance import outcomes
 from vkgateway_platform.conformance.cases import Case
 from vkgateway_platform.conformance.comparison import ComparedCase, Comparison

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vkgateway.translate.conditions import PREEMPTED
+from vkgateway.kinds.pods.translation.conditions import PREEMPTED
 from vkgateway_platform.embedded.proxies import no_proxy
 
 CHECKOUT = Path(__file__).resolve().parent.parent

@@ -24,9 +24,9 @@ from operators.emulation import ARCHITECTURES, check_runnable
 from operators.layers import run_checked, run_mmdebstrap, wheel_options
 from operators.oci_archives import merge_archives, read_digest, read_platforms
 from operators.recipes import PYTHON, SUITE
+from vkgateway.api.errors import UnavailableError, VkgatewayError
 from vkgateway.cli.main import print_error
 from vkgateway.cli.progress import Progress
-from vkgateway.model.errors import UnavailableError, VkgatewayError
 from vkgateway.version import __version__
 from vkgateway_platform.binaries.cache import Cache
 from vkgateway_platform.binaries.subprocesses import run_program

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.lanes.table import PORTABLE_FILES
-from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
+from vkgateway.api.types import DEFAULT_KUBERNETES_VERSION
 from vkgateway_platform.binaries.catalogue import CORE_PROGRAMS
 from vkgateway_platform.embedded.real_node_steps import why_no_real_node
 from vkgateway_platform.embedded.realnode.options import PROGRAMS as REAL_NODE

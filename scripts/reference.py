@@ -17,23 +17,23 @@ import click
 import yaml
 from prometheus_client import REGISTRY
 
-import vkgateway.gateway.metrics
-import vkgateway.sync.arbiter_metrics
-import vkgateway.sync.metrics
-import vkgateway.sync.startup_metrics
+import vkgateway.kinds.pods.startup_metrics
+import vkgateway.runtime.metrics
+import vkgateway.scheduler.service.metrics
+import vkgateway.tenants.metrics
+from vkgateway.api import errors
 from vkgateway.cli import main as cli
 from vkgateway.cli.plugin import main as plugin
-from vkgateway.gateway import settingsfile
-from vkgateway.model import errors
+from vkgateway.settings import file as settingsfile
 
 FOLDER: Final = Path(__file__).parent.parent / "docs" / "reference"
 HELP_WIDTH: Final = 100
 """Columns of the help texts on the page."""
 _MODULES = (
-    vkgateway.gateway.metrics,
-    vkgateway.sync.metrics,
-    vkgateway.sync.arbiter_metrics,
-    vkgateway.sync.startup_metrics,
+    vkgateway.tenants.metrics,
+    vkgateway.runtime.metrics,
+    vkgateway.scheduler.service.metrics,
+    vkgateway.kinds.pods.startup_metrics,
 )
 """Importing these modules registers all metrics."""
 
@@ -66,7 +66,7 @@ def render_page(text: str) -> str:
 
 def render_fields(plural: str) -> str:
     """Return the fields of a kind as Markdown tables, one for `spec` and one for `status`."""
-    text = (resources.files("vkgateway.model") / "crds" / f"{plural}.yaml").read_text()
+    text = (resources.files("vkgateway.api") / "crds" / f"{plural}.yaml").read_text()
     crd = yaml.safe_load(text)["spec"]
     schema = crd["versions"][0]["schema"]["openAPIV3Schema"]
     names = crd["names"]

@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 from typing import Any, Final
 
-from vkgateway.model.errors import UnavailableError
+from vkgateway.api.errors import UnavailableError
 from vkgateway.version import __version__
 
 PACKAGE: Final = "vkgateway_platform"

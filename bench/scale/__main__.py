@@ -18,10 +18,10 @@ from bench.platform import start_platform
 from bench.scale import outcome, play, simulated, workload
 from bench.scale.settings import Scale
 from bench.settings import Settings
+from vkgateway.api.errors import VkgatewayError
 from vkgateway.cli.progress import Progress
-from vkgateway.gateway import logs
-from vkgateway.gateway.config import Logging
-from vkgateway.model.errors import VkgatewayError
+from vkgateway.serve import logs
+from vkgateway.settings.config import Logging
 from vkgateway_platform.embedded.options import HOLLOW_NODES_MAX
 from vkgateway_platform.simulate.scenario import Job
 

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from bench.pods import PodKind, pod_manifest
 from bench.scale.workload import job_gpus
-from vkgateway.arbiter.snapshot import LOW
-from vkgateway.model.names import GANG_ANNOTATION, LOW_CLASS
+from vkgateway.api.names import GANG_ANNOTATION, LOW_CLASS
+from vkgateway.scheduler.core.snapshot import LOW
 from vkgateway_platform.simulate.scenario import Job
 
 RUN: Final = "scale"

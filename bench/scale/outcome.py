@@ -17,7 +17,7 @@ from bench.scale.settings import Scale
 from bench.scale.simulated import Simulations
 from bench.scale.workload import job_gpus
 from bench.stats import percentile
-from vkgateway.arbiter.snapshot import Band
+from vkgateway.scheduler.core.snapshot import Band
 from vkgateway_platform.simulate.scenario import Job
 
 COLUMNS: Final = ["figure", "platform", "simulation", "with the platform's delays", "with drawn delays"]

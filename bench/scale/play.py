@@ -21,8 +21,8 @@ from bench.scale.settings import Scale
 from bench.scale.workload import NAMESPACE, tenant_names
 from bench.timeline import Timeline, now
 from bench.watching import decode, watch_pods
-from vkgateway.arbiter.snapshot import Pool
 from vkgateway.kube.resources import JOBS, NODES, PODS
+from vkgateway.scheduler.core.snapshot import Pool
 from vkgateway_platform.simulate.scenario import Job
 from vkgateway_platform.simulate.traces.kubernetes import read_nodes
 

@@ -16,7 +16,7 @@ from bench.scale.meters import quantile
 from bench.scale.play import TAIL, PlatformRun
 from bench.scale.settings import Scale
 from bench.scale.workload import POOL_KEY, tenant_names
-from vkgateway.arbiter.snapshot import Policy, Pool, Quota
+from vkgateway.scheduler.core.snapshot import Policy, Pool, Quota
 from vkgateway_platform.simulate.engine import Simulation
 from vkgateway_platform.simulate.metrics import cluster_gpus
 from vkgateway_platform.simulate.policies.arbiter import ArbiterScheduler

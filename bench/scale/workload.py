@@ -10,8 +10,8 @@ from typing import Final
 
 from bench.platform import GPU_POOL, GPUS_PER_NODE
 from bench.scale.settings import Scale
-from vkgateway.arbiter.snapshot import LOW, PoolKey
-from vkgateway.model.api import DEFAULT_COMPUTE_CLUSTER
+from vkgateway.api.types import DEFAULT_COMPUTE_CLUSTER
+from vkgateway.scheduler.core.snapshot import LOW, PoolKey
 from vkgateway_platform.simulate.scenario import Job
 from vkgateway_platform.simulate.traces.adaptation import select_window
 from vkgateway_platform.simulate.traces.synthetic import WorkloadParameters, generate_jobs

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.chart.conftest import Document, Objects
-from vkgateway.gateway.certificate_authority import SECRET_NAME
-from vkgateway.gateway.config import Config
-from vkgateway.gateway.settingsfile import load_settings
-from vkgateway.model.names import SYSTEM_NAMESPACE
+from vkgateway.api.names import SYSTEM_NAMESPACE
+from vkgateway.serve.certificate_authority import SECRET_NAME
+from vkgateway.settings.config import Config
+from vkgateway.settings.file import load_settings
 
 Reference = tuple[str, str]
 """Kind and name of an object."""

@@ -12,7 +12,7 @@ import pytest
 from tests.chart.conftest import ALL_APIS, CHART, Helm, Objects, RefusedValuesError
 from tests.chart.references import existing, read_settings, references
 from tests.chart.test_rendering import CERT_MANAGER, EXTERNAL, FULL
-from vkgateway.model.names import SYSTEM_NAMESPACE
+from vkgateway.api.names import SYSTEM_NAMESPACE
 
 NAME = "federation"
 LONGEST = "f" * 47

@@ -11,16 +11,16 @@ import pytest
 import yaml
 
 from tests.chart.conftest import ALL_APIS, CHART, Document, Helm, Objects
+from vkgateway.api.names import CONTROL_PLANE_LABEL, SYSTEM_NAMESPACE, TENANT_LABEL
 from vkgateway.cli.check import IMAGE as CHECK_IMAGE
-from vkgateway.controlplane.drivers.kubernetes.names import CONTROL_PLANE, component_labels
-from vkgateway.controlplane.drivers.kubernetes.parameters import Parameters, parse_parameters
-from vkgateway.controlplane.templates import SHIPPED_FOLDER
-from vkgateway.gateway import management_policies, rbac
-from vkgateway.gateway.config import Config
-from vkgateway.gateway.definitions import VERSION_ANNOTATION, load_definitions
-from vkgateway.gateway.settingsfile import load_settings
-from vkgateway.kubelet.node_stats_reader import CADVISOR, PROBES, RESOURCE, SUMMARY
-from vkgateway.model.names import CONTROL_PLANE_LABEL, SYSTEM_NAMESPACE, TENANT_LABEL
+from vkgateway.nodes.node_stats_reader import CADVISOR, PROBES, RESOURCE, SUMMARY
+from vkgateway.planes.drivers.kubernetes.names import CONTROL_PLANE, component_labels
+from vkgateway.planes.drivers.kubernetes.parameters import Parameters, parse_parameters
+from vkgateway.planes.templates import SHIPPED_FOLDER
+from vkgateway.serve import management_policies, rbac
+from vkgateway.serve.definitions import VERSION_ANNOTATION, load_definitions
+from vkgateway.settings.config import Config
+from vkgateway.settings.file import load_settings
 
 EXTERNAL = (
     "--set=etcd.enabled=false",

@@ -24,7 +24,7 @@ from operators.published import provide_programs
 from tests.e2e.cluster import CommandResult, Document, Platform, eventually, run_program
 from tests.e2e.strangers import unverified_context
 from tests.support.machine import patience, patience_option
-from vkgateway.controlplane.templates import SHIPPED_FOLDER
+from vkgateway.planes.templates import SHIPPED_FOLDER
 from vkgateway_platform.embedded import compute
 from vkgateway_platform.embedded.paths import PlatformPaths
 from vkgateway_platform.embedded.record import PlatformRecord, load_record

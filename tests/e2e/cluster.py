@@ -23,9 +23,9 @@ import yaml
 from tests.e2e import gatewaysocket
 from tests.e2e.watching import get_watched, is_watched, watching
 from tests.support.machine import patience, patience_option
-from vkgateway.controlplane.templates import SHIPPED_FOLDER
-from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
-from vkgateway.programs.supervisor.client import SupervisorClient
+from vkgateway.api.types import DEFAULT_KUBERNETES_VERSION
+from vkgateway.planes.supervisor.client import SupervisorClient
+from vkgateway.planes.templates import SHIPPED_FOLDER
 
 T = TypeVar("T")
 Document = dict[str, Any]

@@ -23,7 +23,7 @@ from operators.programs import JOBSET, KOORDINATOR, KUBERAY, KUEUE, PROMETHEUS_O
 from operators.published import PublishedPrograms
 from tests.e2e.cluster import Cluster, Document, eventually
 from tests.support.ports import free_port
-from vkgateway.controlplane.pki import Authority
+from vkgateway.planes.pki import Authority
 
 
 def program_folder(wanted: PublishedPrograms) -> Path:

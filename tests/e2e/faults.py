@@ -24,8 +24,8 @@ from tests.e2e.cluster import Platform, eventually
 from tests.e2e.prometheus import OPENER
 from tests.support.machine import patience
 from tests.support.ports import free_port
-from vkgateway.controlplane.etcd.tenancy import ROOT_USER
-from vkgateway.controlplane.pki import Authority
+from vkgateway.planes.etcd.tenancy import ROOT_USER
+from vkgateway.planes.pki import Authority
 
 
 @contextlib.contextmanager

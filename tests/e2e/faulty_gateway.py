@@ -17,12 +17,14 @@ from typing import Any
 import msgspec
 
 from tests.e2e.cluster import Platform, eventually
-from vkgateway.gateway import config, control_plane_reconciler, settingsfile
-from vkgateway.gateway.config import LeaderElection
 from vkgateway.kube.workqueue import FairQueue
-from vkgateway.programs.supervisor.client import SupervisorClient
-from vkgateway.programs.supervisor.spec import ProcessSpec
-from vkgateway.sync.admission import arbitration
+from vkgateway.planes.supervisor.client import SupervisorClient
+from vkgateway.planes.supervisor.spec import ProcessSpec
+from vkgateway.scheduler.service import arbitration
+from vkgateway.settings import config
+from vkgateway.settings import file as settingsfile
+from vkgateway.settings.config import LeaderElection
+from vkgateway.tenants import control_plane_reconciler
 
 ROOT = Path(__file__).parents[2]
 FOLDER = "VKGATEWAY_TEST_FAULTS"

@@ -15,8 +15,8 @@ import pytest
 from tests.e2e.cluster import REAL, Cluster, Document, Platform, eventually, pod_manifest
 from tests.e2e.watching import watching
 from tests.support.machine import slowness
-from vkgateway.model.names import ADMISSION_GATE, EVICTION_DEADLINE_ANNOTATION
-from vkgateway.translate.conditions import ADMITTED_CONDITION, PREEMPTED
+from vkgateway.api.names import ADMISSION_GATE, EVICTION_DEADLINE_ANNOTATION
+from vkgateway.kinds.pods.translation.conditions import ADMITTED_CONDITION, PREEMPTED
 
 GANG = "vkgateway.io/gang"
 RUN_SECONDS = "kwok.vkgateway.io/run-seconds"

@@ -25,7 +25,7 @@ from tests.e2e.cluster import BUSYBOX, Cluster, Document, Platform, eventually, 
 from tests.e2e.strangers import http_status, unverified_context
 from tests.e2e.webhooks import serve_webhook
 from tests.support.machine import patience, patience_option
-from vkgateway.programs.supervisor import procfs
+from vkgateway.planes.supervisor import procfs
 
 AUTHORITIES = ("ca.crt", "etcd-ca.crt")
 """Files of a control plane with the certificates of its authorities."""

@@ -13,8 +13,8 @@ import pytest
 from tests.e2e.cluster import BUSYBOX, Cluster, Document, Platform, eventually, frozen, pod_manifest
 from tests.e2e.conftest import start_platform
 from tests.support.machine import patience_option
-from vkgateway.model.names import API_VERSION, GANG_ANNOTATION, GANG_MIN_ANNOTATION
-from vkgateway.programs.supervisor.client import SupervisorClient
+from vkgateway.api.names import API_VERSION, GANG_ANNOTATION, GANG_MIN_ANNOTATION
+from vkgateway.planes.supervisor.client import SupervisorClient
 from vkgateway_platform.embedded import gateway_process
 
 SYSTEM = "vkgateway-system"

@@ -12,7 +12,7 @@ from tests.e2e import controllers
 from tests.e2e.cluster import Cluster, Document, Platform, eventually, pod_manifest
 from tests.e2e.published import module_folder
 from tests.e2e.test_arbiter import consistently
-from vkgateway.model.names import ADMISSION_GATE
+from vkgateway.api.names import ADMISSION_GATE
 
 SCHEDULER_PLUGINS = "0.33.5"
 GPUS: dict[str, Any] = {"resources": {"limits": {"nvidia.com/gpu": "8"}}}

@@ -12,10 +12,10 @@ import pytest
 
 from tests.e2e.cluster import TENANT_VERSION, Cluster, Document, Platform, eventually, pod_manifest
 from tests.support.machine import patience_option
-from vkgateway.controlplane.plane import POLICIES_SINCE
-from vkgateway.controlplane.templates import Templates, TenantFacts
-from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
-from vkgateway.model.names import ADMISSION_GATE
+from vkgateway.api.names import ADMISSION_GATE
+from vkgateway.api.types import DEFAULT_KUBERNETES_VERSION
+from vkgateway.planes.plane import POLICIES_SINCE
+from vkgateway.planes.templates import Templates, TenantFacts
 
 POLICY = "vkgateway-admission"
 FACTS = TenantFacts(

@@ -13,7 +13,7 @@ from tests.e2e.foreign_pool import GPU, WORKLOADS, gang_job, gpus_by_node, list_
 from tests.e2e.test_arbiter import consistently, count_pods, delete_workloads, find_condition, list_pods
 from tests.e2e.test_startup import TWIN, twin_node
 from tests.support.machine import patience_option
-from vkgateway.model.names import EVICTION_DEADLINE_ANNOTATION
+from vkgateway.api.names import EVICTION_DEADLINE_ANNOTATION
 
 pytestmark = pytest.mark.embedded_gateway(reason="a gateway in a pod runs on the node whose kubelet stops")
 NODE = "real-0"

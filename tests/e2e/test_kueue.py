@@ -42,8 +42,8 @@ from tests.e2e.test_arbiter import (
     pending_reason,
 )
 from tests.support.machine import patience_option
-from vkgateway.model.names import COMPUTE_NODE_ANNOTATION, EVICTION_DEADLINE_ANNOTATION
-from vkgateway.translate.conditions import PREEMPTED
+from vkgateway.api.names import COMPUTE_NODE_ANNOTATION, EVICTION_DEADLINE_ANNOTATION
+from vkgateway.kinds.pods.translation.conditions import PREEMPTED
 
 SOAK = float(os.environ.get("VKGATEWAY_SOAK_SECONDS", "20"))
 """Seconds for which a test creates gangs."""

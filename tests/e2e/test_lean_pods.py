@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.cluster import COMPUTE_MINOR, Cluster, Document, Platform, eventually, pod_manifest
-from vkgateway.controlplane.plane import POLICIES_SINCE
+from vkgateway.planes.plane import POLICIES_SINCE
 
 BELOW = ("-n", "alpha--default")
 APPLIED = "kubectl-client-side-apply"

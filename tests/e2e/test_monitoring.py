@@ -15,7 +15,7 @@ from tests.e2e.prometheus import Prometheus, start_prometheus
 from tests.e2e.test_arbiter import GANG, LOW, count_pods, delete_workloads, gpu_job, gpu_pod, in_pool, list_pods
 from tests.support.machine import patience_option
 from tests.support.monitoring import DASHBOARDS, label_queries, panel_queries
-from vkgateway.model.errors import UnavailableError
+from vkgateway.api.errors import UnavailableError
 from vkgateway_platform.embedded.realnode.busybox import Busybox
 from vkgateway_platform.embedded.realnode.images import BUSYBOX, PAUSE_IMAGE, busybox_image
 

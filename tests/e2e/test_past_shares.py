@@ -12,7 +12,7 @@ import pytest
 
 from tests.e2e.cluster import Cluster, Document, Platform, eventually, pod_manifest
 from tests.e2e.faulty_gateway import gateway_settings, restart_with_faults
-from vkgateway.gateway.config import Arbiter
+from vkgateway.settings.config import Arbiter
 
 pytestmark = pytest.mark.embedded_gateway(reason="the tests replace the process of the gateway")
 GPU = "nvidia.com/gpu"

@@ -16,7 +16,7 @@ import pytest
 
 from tests.e2e.cluster import VKGATEWAY, Cluster, Platform, eventually, new_data_dir, pod_manifest
 from tests.support.machine import patience, patience_option
-from vkgateway.programs.supervisor import procfs
+from vkgateway.planes.supervisor import procfs
 
 pytestmark = pytest.mark.embedded_gateway(reason="these tests are about the processes of the embedded platform")
 
@@ -147,7 +147,7 @@ def test_repeated_up_changes_nothing(platform: Platform, alpha: Cluster) -> None
 def test_new_supervisor_adopts_running_processes(platform: Platform) -> None:
     pids = running_pids(platform)
     found = subprocess.run(
-        ["pgrep", "-f", f"vkgateway.programs.supervisor.*{platform.data_dir}"],
+        ["pgrep", "-f", f"vkgateway.planes.supervisor.*{platform.data_dir}"],
         capture_output=True,
         text=True,
         check=True,

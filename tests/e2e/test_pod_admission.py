@@ -13,9 +13,9 @@ import pytest
 from tests.e2e.cluster import Cluster, Platform, eventually, pod_manifest
 from tests.e2e.test_arbiter import find_condition
 from tests.refused import ALLOWED, BY_LEVEL_BASELINE, BY_LEVEL_RESTRICTED, BY_POLICY, pod_of
-from vkgateway.controlplane.templates import Templates, TenantFacts
-from vkgateway.model.api import TenantPolicy
-from vkgateway.translate.policy import find_refusals
+from vkgateway.api.types import TenantPolicy
+from vkgateway.kinds.pods.policy.rules import find_refusals
+from vkgateway.planes.templates import Templates, TenantFacts
 
 POLICY = "validatingadmissionpolicy/vkgateway-pods"
 INLINE: dict[str, Any] = {"volumes": [{"name": "data", "csi": {"driver": "disks.example.org"}}]}

@@ -14,14 +14,14 @@ import yaml
 
 from tests.e2e.published import module_folder
 from tests.unit.translate import samples
-from vkgateway.model.api import PodSecurity
-from vkgateway.model.objects import Object
-from vkgateway.translate.pod_diff import diff_pods
-from vkgateway.translate.pod_references import find_references
-from vkgateway.translate.policy import find_refusals
-from vkgateway.translate.security import find_violations
-from vkgateway.translate.to_compute import forward_pod
-from vkgateway.translate.to_tenant import mirror_status
+from vkgateway.api.objects import Object
+from vkgateway.api.types import PodSecurity
+from vkgateway.kinds.pods.policy.rules import find_refusals
+from vkgateway.kinds.pods.policy.security import find_violations
+from vkgateway.kinds.pods.translation.pod_diff import diff_pods
+from vkgateway.kinds.pods.translation.pod_references import find_references
+from vkgateway.kinds.pods.translation.to_compute import forward_pod
+from vkgateway.kinds.pods.translation.to_tenant import mirror_status
 from vkgateway_platform.binaries.catalogue import DEFAULT_VERSIONS
 
 NEWEST = DEFAULT_VERSIONS["kubernetes"].replace("1.", "0.", 1)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.cluster import eventually
-from vkgateway.controlplane.pki import Authority
+from vkgateway.planes.pki import Authority
 from vkgateway_platform.embedded.realnode import (
     PROGRAMS,
     RealNode,

@@ -25,8 +25,8 @@ from tests.e2e.test_arbiter import (
     wait_accepted,
 )
 from tests.support.machine import patience
-from vkgateway.model.names import EVICTION_DEADLINE_ANNOTATION
-from vkgateway.translate.conditions import RUN_LIMIT_REACHED
+from vkgateway.api.names import EVICTION_DEADLINE_ANNOTATION
+from vkgateway.kinds.pods.translation.conditions import RUN_LIMIT_REACHED
 
 NOTICE = min(NOTICE_SECONDS, 50)
 """Notice in seconds, within which a test looks at the pods. Limits of a minute would be written in another unit."""

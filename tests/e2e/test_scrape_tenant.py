@@ -15,7 +15,7 @@ from tests.e2e.cluster import Cluster, Document, eventually
 from tests.e2e.controllers import run_prometheus_operator
 from tests.e2e.discovery import write_targets
 from tests.e2e.prometheus import Prometheus, run_prometheus
-from vkgateway.model.errors import UnavailableError
+from vkgateway.api.errors import UnavailableError
 
 pytestmark = pytest.mark.embedded_gateway(reason="Prometheus runs on the machine, not in a pod of the tenant")
 PAGE = Path("docs/how-to/scrape-a-tenant.md")

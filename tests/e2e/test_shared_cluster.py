@@ -12,7 +12,7 @@ from tests.e2e.cluster import Cluster, Document, Platform, eventually
 from tests.e2e.conftest import start_platform
 from tests.e2e.test_arbiter import GANG, count_pods, find_condition, gpu_job
 from tests.support.machine import patience_option
-from vkgateway.model.names import API_VERSION
+from vkgateway.api.names import API_VERSION
 
 SYSTEM = "vkgateway-system"
 NODES, GPUS = 2, 8

@@ -14,10 +14,10 @@ import yaml
 
 from tests.e2e.cluster import TENANT_VERSION, Cluster, Document, Platform, eventually, pod_manifest
 from tests.support.machine import patience_option
-from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
-from vkgateway.model.names import ADMISSION_GATE
-from vkgateway.sync.views.annotations import REFRESH_AT, TOKEN_OF
-from vkgateway.translate.conditions import ADMITTED_CONDITION
+from vkgateway.api.names import ADMISSION_GATE
+from vkgateway.api.types import DEFAULT_KUBERNETES_VERSION
+from vkgateway.kinds.pods.translation.conditions import ADMITTED_CONDITION
+from vkgateway.runtime.views.annotations import REFRESH_AT, TOKEN_OF
 
 MINOR = int((TENANT_VERSION or DEFAULT_KUBERNETES_VERSION).split(".")[1])
 

@@ -18,7 +18,7 @@ from tests.e2e.test_arbiter import (
     pending_reason,
     wait_for_reason,
 )
-from vkgateway.translate.conditions import ADMITTED_CONDITION
+from vkgateway.kinds.pods.translation.conditions import ADMITTED_CONDITION
 
 GPU = "nvidia.com/gpu"
 PRODUCT = "nvidia.com/gpu.product"

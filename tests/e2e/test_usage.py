@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.cluster import Cluster, Document, Platform, eventually, pod_manifest
-from vkgateway.gateway.usage.monitor import COUNT_SECONDS
+from vkgateway.tenants.usage.monitor import COUNT_SECONDS
 
 GPU = "nvidia.com/gpu"
 ADMITTED = "vkgateway.io/Admitted"

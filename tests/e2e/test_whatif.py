@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.cluster import Cluster, Document, Platform, eventually, pod_manifest
-from vkgateway.model.names import EVICTION_DEADLINE_ANNOTATION
+from vkgateway.api.names import EVICTION_DEADLINE_ANNOTATION
 
 POOL = "v100"
 """Pool with two nodes of 8 GPUs."""

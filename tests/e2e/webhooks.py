@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.e2e.cluster import Document
-from vkgateway.controlplane.pki import Authority
+from vkgateway.planes.pki import Authority
 
 Review = Callable[[Document], str]
 """Returns why a request is refused; "" if it is allowed. The argument is the `request` of an AdmissionReview."""

@@ -33,10 +33,10 @@ from tests.fakes.managed_fields import after_apply
 from tests.fakes.rights import Rights
 from tests.fakes.store import Change, ObjectStore, Refusal, Selection
 from tests.support.machine import patience
+from vkgateway.api.times import render_time
 from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import INITIAL_EVENTS_END
 from vkgateway.kube.resources import CRDS, KNOWN_RESOURCES, PODS, Resource
-from vkgateway.model.times import render_time
 
 Document = dict[str, Any]
 

@@ -7,11 +7,8 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from vkgateway.arbiter.cycle import decide
-from vkgateway.arbiter.decisions import Decisions
-from vkgateway.arbiter.reasons.gang_names import Names
-from vkgateway.arbiter.snapshot import Band, Gang, Node, Pod, PodState, Pool, PoolKey, Quota, Shape, Snapshot
-from vkgateway.model.api import (
+from vkgateway.api.objects import Condition, Meta
+from vkgateway.api.types import (
     ApiServerStatus,
     ComputeCluster,
     ComputeClusterStatus,
@@ -19,9 +16,23 @@ from vkgateway.model.api import (
     TenantPoolStatus,
     TenantStatus,
 )
-from vkgateway.model.objects import Condition, Meta
 from vkgateway.page.facts import Observation
 from vkgateway.page.timeline import Timeline
+from vkgateway.scheduler.core.cycle import decide
+from vkgateway.scheduler.core.decisions import Decisions
+from vkgateway.scheduler.core.reasons.gang_names import Names
+from vkgateway.scheduler.core.snapshot import (
+    Band,
+    Gang,
+    Node,
+    Pod,
+    PodState,
+    Pool,
+    PoolKey,
+    Quota,
+    Shape,
+    Snapshot,
+)
 
 GPU = "nvidia.com/gpu"
 A100: PoolKey = ("local", "a100")

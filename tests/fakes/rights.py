@@ -6,8 +6,8 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any, Self
 
-from vkgateway.gateway import rbac
 from vkgateway.kube.resources import Resource
+from vkgateway.serve import rbac
 
 _Rule = tuple[str, dict[str, Any]]
 _Read = Callable[[], list[dict[str, Any]]]

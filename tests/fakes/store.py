@@ -13,8 +13,8 @@ from typing import Any
 from uuid import uuid4
 
 from tests.fakes.managed_fields import after_update
+from vkgateway.api.times import render_time
 from vkgateway.kube.resources import NAMESPACES, PODS, Resource
-from vkgateway.model.times import render_time
 
 Document = dict[str, Any]
 Key = tuple[str, str]

@@ -62,13 +62,17 @@ def _end_to_end(name: str, about: str, *files: str, minutes: tuple[int, int], fo
     return Lane(name=name, about=about, tracks=((step,),), files=paths, minutes=minutes, folders=folders)
 
 
-_MODES = ("vkgateway/modes/", "vkgateway/sync/schedulers/", f"{E2E}/foreign_pool.py", f"{E2E}/controllers.py")
+_MODES = (
+    "vkgateway/scheduler/backends/",
+    f"{E2E}/foreign_pool.py",
+    f"{E2E}/controllers.py",
+)
 _CHART = (
     "deploy/chart/",
     "deploy/image/",
     "deploy/rbac/",
     "scripts/image.py",
-    "vkgateway/controlplane/drivers/kubernetes/",
+    "vkgateway/planes/drivers/kubernetes/",
     f"{E2E}/chart.py",
 )
 
@@ -79,7 +83,14 @@ _SEPARATE: Final = (
         "test_clusters.py",
         "test_shared_cluster.py",
         minutes=(2, 3),
-        folders=("vkgateway/gateway/", "vkgateway/kube/", "vkgateway/modes/", "vkgateway/sync/"),
+        folders=(
+            "vkgateway/clusters/",
+            "vkgateway/kinds/",
+            "vkgateway/kube/",
+            "vkgateway/scheduler/backends/",
+            "vkgateway/scheduler/service/",
+            "vkgateway/tenants/",
+        ),
     ),
     _end_to_end(
         "tools",
@@ -92,10 +103,9 @@ _SEPARATE: Final = (
         folders=(
             "pyproject.toml",
             "scripts/wheels.py",
-            "vkgateway/arbiter/whatif/",
+            "vkgateway/scheduler/core/whatif/",
             "vkgateway/cli/",
-            "vkgateway/gateway/usage/",
-            "vkgateway/usage/",
+            "vkgateway/tenants/usage/",
             "vkgateway_platform/",
         ),
     ),
@@ -104,7 +114,7 @@ _SEPARATE: Final = (
         "a tenant that fills the datastore: quota, and space that is freed again",
         "controlplane/test_datastore_quota.py",
         minutes=(2, 3),
-        folders=("vkgateway/controlplane/etcd/",),
+        folders=("vkgateway/planes/etcd/",),
     ),
     _end_to_end(
         "conformance",
@@ -113,10 +123,10 @@ _SEPARATE: Final = (
         minutes=(3, 8),
         folders=(
             "vkgateway_platform/conformance/",
-            "vkgateway/controlplane/",
-            "vkgateway/kubelet/",
-            "vkgateway/sync/",
-            "vkgateway/translate/",
+            "vkgateway/planes/",
+            "vkgateway/nodes/",
+            "vkgateway/kinds/",
+            "vkgateway/scheduler/service/",
         ),
     ),
     _end_to_end(
@@ -124,7 +134,7 @@ _SEPARATE: Final = (
         "virtual-kubelet's end-to-end suite against a real and a hollow virtual node",
         "test_virtual_kubelet.py",
         minutes=(3, 6),
-        folders=("vkgateway/kubelet/", f"{E2E}/virtualkubelet.py"),
+        folders=("vkgateway/nodes/", f"{E2E}/virtualkubelet.py"),
     ),
     _end_to_end(
         "kueue",
@@ -182,7 +192,7 @@ _SEPARATE: Final = (
         "test_operators.py",
         "test_gang_integrations.py",
         minutes=(30, 50),
-        folders=("operators/", "docs/operators/", "examples/operators/", "vkgateway/translate/gangs/"),
+        folders=("operators/", "docs/operators/", "examples/operators/", "vkgateway/scheduler/gangs/"),
     ),
 )
 
@@ -284,7 +294,11 @@ LANES: Final = (
             ),
         ),
         minutes=(6, 6),
-        folders=("vkgateway/arbiter/", "vkgateway/modes/", "tests/property/", "tests/unit/arbiter/"),
+        folders=(
+            "vkgateway/scheduler/",
+            "tests/property/",
+            "tests/unit/arbiter/",
+        ),
         prepare=(),
     ),
     *_SEPARATE,

@@ -8,17 +8,17 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vkgateway.arbiter.guarantees.bindability import CellSlack
-from vkgateway.arbiter.guarantees.cell_sizes import (
+from vkgateway.scheduler.core.guarantees.bindability import CellSlack
+from vkgateway.scheduler.core.guarantees.cell_sizes import (
     cell_sizes,
     count_cells,
     list_sizes,
     smallest_cover,
     total_units,
 )
-from vkgateway.arbiter.guarantees.pool_guarantees import PoolGuarantees
-from vkgateway.arbiter.guarantees.refusals import find_refusals
-from vkgateway.arbiter.snapshot import Node, Pool, Quota
+from vkgateway.scheduler.core.guarantees.pool_guarantees import PoolGuarantees
+from vkgateway.scheduler.core.guarantees.refusals import find_refusals
+from vkgateway.scheduler.core.snapshot import Node, Pool, Quota
 
 GPU = "nvidia.com/gpu"
 KEY = ("c", "p")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from tests.unit.arbiter.simulated_cluster import GPU, Cluster, make_gang, make_node, make_quota
-from vkgateway.arbiter.snapshot import Quota
+from vkgateway.scheduler.core.snapshot import Quota
 
 BACKLOG = 12
 """Gangs of each tenant that always wait."""

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.arbiter.simulated_cluster import capacity_on
-from vkgateway.arbiter.capacity import future_fit
-from vkgateway.arbiter.capacity.expected_ends import ExpectedEnds, PodEnd
-from vkgateway.arbiter.capacity.forecast import PoolForecast
-from vkgateway.arbiter.capacity.node_resources import NodeResources
-from vkgateway.arbiter.capacity.placement import place_pods
-from vkgateway.arbiter.snapshot import Gang, Node, Pod, PodState, Policy, Pool, Shape
+from vkgateway.scheduler.core.capacity import future_fit
+from vkgateway.scheduler.core.capacity.expected_ends import ExpectedEnds, PodEnd
+from vkgateway.scheduler.core.capacity.forecast import PoolForecast
+from vkgateway.scheduler.core.capacity.node_resources import NodeResources
+from vkgateway.scheduler.core.capacity.placement import place_pods
+from vkgateway.scheduler.core.snapshot import Gang, Node, Pod, PodState, Policy, Pool, Shape
 
 GPU = "nvidia.com/gpu"
 NOW = 10.0

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.arbiter.simulated_cluster import node_fits
-from vkgateway.arbiter.capacity.node_resources import NodeResources
-from vkgateway.arbiter.capacity.shape_views import PLENTY
-from vkgateway.arbiter.snapshot import Node, Pool, Shape, Toleration
-from vkgateway.model.objects import Taint
+from vkgateway.api.objects import Taint
+from vkgateway.scheduler.core.capacity.node_resources import NodeResources
+from vkgateway.scheduler.core.capacity.shape_views import PLENTY
+from vkgateway.scheduler.core.snapshot import Node, Pool, Shape, Toleration
 
 GPU = "nvidia.com/gpu"
 patient = settings(max_examples=50, deadline=None)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tests.unit.arbiter.numa_machines import NumaMachine
 from tests.unit.arbiter.simulated_cluster import GPU, KEY, LOW, Cluster, capacity_on, make_gang, make_quota
-from vkgateway.arbiter.capacity.node_resources import NodeResources
-from vkgateway.arbiter.snapshot import Pod, Pool, Shape
-from vkgateway.gateway.decisionlog import LogEntry, encode_entry
+from vkgateway.scheduler.core.capacity.node_resources import NodeResources
+from vkgateway.scheduler.core.snapshot import Pod, Pool, Shape
+from vkgateway.scheduler.service.decisionlog import LogEntry, encode_entry
 
 NIC = "example.com/nic"
 

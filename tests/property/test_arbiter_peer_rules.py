@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.arbiter.kube_filters import Peer, permits
-from vkgateway.arbiter.capacity.node_resources import NodeResources
-from vkgateway.arbiter.capacity.placement import count_placeable, place_pods
-from vkgateway.arbiter.peer_rules import NO_MINIMUM, VIRTUAL_NODE, PeerRules, PeerTerm, SpreadRule
-from vkgateway.arbiter.snapshot import Node, Pod, Pool, Requirement, Shape
-from vkgateway.model.objects import Taint
+from vkgateway.api.objects import Taint
+from vkgateway.scheduler.core.capacity.node_resources import NodeResources
+from vkgateway.scheduler.core.capacity.placement import count_placeable, place_pods
+from vkgateway.scheduler.core.peer_rules import NO_MINIMUM, VIRTUAL_NODE, PeerRules, PeerTerm, SpreadRule
+from vkgateway.scheduler.core.snapshot import Node, Pod, Pool, Requirement, Shape
 
 GPU = "nvidia.com/gpu"
 patient = settings(max_examples=200, deadline=None)

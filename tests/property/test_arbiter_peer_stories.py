@@ -9,9 +9,9 @@ import pytest
 
 from tests.unit.arbiter.kube_filters import Peer, permits
 from tests.unit.arbiter.simulated_cluster import LOW, Cluster, gpu_shape, make_gang, make_node, make_quota
-from vkgateway.arbiter.decisions import Decisions
-from vkgateway.arbiter.peer_rules import VIRTUAL_NODE, PeerRules, PeerTerm, SpreadRule
-from vkgateway.arbiter.snapshot import Gang, PodState
+from vkgateway.scheduler.core.decisions import Decisions
+from vkgateway.scheduler.core.peer_rules import VIRTUAL_NODE, PeerRules, PeerTerm, SpreadRule
+from vkgateway.scheduler.core.snapshot import Gang, PodState
 
 HOST = "kubernetes.io/hostname"
 WEB = "a/web"

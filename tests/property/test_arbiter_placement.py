@@ -9,9 +9,9 @@ from itertools import combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vkgateway.arbiter.capacity.node_resources import NodeResources
-from vkgateway.arbiter.capacity.placement import count_placeable, place_pods
-from vkgateway.arbiter.snapshot import Node, Pod, Pool, Requirement, Shape
+from vkgateway.scheduler.core.capacity.node_resources import NodeResources
+from vkgateway.scheduler.core.capacity.placement import count_placeable, place_pods
+from vkgateway.scheduler.core.snapshot import Node, Pod, Pool, Requirement, Shape
 
 GPU = "nvidia.com/gpu"
 patient = settings(max_examples=80, deadline=None)

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vkgateway.arbiter.preemption import node_costs
-from vkgateway.arbiter.preemption.node_costs import (
+from vkgateway.scheduler.core.preemption import node_costs
+from vkgateway.scheduler.core.preemption.node_costs import (
     FreedRows,
     Shortage,
     TieBreakers,

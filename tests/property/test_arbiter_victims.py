@@ -20,12 +20,12 @@ from tests.unit.arbiter.borrowed_pool import (
     waiting_gang,
 )
 from tests.unit.arbiter.simulated_cluster import capacity_on
-from vkgateway.arbiter.capacity.node_resources import NodeResources
-from vkgateway.arbiter.capacity.placement import place_pods
-from vkgateway.arbiter.decisions import Evict
-from vkgateway.arbiter.preemption.eviction_units import select_min_members
-from vkgateway.arbiter.preemption.victim_search import VictimChoice, choose_victims
-from vkgateway.arbiter.snapshot import Gang, Node, Pod, PodState, Shape
+from vkgateway.scheduler.core.capacity.node_resources import NodeResources
+from vkgateway.scheduler.core.capacity.placement import place_pods
+from vkgateway.scheduler.core.decisions import Evict
+from vkgateway.scheduler.core.preemption.eviction_units import select_min_members
+from vkgateway.scheduler.core.preemption.victim_search import VictimChoice, choose_victims
+from vkgateway.scheduler.core.snapshot import Gang, Node, Pod, PodState, Shape
 
 SIZES = st.sampled_from([gpu_shape(1, 4), gpu_shape(2, 8), gpu_shape(4, 30), gpu_shape(8, 32), gpu_shape(0, 20)])
 AGES = st.sampled_from([0.0, 1.0, 5.0, 5.0, 60.0, 700.0])

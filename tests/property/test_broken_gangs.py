@@ -9,8 +9,8 @@ import pytest
 
 from tests.property.test_mode_attempts import interrupted_cycle
 from tests.unit.modes.world import SingleEvictions, World, random_world
-from vkgateway.arbiter.snapshot import PodState
-from vkgateway.modes.attempt import AttemptState
+from vkgateway.scheduler.backends.attempt import AttemptState
+from vkgateway.scheduler.core.snapshot import PodState
 
 CASES = int(os.environ.get("VKGATEWAY_CASES", "200"))
 

@@ -10,10 +10,10 @@ import pytest
 
 from tests.unit.arbiter.simulated_cluster import GPU, make_quota
 from tests.unit.modes.external_world import ExternalWorld
-from vkgateway.arbiter.preemption.eviction_units import has_min_members
-from vkgateway.arbiter.snapshot import PodState
-from vkgateway.modes.gang_split import GangSplitter
-from vkgateway.modes.mode import ModeResult
+from vkgateway.scheduler.backends.gang_split import GangSplitter
+from vkgateway.scheduler.backends.mode import ModeResult
+from vkgateway.scheduler.core.preemption.eviction_units import has_min_members
+from vkgateway.scheduler.core.snapshot import PodState
 
 CASES = int(os.environ.get("VKGATEWAY_CASES", "200"))
 

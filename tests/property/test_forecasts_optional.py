@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from tests.unit.arbiter.checked_cluster import CheckedCluster
 from tests.unit.arbiter.stories import StoryMix, random_story
-from vkgateway.arbiter.cycle import decide
-from vkgateway.arbiter.decisions import Decisions, PendingReason, PendingReport
-from vkgateway.arbiter.snapshot import Snapshot
+from vkgateway.scheduler.core.cycle import decide
+from vkgateway.scheduler.core.decisions import Decisions, PendingReason, PendingReport
+from vkgateway.scheduler.core.snapshot import Snapshot
 
 CASES = int(os.environ.get("VKGATEWAY_CASES", "60"))
 """Number of stories: a tenth of a second each."""

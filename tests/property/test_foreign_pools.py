@@ -10,10 +10,10 @@ import pytest
 
 from tests.unit.arbiter.simulated_cluster import KEY, OTHER
 from tests.unit.arbiter.stories import StoryMix, random_story
-from vkgateway.arbiter.cycle import decide
-from vkgateway.arbiter.decisions import Decisions
-from vkgateway.arbiter.snapshot import Gang, PodState, Pool, PoolKey, Snapshot
-from vkgateway.modes.split import split_snapshot
+from vkgateway.scheduler.backends.split import split_snapshot
+from vkgateway.scheduler.core.cycle import decide
+from vkgateway.scheduler.core.decisions import Decisions
+from vkgateway.scheduler.core.snapshot import Gang, PodState, Pool, PoolKey, Snapshot
 
 CASES = int(os.environ.get("VKGATEWAY_CASES", "60"))
 MIX = StoryMix(more_nodes=3, downs=True, often_leaves=True, without_devices=0.2)

@@ -9,11 +9,11 @@ from random import Random
 import pytest
 
 from tests.unit.arbiter.simulated_cluster import GPU, KEY, gpu_shape, make_gang, make_node, make_quota
-from vkgateway.arbiter.capacity.node_resources import NodeResources
-from vkgateway.arbiter.guarantees.guaranteed_placement import GuaranteedPlacement
-from vkgateway.arbiter.guarantees.pool_guarantees import PoolGuarantees, use_for_pods
-from vkgateway.arbiter.guarantees.refusals import find_refusals
-from vkgateway.arbiter.snapshot import Gang, Node, Pod, Pool
+from vkgateway.scheduler.core.capacity.node_resources import NodeResources
+from vkgateway.scheduler.core.guarantees.guaranteed_placement import GuaranteedPlacement
+from vkgateway.scheduler.core.guarantees.pool_guarantees import PoolGuarantees, use_for_pods
+from vkgateway.scheduler.core.guarantees.refusals import find_refusals
+from vkgateway.scheduler.core.snapshot import Gang, Node, Pod, Pool
 
 TENANTS = ("a", "b", "c")
 CASES = 1000

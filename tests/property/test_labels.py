@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.translate import samples
-from vkgateway.model.names import NAME_ANNOTATION, TENANT_LABEL
-from vkgateway.model.objects import Meta, Object
-from vkgateway.translate.disruption_budgets import DisruptionBudgetView, forward_budget
-from vkgateway.translate.metadata import LABEL_DOMAIN, is_tenant_label, label_to_compute
-from vkgateway.translate.network_policies import ISOLATION_POLICY, NetworkPolicyView, isolation_policies
-from vkgateway.translate.node_terms import all_match
-from vkgateway.translate.pod_diff import diff_pods
-from vkgateway.translate.services import ServiceView, forward_service
+from vkgateway.api.names import NAME_ANNOTATION, TENANT_LABEL
+from vkgateway.api.objects import Meta, Object
+from vkgateway.kinds.budgets.translation import DisruptionBudgetView, forward_budget
+from vkgateway.kinds.metadata import LABEL_DOMAIN, is_tenant_label, label_to_compute
+from vkgateway.kinds.pods.translation.node_terms import all_match
+from vkgateway.kinds.pods.translation.pod_diff import diff_pods
+from vkgateway.kinds.policies.translation import ISOLATION_POLICY, NetworkPolicyView, isolation_policies
+from vkgateway.kinds.services.translation import ServiceView, forward_service
 
 TENANT = replace(samples.TENANT, pool_keys=("queue",))
 LONG = "x" * 60

@@ -9,8 +9,8 @@ from random import Random
 import pytest
 
 from tests.unit.modes.world import World, random_world, writes
-from vkgateway.arbiter.snapshot import PodState
-from vkgateway.modes.attempt import AttemptState
+from vkgateway.scheduler.backends.attempt import AttemptState
+from vkgateway.scheduler.core.snapshot import PodState
 
 CASES = int(os.environ.get("VKGATEWAY_CASES", "200"))
 

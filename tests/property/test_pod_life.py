@@ -12,8 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from vkgateway.sync.pods import table
-from vkgateway.sync.pods.record import ComputePodState, Instruction, Record, TenantPodState
+from vkgateway.kinds.pods import table
+from vkgateway.kinds.pods.record import ComputePodState, Instruction, Record, TenantPodState
 
 
 @dataclass

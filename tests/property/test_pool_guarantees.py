@@ -9,9 +9,9 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vkgateway.arbiter.guarantees.pool_guarantees import PoolGuarantees
-from vkgateway.arbiter.guarantees.refusals import find_refusals
-from vkgateway.arbiter.snapshot import Node, Pool, Quota
+from vkgateway.scheduler.core.guarantees.pool_guarantees import PoolGuarantees
+from vkgateway.scheduler.core.guarantees.refusals import find_refusals
+from vkgateway.scheduler.core.snapshot import Node, Pool, Quota
 
 GPU, KEY = "nvidia.com/gpu", ("compute", "pool")
 TENANTS = "abc"

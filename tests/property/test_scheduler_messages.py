@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.modes.world import World
-from vkgateway.arbiter.queueing.admission import Admission, AdmissionState
-from vkgateway.modes.attempt import Attempt, AttemptState
-from vkgateway.modes.kueue.reasons import find_wait
-from vkgateway.modes.kueue.views import decode_workload, read_attempt
-from vkgateway.modes.names import attempt_name
-from vkgateway.sync.admission.admission_reasons import AdmissionReasons
-from vkgateway.translate.pending_message import render_message
+from vkgateway.scheduler.backends.attempt import Attempt, AttemptState
+from vkgateway.scheduler.backends.kueue.reasons import find_wait
+from vkgateway.scheduler.backends.kueue.views import decode_workload, read_attempt
+from vkgateway.scheduler.backends.names import attempt_name
+from vkgateway.scheduler.core.queueing.admission import Admission, AdmissionState
+from vkgateway.scheduler.pending_message import render_message
+from vkgateway.scheduler.service.admission_reasons import AdmissionReasons
 
 patient = settings(max_examples=100, deadline=None)
 UID = "5c023c28-8533-4927-b266-56bca5e310c1"

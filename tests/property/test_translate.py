@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from tests.fakes.patches import apply_strategic_patch
 from tests.unit.translate import samples
-from vkgateway.model.names import GROUP
-from vkgateway.model.objects import Object
-from vkgateway.translate.context import TenantContext
-from vkgateway.translate.metadata import LABEL_DOMAIN
-from vkgateway.translate.pod_diff import diff_pods
-from vkgateway.translate.pod_references import find_references
-from vkgateway.translate.policy import find_refusals
-from vkgateway.translate.security import find_violations
-from vkgateway.translate.to_compute import forward_pod
-from vkgateway.translate.to_tenant import Disruption, final_status, mirror_status
+from vkgateway.api.names import GROUP
+from vkgateway.api.objects import Object
+from vkgateway.kinds.context import TenantContext
+from vkgateway.kinds.metadata import LABEL_DOMAIN
+from vkgateway.kinds.pods.policy.rules import find_refusals
+from vkgateway.kinds.pods.policy.security import find_violations
+from vkgateway.kinds.pods.translation.pod_diff import diff_pods
+from vkgateway.kinds.pods.translation.pod_references import find_references
+from vkgateway.kinds.pods.translation.to_compute import forward_pod
+from vkgateway.kinds.pods.translation.to_tenant import Disruption, final_status, mirror_status
 
 patient = settings(max_examples=60, deadline=None)
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

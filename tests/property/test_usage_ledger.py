@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.usage.records import at, used
-from vkgateway.gateway.usagelog import GroupKey, sum_usage
-from vkgateway.usage.ledger import MonthUsage, UsageLedger
-from vkgateway.usage.records import UsageRecord
+from vkgateway.tenants.usage.ledger import MonthUsage, UsageLedger
+from vkgateway.tenants.usage.log import GroupKey, sum_usage
+from vkgateway.tenants.usage.records import UsageRecord
 
 START = at("2026-11-29 00:00")
 _SECONDS = st.integers(min_value=0, max_value=4 * 86_400)

@@ -19,14 +19,15 @@ import aiohttp
 from tests.fakes.apiserver import FakeApiServer
 from tests.support.waiting import wait_until
 from tests.support.wire import Wire, Write
-from vkgateway.controlplane.pki import Authority
-from vkgateway.gateway import config, settingsfile
-from vkgateway.gateway.certificate_authority import ensure_authority
+from vkgateway.api.names import SYSTEM_NAMESPACE
 from vkgateway.kube import kubeconfig
 from vkgateway.kube.resources import COMPUTE_CLUSTERS, LEASES, NAMESPACES, NODES, PODS, TENANTS
 from vkgateway.kube.tls import client_context
-from vkgateway.kubelet.identity import CN_PREFIX
-from vkgateway.model.names import SYSTEM_NAMESPACE
+from vkgateway.nodes.identity import CN_PREFIX
+from vkgateway.planes.pki import Authority
+from vkgateway.serve.certificate_authority import ensure_authority
+from vkgateway.settings import config
+from vkgateway.settings import file as settingsfile
 
 TENANT = "alpha"
 NODE = "cpu.local"

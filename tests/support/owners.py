@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.fakes.apiserver import FakeApiServer
+from vkgateway.api.names import GATEWAY_LABEL, SYSTEM_NAMESPACE, TENANT_LABEL, tenant_owner_name
 from vkgateway.kube.resources import CONFIG_MAPS, NAMESPACES
-from vkgateway.model.names import GATEWAY_LABEL, SYSTEM_NAMESPACE, TENANT_LABEL, tenant_owner_name
 
 
 def record_owner(server: FakeApiServer, tenant: str, gateway: str) -> None:

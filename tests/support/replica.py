@@ -10,17 +10,18 @@ from urllib.parse import urlsplit
 
 import uvloop
 
-from vkgateway.controlplane.drivers.base import DriverListener
-from vkgateway.gateway import daemon, settingsfile
-from vkgateway.gateway.config import Config
-from vkgateway.gateway.dependencies import Dependencies
-from vkgateway.gateway.interfaces import ApiServerAccess, OnStep
+from vkgateway.api.clusters import ClusterIdentity
+from vkgateway.api.errors import VkgatewayError
+from vkgateway.api.types import Tenant
+from vkgateway.kinds.services.platform_service import Endpoint
 from vkgateway.kube.client import Client
 from vkgateway.kube.write_gate import WriteGate
-from vkgateway.model.api import Tenant
-from vkgateway.model.clusters import ClusterIdentity
-from vkgateway.model.errors import VkgatewayError
-from vkgateway.sync.network.platform_service import Endpoint
+from vkgateway.planes.drivers.base import DriverListener
+from vkgateway.serve import daemon
+from vkgateway.serve.dependencies import Dependencies
+from vkgateway.settings import file as settingsfile
+from vkgateway.settings.config import Config
+from vkgateway.tenants.interfaces import ApiServerAccess, OnStep
 
 
 class ExistingPlanes:

@@ -20,10 +20,10 @@ import pytest
 import vkgateway
 from tests.support.ports import free_port
 from tests.ui.documents import Document, Item
-from vkgateway.kubelet.http import Reply, Request, Session
-from vkgateway.kubelet.listener import HttpListener
-from vkgateway.kubelet.token_reviewer import TokenReviewer
-from vkgateway.model.errors import NotFoundError
+from vkgateway.api.errors import NotFoundError
+from vkgateway.nodes.http import Reply, Request, Session
+from vkgateway.nodes.listener import HttpListener
+from vkgateway.nodes.token_reviewer import TokenReviewer
 from vkgateway.page import documents, handler, hub, streams
 from vkgateway.page.access import PageAccess
 from vkgateway.page.cookies import COOKIE, CookieSealer

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from vkgateway.sync.admission import pending_reporter
-from vkgateway.sync.storage import claim_users
+from vkgateway.kinds.volumes import claim_users
+from vkgateway.scheduler.service import pending_reporter
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ import pytest
 import yaml
 from chart_metadata import ICON
 
-from vkgateway.gateway.definitions import load_definitions
-from vkgateway.model import api
+from vkgateway.api import types as api
+from vkgateway.serve.definitions import load_definitions
 from vkgateway.version import __version__
 
 CHART, CHECKOUT = chart_files.CHART, chart_files.CHECKOUT

@@ -14,11 +14,11 @@ import pytest
 
 from bench.__main__ import BENCHMARKS
 from operators.catalogue import KITS
-from vkgateway.arbiter.decisions import PendingReason
+from vkgateway.api.names import ADMISSION_GATE
 from vkgateway.cli.main import cli
-from vkgateway.model.names import ADMISSION_GATE
-from vkgateway.translate.conditions import ADMITTED_CONDITION, EVICTION_REASONS
-from vkgateway.translate.gangs import INTEGRATIONS
+from vkgateway.kinds.pods.translation.conditions import ADMITTED_CONDITION, EVICTION_REASONS
+from vkgateway.scheduler.core.decisions import PendingReason
+from vkgateway.scheduler.gangs import INTEGRATIONS
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -140,7 +140,8 @@ def test_documented_events_exist() -> None:
 
 def test_every_event_with_a_literal_reason_is_documented() -> None:
     page = reference("events") + reference("conditions")
-    events = {reason for folder in ("sync", "gateway") for reason in event_reasons(ROOT / "vkgateway" / folder)}
+    folders = [folder for folder in (ROOT / "vkgateway").iterdir() if folder.is_dir() and folder.name != "kube"]
+    events = {reason for folder in folders for reason in event_reasons(folder)}
     assert "EvictionWithdrawn" in events
     assert sorted(reason for reason in events if f"`{reason}`" not in page) == []
 

@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 
 from operators.emulation import check_runnable
 from tests.fakes.report import Silent
-from vkgateway.model.errors import UnavailableError
+from vkgateway.api.errors import UnavailableError
 from vkgateway.version import __version__
 from vkgateway_platform.embedded.realnode.images import image_architecture
 

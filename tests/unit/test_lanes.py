@@ -37,7 +37,7 @@ def test_makefile_has_a_command_for_each_lane() -> None:
     [
         ("docs/index.md", {"site"}),
         ("docs/how-to/simulate.md", {"docs", "site"}),
-        ("vkgateway/arbiter/cycle.py", {"deep"}),
+        ("vkgateway/scheduler/core/cycle.py", {"deep"}),
         ("deploy/chart/vkgateway/values.yaml", {"chart", "kubernetes"}),
         ("tests/e2e/test_volcano.py", {"volcano"}),
         (TABLE, {lane.name for lane in LANES if lane.in_all} - {"test"}),

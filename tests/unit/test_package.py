@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import vkgateway
-from vkgateway.controlplane.templates import SHIPPED_FOLDER
+from vkgateway.planes.templates import SHIPPED_FOLDER
 from vkgateway.version import __version__
 
 PACKAGE = Path(vkgateway.__file__).parent
@@ -50,10 +50,10 @@ def test_both_packages_have_one_version_and_the_same_requirements() -> None:
 def test_the_folders_at_the_top_lead_into_the_package() -> None:
     assert (ROOT / "tenant_templates").resolve() == SHIPPED_FOLDER
     leads = {
-        "crds": "model/crds",
-        "rbac": "gateway/rbac",
-        "compute": "gateway/recommended_policies",
-        "management": "gateway/management_policies",
+        "crds": "api/crds",
+        "rbac": "serve/rbac",
+        "compute": "serve/recommended_policies",
+        "management": "serve/management_policies",
     }
     for folder, inside in leads.items():
         shipped = {path.resolve() for path in (PACKAGE / inside).glob("*.yaml")}

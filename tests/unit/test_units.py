@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.machine import patience
-from vkgateway.gateway import settingsfile
-from vkgateway.programs.supervisor.spec import SupervisorPaths
+from vkgateway.planes.supervisor.spec import SupervisorPaths
+from vkgateway.settings import file as settingsfile
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy/systemd"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 
-from vkgateway.model import times
+from vkgateway.api import times
 
 _UNITS = (("d", 86400), ("h", 3600), ("m", 60))
 

@@ -11,8 +11,8 @@ from vkgateway.cli import name_completion
 from vkgateway.cli.options import cluster_options, run_async
 
 if TYPE_CHECKING:
+    from vkgateway.api.types import Tenant
     from vkgateway.kube.client import Client
-    from vkgateway.model.api import Tenant
 
 TENANT = "vkgateway-check"
 IMAGE = "registry.k8s.io/pause:3.10.1"
@@ -66,8 +66,8 @@ async def check(*, pool: str, image: str, timeout: float, data_dir: Path, kubeco
 
 async def _first_pool(management: Client) -> str:
     """Return `POOL.CLUSTER` of the first pool. Raises InputError if there is none."""
+    from vkgateway.api.errors import InputError
     from vkgateway.cli import cluster
-    from vkgateway.model.errors import InputError
 
     computes = sorted(await cluster.list_compute_clusters(management), key=lambda compute: compute.metadata.name)
     for compute in computes:

@@ -7,15 +7,15 @@ from typing import Any
 
 import msgspec
 
+from vkgateway.api.container_status import ContainerStatus
+from vkgateway.api.errors import UnavailableError, VkgatewayError
+from vkgateway.api.objects import Condition, find_condition
 from vkgateway.cli.progress import Progress
 from vkgateway.cli.tenant_kubeconfig import fetch_kubeconfig
 from vkgateway.cli.tenant_pods import tenant_client
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import PODS
-from vkgateway.model.container_status import ContainerStatus
-from vkgateway.model.errors import UnavailableError, VkgatewayError
-from vkgateway.model.objects import Condition, find_condition
 
 _NAME = "check"
 _NAMESPACE = "default"

@@ -11,13 +11,13 @@ from typing import TypeVar
 
 import msgspec
 
+from vkgateway.api.errors import InputError, NotFoundError, UnavailableError
+from vkgateway.api.names import GROUP, POOL_LABEL
+from vkgateway.api.types import ComputeCluster, Tenant
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.kubeconfig import has_service_account
 from vkgateway.kube.resources import COMPUTE_CLUSTERS, EVENTS, NODES, TENANTS, Resource
-from vkgateway.model.api import ComputeCluster, Tenant
-from vkgateway.model.errors import InputError, NotFoundError, UnavailableError
-from vkgateway.model.names import GROUP, POOL_LABEL
 
 T = TypeVar("T")
 

@@ -14,14 +14,14 @@ from typing import Final
 
 import msgspec
 
+from vkgateway.api.errors import UnavailableError
+from vkgateway.api.names import SYSTEM_NAMESPACE
 from vkgateway.cli import cluster
 from vkgateway.cli.service_account_tokens import request_token
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.port_forward import PortForward
 from vkgateway.kube.resources import LEASES, PODS
-from vkgateway.model.errors import UnavailableError
-from vkgateway.model.names import SYSTEM_NAMESPACE
 
 LEASE_NAME: Final = "gateway"
 READER_ACCOUNT: Final = "vkgateway-state-reader"

@@ -15,7 +15,7 @@ from vkgateway.cli.options import cluster_options, run_async
 from vkgateway.cli.output import Column, output_option, print_objects
 
 if TYPE_CHECKING:
-    from vkgateway.model.api import ComputeCluster, Pool
+    from vkgateway.api.types import ComputeCluster, Pool
 
 
 def _condition_status(compute: ComputeCluster, kind: str) -> str:

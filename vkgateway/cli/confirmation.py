@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from vkgateway.model.errors import InputError
+from vkgateway.api.errors import InputError
 
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 

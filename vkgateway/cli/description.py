@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from vkgateway.api.quantity import Quantity, parse_quantity
 from vkgateway.cli.age import format_age
 from vkgateway.cli.output import print_objects
-from vkgateway.model.quantity import Quantity, parse_quantity
 
 if TYPE_CHECKING:
+    from vkgateway.api.objects import Condition
+    from vkgateway.api.types import ComputeCluster, Tenant
     from vkgateway.cli.cluster import Event
     from vkgateway.kube.client import Client
-    from vkgateway.model.api import ComputeCluster, Tenant
-    from vkgateway.model.objects import Condition
 
 _BYTES = ("memory", "ephemeral-storage", "storage", "hugepages-")
 """Beginnings of the names of resources that are counted in bytes."""

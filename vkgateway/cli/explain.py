@@ -14,8 +14,8 @@ from vkgateway.cli.options import data_dir_option, run_async
 from vkgateway.cli.output import output_option_of, serialize
 
 if TYPE_CHECKING:
-    from vkgateway.arbiter.reasons.report_types import ArbiterReport
     from vkgateway.cli.explanation import PodExplanation
+    from vkgateway.scheduler.core.reasons.report_types import ArbiterReport
 
 EPILOG = """\b
 Examples:
@@ -110,8 +110,8 @@ def _format_gang(explanation: PodExplanation) -> str:
 
 async def gateway_state_if_any(data_dir: Path, gateway: GatewayEndpoint) -> ArbiterReport | None:
     """Return the gateway's state; None if the gateway is unavailable, because the pods suffice."""
+    from vkgateway.api.errors import UnavailableError
     from vkgateway.cli import gateway_state
-    from vkgateway.model.errors import UnavailableError
 
     try:
         return await gateway_state.get_state(data_dir, gateway)

@@ -8,8 +8,9 @@ from typing import Any
 
 import msgspec
 
-from vkgateway.arbiter.reasons.advice import advice_for
-from vkgateway.arbiter.reasons.report_types import ArbiterReport, PoolReport
+from vkgateway.api import times
+from vkgateway.api.names import EVICTION_DEADLINE_ANNOTATION
+from vkgateway.api.objects import Object
 from vkgateway.cli.pending_gangs import (
     SINGLE_POD,
     gang_of,
@@ -18,20 +19,19 @@ from vkgateway.cli.pending_gangs import (
     requested_resources,
     share_text,
 )
-from vkgateway.model import times
-from vkgateway.model.names import EVICTION_DEADLINE_ANNOTATION
-from vkgateway.model.objects import Object
-from vkgateway.translate.conditions import (
+from vkgateway.kinds.pods.translation.conditions import (
     DISRUPTION_CONDITION,
     FORWARDED_CONDITION,
     POOL_SCHEDULED_CONDITION,
     PREEMPTED,
     RUN_LIMIT_REACHED,
 )
-from vkgateway.translate.gangs import FoundObjects, Kind, MarkError, read_marks
-from vkgateway.translate.gangs.mark_detection import has_mark
-from vkgateway.translate.governed import has_gate, is_governed, other_gates
-from vkgateway.translate.to_compute import pod_band
+from vkgateway.kinds.pods.translation.to_compute import pod_band
+from vkgateway.scheduler.core.reasons.advice import advice_for
+from vkgateway.scheduler.core.reasons.report_types import ArbiterReport, PoolReport
+from vkgateway.scheduler.gangs import FoundObjects, Kind, MarkError, read_marks
+from vkgateway.scheduler.gangs.mark_detection import has_mark
+from vkgateway.scheduler.governed import has_gate, is_governed, other_gates
 
 
 class GangFacts(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import click
 
+from vkgateway.api.errors import ConflictError, InputError, NotFoundError, UnavailableError, VkgatewayError
 from vkgateway.cli.options import KUBECONFIG_VARIABLE
-from vkgateway.model.errors import ConflictError, InputError, NotFoundError, UnavailableError, VkgatewayError
 
 if TYPE_CHECKING:
     from aiohttp import BaseConnector
 
-    from vkgateway.arbiter.reasons.report_types import ArbiterReport
-    from vkgateway.arbiter.whatif.answers import Answer
-    from vkgateway.arbiter.whatif.questions import Question
     from vkgateway.cli.cluster_gateway import ForwardedGateway
-    from vkgateway.gateway.config import Config
     from vkgateway.kube.client import Client
-    from vkgateway.usage.budgets import UsageReport
+    from vkgateway.scheduler.core.reasons.report_types import ArbiterReport
+    from vkgateway.scheduler.core.whatif.answers import Answer
+    from vkgateway.scheduler.core.whatif.questions import Question
+    from vkgateway.settings.config import Config
+    from vkgateway.tenants.usage.budgets import UsageReport
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -131,7 +131,7 @@ def has_gateway_settings(data_dir: Path) -> bool:
 
 def load_gateway_settings(data_dir: Path) -> Config:
     """Return the settings of a platform's gateway. Raises UnavailableError if there is no platform."""
-    from vkgateway.gateway import settingsfile
+    from vkgateway.settings import file as settingsfile
 
     file = data_dir / _SETTINGS_FILE
     if not file.exists():
@@ -146,7 +146,7 @@ async def get_state(data_dir: Path, gateway: GatewayEndpoint) -> ArbiterReport:
     """
     import msgspec
 
-    from vkgateway.arbiter.reasons.report_types import ArbiterReport
+    from vkgateway.scheduler.core.reasons.report_types import ArbiterReport
 
     body = await _get_answer("arbiter/state", {}, data_dir, gateway, timeout=_STATE_TIMEOUT)
     try:
@@ -162,7 +162,7 @@ async def get_usage(data_dir: Path, gateway: GatewayEndpoint, *, days: int) -> U
     """
     import msgspec
 
-    from vkgateway.usage.budgets import UsageReport
+    from vkgateway.tenants.usage.budgets import UsageReport
 
     body = await _get_answer("arbiter/usage", {"days": str(days)}, data_dir, gateway, timeout=_STATE_TIMEOUT)
     try:
@@ -178,7 +178,7 @@ async def ask_what_if(question: Question, data_dir: Path, gateway: GatewayEndpoi
     """
     import msgspec
 
-    from vkgateway.arbiter.whatif.answers import Answer
+    from vkgateway.scheduler.core.whatif.answers import Answer
 
     query = {"question": msgspec.json.encode(question).decode()}
     body = await _get_answer("arbiter/what-if", query, data_dir, gateway, timeout=_WHAT_IF_TIMEOUT)
@@ -240,7 +240,7 @@ def _decode_refusal(body: bytes) -> VkgatewayError:
     """Return the error that the gateway sent instead of an answer."""
     import msgspec
 
-    from vkgateway.gateway.arbiter_observer import Refusal
+    from vkgateway.serve.arbiter_observer import Refusal
 
     try:
         refusal = msgspec.json.decode(body, type=Refusal)
@@ -251,7 +251,7 @@ def _decode_refusal(body: bytes) -> VkgatewayError:
 
 
 def _socket_path(data_dir: Path) -> Path:
-    from vkgateway.gateway.config import gateway_socket
+    from vkgateway.settings.config import gateway_socket
 
     return gateway_socket(load_gateway_settings(data_dir).observability, data_dir=data_dir)
 
@@ -288,7 +288,7 @@ def _open_connector(
     import aiohttp
 
     from vkgateway.kube.tls import client_context
-    from vkgateway.programs.supervisor.protocol import short_socket_path
+    from vkgateway.runtime.socket_paths import short_socket_path
 
     if url.startswith(_UNIX_SCHEME):
         with short_socket_path(Path(url.removeprefix(_UNIX_SCHEME))) as path:

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 
 import click
 
+from vkgateway.api.errors import InputError, VkgatewayError
 from vkgateway.cli.lazy_group import LazyGroup
 from vkgateway.cli.options import root_data_dir_option
-from vkgateway.model.errors import InputError, VkgatewayError
 from vkgateway.version import __version__
 
 FAILURE = 1

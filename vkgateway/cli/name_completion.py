@@ -16,7 +16,7 @@ import click
 from vkgateway.cli.options import KUBECONFIG_VARIABLE, chosen_data_dir
 
 if TYPE_CHECKING:
-    from vkgateway.model.api import ComputeCluster
+    from vkgateway.api.types import ComputeCluster
 
 _SECONDS: Final = 2.0
 """How long servers may take to list names. Completion shows nothing rather than an error."""
@@ -73,7 +73,7 @@ async def _pod_names(ctx: click.Context) -> AsyncIterator[str]:
 
 
 def _pool_names(cluster: ComputeCluster) -> list[str]:
-    from vkgateway.model.api import DEFAULT_COMPUTE_CLUSTER
+    from vkgateway.api.types import DEFAULT_COMPUTE_CLUSTER
 
     name = cluster.metadata.name
     suffix = "" if name == DEFAULT_COMPUTE_CLUSTER else f".{name}"

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from vkgateway.model import times
-from vkgateway.usage.records import tenant_labels
+from vkgateway.api import times
+from vkgateway.tenants.usage.records import tenant_labels
 
 if TYPE_CHECKING:
-    from vkgateway.usage.ledger import DayUsage
+    from vkgateway.tenants.usage.ledger import DayUsage
 
 _ZERO_FIELDS: Final = (
     "cpuCores",

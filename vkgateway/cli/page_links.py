@@ -6,13 +6,13 @@ import ipaddress
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
+from vkgateway.api.errors import InputError, UnavailableError
 from vkgateway.cli.service_account_tokens import request_token
-from vkgateway.model.errors import InputError, UnavailableError
 from vkgateway.page.local_host import local_address
 
 if TYPE_CHECKING:
-    from vkgateway.gateway.config import Config
     from vkgateway.kube.client import Client
+    from vkgateway.settings.config import Config
 
 TOKEN_SECONDS: Final = 8 * 3600
 """Lifetime of the token, and so of the session."""

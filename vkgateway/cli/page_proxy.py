@@ -16,8 +16,8 @@ from typing import Final
 import aiohttp
 from aiohttp import web
 
+from vkgateway.api.errors import UnavailableError
 from vkgateway.kube.tls import client_context
-from vkgateway.model.errors import UnavailableError
 from vkgateway.page.cookies import COOKIE
 from vkgateway.page.local_host import is_local_host, wrong_host
 

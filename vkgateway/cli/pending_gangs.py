@@ -7,16 +7,21 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from vkgateway.arbiter.reasons.report_types import ArbiterReport, GangReport, ShareReport, gangs_waiting_in
-from vkgateway.model import times
-from vkgateway.model.errors import NotFoundError
-from vkgateway.model.objects import Object
-from vkgateway.model.requests import MilliResources, render_milli
-from vkgateway.translate.conditions import ADMITTED_CONDITION
-from vkgateway.translate.gangs import FoundObjects, MarkError, read_marks
-from vkgateway.translate.governed import governed_requests, has_gate, is_governed
-from vkgateway.translate.pending_message import PendingMessage, parse_message, render_expected_start
-from vkgateway.translate.to_compute import pod_band
+from vkgateway.api import times
+from vkgateway.api.errors import NotFoundError
+from vkgateway.api.objects import Object
+from vkgateway.api.requests import MilliResources, render_milli
+from vkgateway.kinds.pods.translation.conditions import ADMITTED_CONDITION
+from vkgateway.kinds.pods.translation.to_compute import pod_band
+from vkgateway.scheduler.core.reasons.report_types import (
+    ArbiterReport,
+    GangReport,
+    ShareReport,
+    gangs_waiting_in,
+)
+from vkgateway.scheduler.gangs import FoundObjects, MarkError, read_marks
+from vkgateway.scheduler.governed import governed_requests, has_gate, is_governed
+from vkgateway.scheduler.pending_message import PendingMessage, parse_message, render_expected_start
 
 SINGLE_POD = "pod"
 """Gang source of a pod without a gang."""

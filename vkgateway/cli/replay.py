@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from vkgateway.api.errors import UnavailableError, VkgatewayError
 from vkgateway.cli.gateway_state import load_gateway_settings
 from vkgateway.cli.options import data_dir_option
 from vkgateway.cli.output import Column, output_option, print_objects
-from vkgateway.model.errors import UnavailableError, VkgatewayError
 
 if TYPE_CHECKING:
-    from vkgateway.arbiter.decisions import Decisions
-    from vkgateway.gateway.decisionlog import LogEntry, UnreadableLine
+    from vkgateway.scheduler.core.decisions import Decisions
+    from vkgateway.scheduler.service.decisionlog import LogEntry, UnreadableLine
 
 EPILOG = """\b
 Examples:
@@ -69,8 +69,8 @@ def replay(*, file: Path | None, output: str, data_dir: Path) -> None:
     Exit code 1 if a cycle has different decisions or is unreadable: another version of this program wrote it, or there
     is a bug. Cycles without a snapshot, and changes after an unreadable line, cannot be replayed and are shown as such.
     """
-    from vkgateway.gateway.decisionlog import read_entries
-    from vkgateway.gateway.jsonlines import is_last_line_complete
+    from vkgateway.runtime.jsonlines import is_last_line_complete
+    from vkgateway.scheduler.service.decisionlog import read_entries
 
     source = file or decision_log_path(data_dir)
     if not source.exists():
@@ -109,8 +109,8 @@ def decision_log_path(data_dir: Path) -> Path:
 
 def replay_entry(entry: LogEntry | UnreadableLine) -> ReplayedCycle:
     """Return the comparison of a cycle's logged and replayed decisions."""
-    from vkgateway.arbiter.cycle import decide
-    from vkgateway.gateway.decisionlog import UnreadableLine
+    from vkgateway.scheduler.core.cycle import decide
+    from vkgateway.scheduler.service.decisionlog import UnreadableLine
 
     if isinstance(entry, UnreadableLine):
         message = f"line {entry.line} is unreadable: {entry.why}"

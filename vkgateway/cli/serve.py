@@ -36,7 +36,7 @@ def serve(ctx: click.Context, *, file: Path | None, print_config: bool) -> None:
     """
     import msgspec
 
-    from vkgateway.gateway import settingsfile
+    from vkgateway.settings import file as settingsfile
 
     settings = settingsfile.load_settings(file)
     if data_dir_given(ctx) or not settings.data_dir:
@@ -47,7 +47,7 @@ def serve(ctx: click.Context, *, file: Path | None, print_config: bool) -> None:
     with _fast_imports():
         import uvloop
 
-        from vkgateway.gateway.daemon import run_daemon as serve_gateway
+        from vkgateway.serve.daemon import run_daemon as serve_gateway
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve_gateway(settings))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from vkgateway.model.errors import UnavailableError
+from vkgateway.api.errors import UnavailableError
 
 if TYPE_CHECKING:
     from vkgateway.kube.client import Client

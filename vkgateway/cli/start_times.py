@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from vkgateway.model.objects import Object
-from vkgateway.model.times import parse_seconds
-from vkgateway.translate.pull_events import read_pull, starts_pull
-from vkgateway.translate.start_phases import (
+from vkgateway.api.objects import Object
+from vkgateway.api.times import parse_seconds
+from vkgateway.kinds.events.pulls import read_pull, starts_pull
+from vkgateway.kinds.pods.translation.start_phases import (
     StartTimes,
     current_phase,
     describe_phases,

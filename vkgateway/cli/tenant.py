@@ -13,13 +13,13 @@ from vkgateway.cli.options import cluster_options, run_async
 from vkgateway.cli.output import Column, output_option, print_objects
 
 if TYPE_CHECKING:
-    from vkgateway.model.api import Tenant
+    from vkgateway.api.types import Tenant
 
 
 def _not_ready_message(tenant: Tenant) -> str:
     """Return why a tenant is not ready, or ""."""
-    from vkgateway.model.api import READY
-    from vkgateway.model.objects import find_condition
+    from vkgateway.api.objects import find_condition
+    from vkgateway.api.types import READY
 
     if tenant.status.observed_generation == 0:
         return "not reconciled by the gateway yet"

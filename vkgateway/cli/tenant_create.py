@@ -17,8 +17,8 @@ from vkgateway.cli.progress import Progress, explain_interruption
 from vkgateway.cli.tenant_options import POOL_METAVAR, spec_options, wait_options
 
 if TYPE_CHECKING:
+    from vkgateway.api.types import Tenant, TenantSpec
     from vkgateway.kube.client import Client
-    from vkgateway.model.api import Tenant, TenantSpec
 
 POLL_SECONDS = 0.2
 MAX_POLLS = 15
@@ -115,7 +115,7 @@ def find_equal(tenant: Tenant, tenants: Sequence[Tenant]) -> Tenant | None:
 
     Raises ConflictError if the name is taken.
     """
-    from vkgateway.model.errors import ConflictError
+    from vkgateway.api.errors import ConflictError
 
     name = tenant.metadata.name
     found = next((each for each in tenants if each.metadata.name == name), None)
@@ -151,8 +151,8 @@ def _interruption_text(tenant: Tenant) -> str:
 def _print_result(tenant: Tenant, *, output: str | None, waited: bool) -> None:
     import msgspec
 
-    from vkgateway.model.api import SPEC_EFFECTIVE
-    from vkgateway.model.objects import find_condition
+    from vkgateway.api.objects import find_condition
+    from vkgateway.api.types import SPEC_EFFECTIVE
 
     name = tenant.metadata.name
     if (effect := find_condition(tenant.status.conditions, SPEC_EFFECTIVE)) is not None:
@@ -175,9 +175,9 @@ async def validate_tenant(
     Of the others, those of which only the data is kept have no guarantees. Raises InputError with the field, its value
     and the way out.
     """
+    from vkgateway.api.errors import InputError
     from vkgateway.cli import cluster
-    from vkgateway.gateway.acceptance import find_objections, pool_offers
-    from vkgateway.model.errors import InputError
+    from vkgateway.tenants.acceptance import find_objections, pool_offers
 
     computes = await cluster.list_compute_clusters(client)
     # Without templates: only the gateway knows which exist.
@@ -194,11 +194,11 @@ async def create_tenant(client: Client, tenant: Tenant) -> Tenant:
     """Create the object. Raises ConflictError if the name was taken meanwhile."""
     import msgspec
 
+    from vkgateway.api.errors import ConflictError
+    from vkgateway.api.types import Tenant
     from vkgateway.cli import tenant_spec
     from vkgateway.kube import errors
     from vkgateway.kube.resources import TENANTS
-    from vkgateway.model.api import Tenant
-    from vkgateway.model.errors import ConflictError
 
     try:
         answer = await client.create(TENANTS, tenant_spec.to_manifest(tenant))
@@ -219,8 +219,8 @@ async def wait_until_ready(
     If the gateway does not accept the tenant, withdraw it and raise InputError. Raises UnavailableError after `timeout`
     seconds.
     """
+    from vkgateway.api.errors import UnavailableError
     from vkgateway.cli.tenant_progress import Milestones
-    from vkgateway.model.errors import UnavailableError
 
     name = tenant.metadata.name
     milestones = Milestones()

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 import click
 
+from vkgateway.api.times import render_time
 from vkgateway.cli import name_completion
 from vkgateway.cli.confirmation import confirm_deletion, yes_option
 from vkgateway.cli.options import Seconds, cluster_options, run_async
 from vkgateway.cli.progress import Progress, explain_interruption
 from vkgateway.cli.tenant_options import wait_options
-from vkgateway.model.times import render_time
 
 if TYPE_CHECKING:
+    from vkgateway.api.types import Tenant
     from vkgateway.kube.client import Client
-    from vkgateway.model.api import Tenant
 
 POLL_SECONDS = 0.2
 
@@ -81,7 +81,7 @@ async def delete(
 
 def _refuse_protected(tenants: Sequence[Tenant]) -> None:
     """Raise ConflictError if any of the tenants is protected: none is deleted then."""
-    from vkgateway.model.errors import ConflictError
+    from vkgateway.api.errors import ConflictError
 
     names = [tenant.metadata.name for tenant in tenants if tenant.spec.deletion_protection]
     if names:
@@ -95,8 +95,8 @@ async def set_deletion(client: Client, tenant: Tenant, *, after: str | None) -> 
     """Set the time of a tenant's deletion, or remove it; return the changed tenant. Raises ApiError."""
     import msgspec
 
+    from vkgateway.api.types import Tenant as TenantObject
     from vkgateway.kube.resources import TENANTS
-    from vkgateway.model.api import Tenant as TenantObject
 
     change = {"metadata": {"uid": tenant.metadata.uid}, "spec": {"deleteAfter": after}}
     return msgspec.json.decode(await client.patch(TENANTS, tenant.metadata.name, change), type=TenantObject)
@@ -104,10 +104,10 @@ async def set_deletion(client: Client, tenant: Tenant, *, after: str | None) -> 
 
 async def _wait_until_kept(client: Client, tenants: Sequence[Tenant], *, timeout: float) -> None:
     """Wait until only the data of the tenants is left. Raises UnavailableError after `timeout` seconds."""
+    from vkgateway.api.errors import UnavailableError
+    from vkgateway.api.objects import find_condition
+    from vkgateway.api.types import DATA_KEPT, READY
     from vkgateway.cli import cluster
-    from vkgateway.model.api import DATA_KEPT, READY
-    from vkgateway.model.errors import UnavailableError
-    from vkgateway.model.objects import find_condition
 
     with Progress() as progress:
         for tenant in tenants:
@@ -131,7 +131,7 @@ async def _wait_until_kept(client: Client, tenants: Sequence[Tenant], *, timeout
 
 async def wait_until_deleted(client: Client, tenants: list[Tenant], *, timeout: float) -> None:
     """Wait until the tenants do not exist. Raises UnavailableError after `timeout` seconds."""
-    from vkgateway.model.errors import UnavailableError
+    from vkgateway.api.errors import UnavailableError
 
     remaining = {tenant.metadata.name: tenant.metadata.uid for tenant in tenants}
     with Progress() as progress:
@@ -156,10 +156,10 @@ async def wait_until_deleted(client: Client, tenants: list[Tenant], *, timeout: 
 
 async def _remaining_reason(client: Client, *, name: str, uid: str) -> str | None:
     """Return what the deletion waits for; None if the tenant with this UID is deleted."""
+    from vkgateway.api.errors import NotFoundError
+    from vkgateway.api.objects import find_condition
+    from vkgateway.api.types import READY
     from vkgateway.cli import cluster
-    from vkgateway.model.api import READY
-    from vkgateway.model.errors import NotFoundError
-    from vkgateway.model.objects import find_condition
 
     try:
         current = await cluster.get_tenant_with_retry(client, name)

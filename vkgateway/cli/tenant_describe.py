@@ -16,7 +16,7 @@ from vkgateway.cli.options import cluster_options, run_async
 from vkgateway.cli.output import output_option
 
 if TYPE_CHECKING:
-    from vkgateway.model.api import ApiServerExposure, Tenant, TenantBudget, TenantPool
+    from vkgateway.api.types import ApiServerExposure, Tenant, TenantBudget, TenantPool
 
 
 @click.command(short_help="Show the details of a tenant.", epilog="\b\nExample: vkgateway tenant describe alpha")

@@ -68,12 +68,12 @@ async def fetch_kubeconfig(client: Client, name: str) -> Document:
 
     import msgspec
 
+    from vkgateway.api.errors import UnavailableError
+    from vkgateway.api.names import SYSTEM_NAMESPACE, tenant_secret_name
     from vkgateway.cli import cluster
     from vkgateway.kube import errors
     from vkgateway.kube import kubeconfig as files
     from vkgateway.kube.resources import SECRETS
-    from vkgateway.model.errors import UnavailableError
-    from vkgateway.model.names import SYSTEM_NAMESPACE, tenant_secret_name
 
     await cluster.get_tenant(client, name)
     not_yet = UnavailableError(

@@ -10,10 +10,10 @@ import msgspec
 import yaml
 from msgspec import inspect
 
+from vkgateway.api.errors import InputError
+from vkgateway.api.names import API_VERSION
+from vkgateway.api.types import Tenant, TenantSpec
 from vkgateway.kube import yamltext
-from vkgateway.model.api import Tenant, TenantSpec
-from vkgateway.model.errors import InputError
-from vkgateway.model.names import API_VERSION
 
 _TOP_LEVEL_FIELDS = frozenset({"apiVersion", "kind", "metadata", "spec", "status"})
 

@@ -8,16 +8,16 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vkgateway.model.errors import InputError, NotFoundError, UnavailableError
+from vkgateway.api.errors import InputError, NotFoundError, UnavailableError
 
 if TYPE_CHECKING:
-    from vkgateway.arbiter.reasons.report_types import ArbiterReport
+    from vkgateway.api.objects import Object
     from vkgateway.cli.explanation import PodExplanation
     from vkgateway.cli.pending_gangs import PendingGang
     from vkgateway.kube.client import Client
     from vkgateway.kube.kubeconfig import Document
-    from vkgateway.model.objects import Object
-    from vkgateway.translate.gangs import Kind, Reference
+    from vkgateway.scheduler.core.reasons.report_types import ArbiterReport
+    from vkgateway.scheduler.gangs import Kind, Reference
 
 
 @contextlib.asynccontextmanager
@@ -149,8 +149,8 @@ async def companion_objects(
 
     from vkgateway.kube import errors
     from vkgateway.kube.apply import Discovery
-    from vkgateway.sync.admission.kinds import find_kind
-    from vkgateway.translate.gangs import gang_references
+    from vkgateway.scheduler.gangs import gang_references
+    from vkgateway.scheduler.service.kinds import find_kind
 
     discovery = Discovery(client)
     found: dict[Reference, Object] = {}
@@ -174,8 +174,8 @@ async def unserved_kinds(client: Client, pod: Object) -> frozenset[Kind]:
     import msgspec
 
     from vkgateway.kube import errors
-    from vkgateway.sync.admission.kinds import served_kind
-    from vkgateway.translate.gangs.mark_detection import mark_kinds
+    from vkgateway.scheduler.gangs.mark_detection import mark_kinds
+    from vkgateway.scheduler.service.kinds import served_kind
 
     found = set()
     for kind in mark_kinds(pod):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vkgateway.gateway.status import IMPOSSIBLE_REASON, TAKEN_REASON
-from vkgateway.model.api import ACCEPTED, CONTROL_PLANE_READY, READY, VIRTUAL_NODES_READY, Tenant
-from vkgateway.model.errors import ConflictError, InputError, VkgatewayError
-from vkgateway.model.objects import Condition, find_condition
+from vkgateway.api.errors import ConflictError, InputError, VkgatewayError
+from vkgateway.api.objects import Condition, find_condition
+from vkgateway.api.types import ACCEPTED, CONTROL_PLANE_READY, READY, VIRTUAL_NODES_READY, Tenant
+from vkgateway.clusters.status import IMPOSSIBLE_REASON, TAKEN_REASON
 
 MILESTONES = (ACCEPTED, CONTROL_PLANE_READY, VIRTUAL_NODES_READY, READY)
 

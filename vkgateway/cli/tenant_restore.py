@@ -14,8 +14,8 @@ from vkgateway.cli.progress import explain_interruption
 from vkgateway.cli.tenant_options import wait_options
 
 if TYPE_CHECKING:
+    from vkgateway.api.types import Tenant
     from vkgateway.kube.client import Client
-    from vkgateway.model.api import Tenant
 
 
 @click.command(short_help="Bring back deleted tenants.", epilog="\b\nExample: vkgateway tenant restore alpha")
@@ -49,7 +49,7 @@ async def restore(
 
 def _require_kept(tenant: Tenant) -> None:
     """Raise ConflictError if a tenant is not one of which only the data is kept."""
-    from vkgateway.model.errors import ConflictError
+    from vkgateway.api.errors import ConflictError
 
     name = tenant.metadata.name
     if tenant.metadata.deletion_timestamp is not None:
@@ -69,9 +69,9 @@ async def _require_guarantees(client: Client, tenants: Sequence[Tenant]) -> None
     """
     import msgspec
 
+    from vkgateway.api.errors import InputError
     from vkgateway.cli import cluster
     from vkgateway.cli.tenant_create import validate_tenant
-    from vkgateway.model.errors import InputError
 
     others = await cluster.list_tenants(client)
     for tenant in tenants:

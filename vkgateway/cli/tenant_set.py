@@ -16,8 +16,8 @@ from vkgateway.cli.progress import explain_interruption
 from vkgateway.cli.tenant_options import POOL_METAVAR, spec_options, wait_options
 
 if TYPE_CHECKING:
+    from vkgateway.api.types import Tenant, TenantSpec
     from vkgateway.kube.client import Client
-    from vkgateway.model.api import Tenant, TenantSpec
 
 EPILOG = """\b
 Examples:
@@ -115,7 +115,7 @@ async def set_fields(
 
 def _require_change(values: Sequence[object]) -> None:
     """Raise InputError if no option gives a value."""
-    from vkgateway.model.errors import InputError
+    from vkgateway.api.errors import InputError
 
     if all(value is None or value == () for value in values):
         raise InputError("no change is given", hint="Example: vkgateway tenant set alpha --pool a100:weight=2")
@@ -123,8 +123,8 @@ def _require_change(values: Sequence[object]) -> None:
 
 def _find_changeable(name: str, tenants: Sequence[Tenant]) -> Tenant:
     """Return a tenant. Raises NotFoundError, or ConflictError if it is being deleted."""
+    from vkgateway.api.errors import ConflictError
     from vkgateway.cli import cluster
-    from vkgateway.model.errors import ConflictError
 
     found = cluster.pick_tenant(name, tenants)
     if found.metadata.deletion_timestamp is not None:
@@ -136,7 +136,7 @@ def _find_changeable(name: str, tenants: Sequence[Tenant]) -> Tenant:
 
 def _spec_in_force(tenant: Tenant) -> TenantSpec:
     """Return the spec that the gateway accepted last, or else the current one."""
-    from vkgateway.gateway.accepted_specs import read_accepted_spec
+    from vkgateway.tenants.accepted_specs import read_accepted_spec
 
     return read_accepted_spec(tenant) or tenant.spec
 
@@ -145,11 +145,11 @@ async def _write_spec(client: Client, tenant: Tenant, spec: TenantSpec) -> Tenan
     """Change the object's spec. Raises ConflictError if its spec is not that of `tenant` any more."""
     import msgspec
 
+    from vkgateway.api.errors import ConflictError
+    from vkgateway.api.types import Tenant
     from vkgateway.cli import cluster, tenant_spec
     from vkgateway.kube import errors
     from vkgateway.kube.resources import TENANTS
-    from vkgateway.model.api import Tenant
-    from vkgateway.model.errors import ConflictError
 
     name, known = tenant.metadata.name, tenant.metadata
     patch = {"spec": tenant_spec.spec_patch(tenant.spec, spec)}
@@ -174,9 +174,9 @@ async def _print_dry_run(
     """Print the object as it would be, and on standard error the effect of pools that change."""
     import msgspec
 
+    from vkgateway.api.objects import Meta
+    from vkgateway.api.types import Tenant
     from vkgateway.cli import tenant_spec, whatif_tenant
-    from vkgateway.model.api import Tenant
-    from vkgateway.model.objects import Meta
 
     metadata = Meta(name=wanted.metadata.name)
     manifest = tenant_spec.to_manifest(Tenant(metadata=metadata, spec=wanted.spec))

@@ -9,12 +9,12 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from vkgateway.model import quantity
-from vkgateway.model.api import DEFAULT_COMPUTE_CLUSTER, Tenant, TenantBudget, TenantPool, TenantSpec
-from vkgateway.model.errors import InputError
-from vkgateway.model.names import API_VERSION, validate_dns_label, validate_tenant_name
-from vkgateway.model.objects import Meta, merge_patch
-from vkgateway.model.quantity import Resources
+from vkgateway.api import quantity
+from vkgateway.api.errors import InputError
+from vkgateway.api.names import API_VERSION, validate_dns_label, validate_tenant_name
+from vkgateway.api.objects import Meta, merge_patch
+from vkgateway.api.quantity import Resources
+from vkgateway.api.types import DEFAULT_COMPUTE_CLUSTER, Tenant, TenantBudget, TenantPool, TenantSpec
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ from vkgateway.cli.output import Column, output_option_of, print_table, serializ
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from vkgateway.arbiter.reasons.report_types import ArbiterReport, PoolReport, TenantReport
+    from vkgateway.scheduler.core.reasons.report_types import ArbiterReport, PoolReport, TenantReport
 
 EPILOG = """\b
 Examples:
@@ -136,7 +136,7 @@ async def _watch_state(read: Callable[[], Awaitable[ArbiterReport]], interval: f
     from rich.live import Live
     from rich.text import Text
 
-    from vkgateway.model.errors import UnavailableError
+    from vkgateway.api.errors import UnavailableError
 
     state = await read()
     with Live(_render_live(state), auto_refresh=False, screen=True) as live:

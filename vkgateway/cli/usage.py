@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
+from vkgateway.api.errors import InputError, UnavailableError
 from vkgateway.cli.gateway_state import GatewayEndpoint, gateway_option, get_usage, load_gateway_settings
 from vkgateway.cli.options import data_dir_option
 from vkgateway.cli.output import Column, print_table, serialize
 from vkgateway.cli.usage_days import DAY_KEYS, parse_prices, print_budgets, print_days
 from vkgateway.cli.usage_options import UsageOptions, usage_options
-from vkgateway.model.errors import InputError, UnavailableError
 
 if TYPE_CHECKING:
-    from vkgateway.gateway.usagelog import UsageTotal
+    from vkgateway.tenants.usage.log import UsageTotal
 
 EPILOG = """\b
 Examples:
@@ -69,7 +69,7 @@ def usage(*, file: Path | None, gateway: GatewayEndpoint, data_dir: Path, **give
 
 def _print_log(options: UsageOptions, file: Path | None, data_dir: Path) -> None:
     """Print the sums of a usage log between two times."""
-    from vkgateway.gateway.usagelog import read_usage, sum_usage
+    from vkgateway.tenants.usage.log import read_usage, sum_usage
 
     keys, (start, end) = parse_keys(options.by or "tenant,band,pool"), options.period()
     if file is not None and not file.exists():
@@ -80,7 +80,7 @@ def _print_log(options: UsageOptions, file: Path | None, data_dir: Path) -> None
 
 def parse_moment(text: str, *, what: str, now: float) -> float:
     """Return an age such as `24h`, or an RFC 3339 time, in seconds since the epoch. Raises InputError."""
-    from vkgateway.model import times
+    from vkgateway.api import times
 
     match = _DURATION_PATTERN.fullmatch(text)
     if match is not None:
@@ -98,7 +98,7 @@ def parse_keys(by: str, *, known: Sequence[str] = ()) -> list[Any]:
 
     `known`: the available keys; by default those of the usage log.
     """
-    from vkgateway.gateway.usagelog import GroupKey
+    from vkgateway.tenants.usage.log import GroupKey
 
     known = known or get_args(GroupKey)
     keys: list[str] = []

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from vkgateway.api.errors import InputError
 from vkgateway.cli.output import Column, print_table, serialize
-from vkgateway.model.errors import InputError
-from vkgateway.usage.records import KEY_FIELDS, tenant_labels
+from vkgateway.tenants.usage.records import KEY_FIELDS, tenant_labels
 
 if TYPE_CHECKING:
-    from vkgateway.usage.budgets import BudgetUse
-    from vkgateway.usage.ledger import DayUsage
+    from vkgateway.tenants.usage.budgets import BudgetUse
+    from vkgateway.tenants.usage.ledger import DayUsage
 
 DAY_KEYS: Final = ("day", "tenant", "tenantUid", "band", "pool", "computeCluster", "resource")
 """Keys by which the gateway's sums can be grouped."""

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import click
 
+from vkgateway.api.errors import InputError
 from vkgateway.cli.output import output_option_of
-from vkgateway.model.errors import InputError
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -23,7 +23,7 @@ COLUMNS: tuple[Column[dict[str, str]], ...] = (
 @data_dir_option
 def version(output: str, data_dir: Path) -> None:  # noqa: ARG001 - every command takes --data-dir
     """Print the versions of vkgateway, Python, and the default Kubernetes of tenants."""
-    from vkgateway.model.api import TenantSpec
+    from vkgateway.api.types import TenantSpec
 
     row = {
         "vkgateway": __version__,

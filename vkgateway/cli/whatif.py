@@ -14,7 +14,7 @@ from vkgateway.cli.options import data_dir_option, run_async
 from vkgateway.cli.output import output_option_of
 
 if TYPE_CHECKING:
-    from vkgateway.arbiter.whatif.questions import Question
+    from vkgateway.scheduler.core.whatif.questions import Question
 
 EPILOG = """\b
 Examples:
@@ -98,8 +98,8 @@ async def gang(
 
     If it would not start now, the answer has the reason and the expected start.
     """
-    from vkgateway.arbiter.whatif.questions import GangQuestion
     from vkgateway.cli import whatif_options
+    from vkgateway.scheduler.core.whatif.questions import GangQuestion
 
     question = GangQuestion(
         tenant=tenant,
@@ -165,7 +165,7 @@ async def drain(*, nodes: tuple[str, ...], output: str, gateway: GatewayEndpoint
 
     Use the node names of the compute cluster; CLUSTER/NODE if the name exists in two clusters.
     """
-    from vkgateway.arbiter.whatif.questions import DrainQuestion
+    from vkgateway.scheduler.core.whatif.questions import DrainQuestion
 
     await _ask_and_print(DrainQuestion(nodes=nodes), output=output, gateway=gateway, data_dir=data_dir)
 
@@ -189,7 +189,7 @@ async def grow(
     *, pool: str, nodes: int, like: str | None, output: str, gateway: GatewayEndpoint, data_dir: Path
 ) -> None:
     """Ask which gangs would start, or start earlier, with more nodes in POOL, and which guarantees would fit."""
-    from vkgateway.arbiter.whatif.questions import GrowQuestion
+    from vkgateway.scheduler.core.whatif.questions import GrowQuestion
 
     question = GrowQuestion(pool=pool, nodes=nodes, like=like or "")
     await _ask_and_print(question, output=output, gateway=gateway, data_dir=data_dir)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from vkgateway.model.errors import InputError
-from vkgateway.model.quantity import Resources
+from vkgateway.api.errors import InputError
+from vkgateway.api.quantity import Resources
 
 if TYPE_CHECKING:
-    from vkgateway.arbiter.whatif.questions import GuaranteeQuestion
-    from vkgateway.model.api import TenantPool
+    from vkgateway.api.types import TenantPool
+    from vkgateway.scheduler.core.whatif.questions import GuaranteeQuestion
 
 
 def parse_requests(texts: Iterable[str]) -> Resources:
@@ -32,8 +32,8 @@ def parse_requests(texts: Iterable[str]) -> Resources:
 
 def parse_seconds(option: str, text: str | None) -> float | None:
     """Parse a duration in the format of the gang annotations; None if it is not given. Raises InputError."""
-    from vkgateway.translate.gangs import MarkError
-    from vkgateway.translate.gangs.mark_values import parse_duration
+    from vkgateway.scheduler.gangs import MarkError
+    from vkgateway.scheduler.gangs.mark_values import parse_duration
 
     try:
         return parse_duration(option, text) if text is not None else None
@@ -46,9 +46,9 @@ def parse_guarantee(tenant: str, text: str) -> GuaranteeQuestion:
 
     Raises InputError.
     """
-    from vkgateway.arbiter.whatif.questions import GuaranteeQuestion
+    from vkgateway.api.names import virtual_node_name
     from vkgateway.cli.tenant_spec import parse_pool
-    from vkgateway.model.names import virtual_node_name
+    from vkgateway.scheduler.core.whatif.questions import GuaranteeQuestion
 
     pool = parse_pool(text)
     if not pool.guarantee:
@@ -69,8 +69,8 @@ def parse_guarantee(tenant: str, text: str) -> GuaranteeQuestion:
 
 def guarantee_questions(tenant: str, pools: Iterable[TenantPool]) -> list[GuaranteeQuestion]:
     """Return a question for each pool of a tenant with a guarantee."""
-    from vkgateway.arbiter.whatif.questions import GuaranteeQuestion
-    from vkgateway.model.names import virtual_node_name
+    from vkgateway.api.names import virtual_node_name
+    from vkgateway.scheduler.core.whatif.questions import GuaranteeQuestion
 
     return [
         GuaranteeQuestion(

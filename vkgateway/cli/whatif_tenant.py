@@ -8,10 +8,10 @@ from pathlib import Path
 
 import click
 
+from vkgateway.api.errors import VkgatewayError
+from vkgateway.api.types import Tenant
 from vkgateway.cli import gateway_state, whatif_options
 from vkgateway.cli.gateway_state import GatewayEndpoint
-from vkgateway.model.api import Tenant
-from vkgateway.model.errors import VkgatewayError
 
 
 async def print_what_if(tenant: Tenant, data_dir: Path, gateway: GatewayEndpoint) -> None:

@@ -9,10 +9,12 @@ from typing import Final, TypeVar
 import click
 import msgspec
 
-from vkgateway.arbiter.decisions import PendingReason
-from vkgateway.arbiter.reasons.advice import advice_for
-from vkgateway.arbiter.reasons.report_types import PoolReport
-from vkgateway.arbiter.whatif.answers import (
+from vkgateway.cli.explanation import pool_capacity_text
+from vkgateway.cli.output import Column, print_table, serialize
+from vkgateway.scheduler.core.decisions import PendingReason
+from vkgateway.scheduler.core.reasons.advice import advice_for
+from vkgateway.scheduler.core.reasons.report_types import PoolReport
+from vkgateway.scheduler.core.whatif.answers import (
     Answer,
     Cell,
     Effect,
@@ -22,7 +24,7 @@ from vkgateway.arbiter.whatif.answers import (
     PoolChange,
     Verdict,
 )
-from vkgateway.arbiter.whatif.questions import (
+from vkgateway.scheduler.core.whatif.questions import (
     DrainQuestion,
     GangQuestion,
     GrowQuestion,
@@ -30,8 +32,6 @@ from vkgateway.arbiter.whatif.questions import (
     Question,
     amounts_text,
 )
-from vkgateway.cli.explanation import pool_capacity_text
-from vkgateway.cli.output import Column, print_table, serialize
 
 T = TypeVar("T")
 

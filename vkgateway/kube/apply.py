@@ -8,13 +8,13 @@ from typing import Any, Final
 
 import msgspec
 
+from vkgateway.api.errors import InputError
+from vkgateway.api.names import FIELD_MANAGER
+from vkgateway.api.objects import Condition, is_condition_true
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.kube.resources import CRDS, KNOWN_RESOURCES, Resource
-from vkgateway.model.errors import InputError
-from vkgateway.model.names import FIELD_MANAGER
-from vkgateway.model.objects import Condition, is_condition_true
 
 Document = dict[str, Any]
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import structlog
 
+from vkgateway.api.errors import InputError, UnavailableError, VkgatewayError
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
-from vkgateway.model.errors import InputError, UnavailableError, VkgatewayError
 
 TokenSource = Callable[[], Awaitable[str]]
 log = structlog.get_logger(__name__)

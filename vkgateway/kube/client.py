@@ -11,12 +11,12 @@ from typing import Final, Literal, Self
 
 import msgspec
 
+from vkgateway.api.names import FIELD_MANAGER
 from vkgateway.kube import errors, tls
 from vkgateway.kube.lists import Page, read_page, selector_params
 from vkgateway.kube.requests import Params
 from vkgateway.kube.resources import Resource
 from vkgateway.kube.transport import Transport
-from vkgateway.model.names import FIELD_MANAGER
 
 PatchKind = Literal["merge", "strategic", "json", "apply"]
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from vkgateway.api.objects import decode_namespace
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import NAMESPACES
-from vkgateway.model.objects import decode_namespace
 
 
 async def read_cluster_uid(client: Client) -> str:

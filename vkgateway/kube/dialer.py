@@ -6,7 +6,7 @@ import asyncio
 import socket
 from collections.abc import Callable
 
-from vkgateway.model.names import is_ip_address
+from vkgateway.api.names import is_ip_address
 
 
 class HostDialer:

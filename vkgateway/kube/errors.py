@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import msgspec
 
-from vkgateway.model.errors import VkgatewayError
+from vkgateway.api.errors import VkgatewayError
 
 _MAX_MESSAGE_LENGTH = 1024
 _MAX_RETRY_AFTER_SECONDS = 300.0

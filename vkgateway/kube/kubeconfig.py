@@ -16,8 +16,8 @@ from typing import Any
 
 import yaml
 
+from vkgateway.api.errors import InputError
 from vkgateway.kube import bearer, kubeconfig_checks, kubeconfig_unsupported, tls, yamltext
-from vkgateway.model.errors import InputError
 
 Document = dict[str, Any]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vkgateway.model.errors import ConflictError
+from vkgateway.api.errors import ConflictError
 
 Document = dict[str, Any]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from vkgateway.model.errors import InputError
+from vkgateway.api.errors import InputError
 
 _Explanation = tuple[str, str]
 """The reason, and a remedy."""

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from vkgateway.api.errors import InputError
 from vkgateway.kube import kubeconfig
 from vkgateway.kube.kubeconfig import ClientConfig, Document
-from vkgateway.model.errors import InputError
 
 _SECTIONS: Final = ("clusters", "users", "contexts")
 _PATHS: Final[Mapping[str, tuple[str, ...]]] = {

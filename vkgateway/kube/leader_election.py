@@ -13,14 +13,14 @@ from typing import Any, ClassVar, Final
 import msgspec
 import structlog
 
+from vkgateway.api.errors import VkgatewayError
+from vkgateway.api.times import render_micro_time
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.kube.leases import Lease, LeaseSpec, decode_lease, lease_document
 from vkgateway.kube.resources import LEASES
 from vkgateway.kube.write_gate import WriteGate
-from vkgateway.model.errors import VkgatewayError
-from vkgateway.model.times import render_micro_time
 
 log = structlog.get_logger(__name__)
 

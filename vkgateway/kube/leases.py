@@ -7,11 +7,11 @@ from typing import Any, Final
 
 import msgspec
 
+from vkgateway.api.objects import Meta
+from vkgateway.api.times import render_micro_time
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import LEASES
-from vkgateway.model.objects import Meta
-from vkgateway.model.times import render_micro_time
 
 NODE_LEASE_NAMESPACE: Final = "kube-node-lease"
 """The namespace where the node lifecycle controller looks for heartbeats."""

@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from typing import Final
 
+from vkgateway.api.objects import decode_object
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.lists import Page, selector_params
 from vkgateway.kube.resources import Resource
 from vkgateway.kube.response_streams import ResponseStream
-from vkgateway.model.objects import decode_object
 
 _OVERDUE_SECONDS: Final = 60.0
 """Seconds after the requested duration until the client ends the watch."""

@@ -15,6 +15,7 @@ from typing import Final, Generic, Protocol, TypeVar
 import msgspec
 import structlog
 
+from vkgateway.api.objects import Meta, decode_object
 from vkgateway.kube import errors
 from vkgateway.kube.backoff import Random
 from vkgateway.kube.client import Client
@@ -24,7 +25,6 @@ from vkgateway.kube.resources import Resource
 from vkgateway.kube.store_budget import RETRY_SECONDS, StoreFullError
 from vkgateway.kube.watch_events import LineSplitter, split_event
 from vkgateway.kube.watch_state import Key, WatchState
-from vkgateway.model.objects import Meta, decode_object
 
 log = structlog.get_logger(__name__)
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 from urllib.parse import quote, urlsplit
 
+from vkgateway.api.errors import InputError
+from vkgateway.api.names import FIELD_MANAGER, host_in_url
 from vkgateway.kube.quoting import quote_url_part
-from vkgateway.model.errors import InputError
-from vkgateway.model.names import FIELD_MANAGER, host_in_url
 from vkgateway.version import __version__
 
 Params = Mapping[str, str | int | bool]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from vkgateway.api.errors import InputError
 from vkgateway.kube.quoting import quote_url_part
-from vkgateway.model.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)

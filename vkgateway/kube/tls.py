@@ -8,7 +8,7 @@ import ssl
 import tempfile
 from collections.abc import Iterator
 
-from vkgateway.model.errors import InputError
+from vkgateway.api.errors import InputError
 
 
 def client_context(

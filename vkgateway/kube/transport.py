@@ -10,6 +10,7 @@ from typing import Final, Self
 
 import structlog
 
+from vkgateway.api.errors import VkgatewayError
 from vkgateway.kube import errors
 from vkgateway.kube.bearer import TokenSource
 from vkgateway.kube.connections import Connections, close_all
@@ -21,7 +22,6 @@ from vkgateway.kube.responses import ResponseTooLargeError
 from vkgateway.kube.store_budget import StoreBudget
 from vkgateway.kube.traffic import Traffic
 from vkgateway.kube.write_gate import WriteGate
-from vkgateway.model.errors import VkgatewayError
 
 log = structlog.get_logger(__name__)
 

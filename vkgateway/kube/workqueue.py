@@ -14,9 +14,9 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import structlog
 
+from vkgateway.api.errors import ConflictError, UnavailableError
 from vkgateway.kube.backoff import Backoff, Random
 from vkgateway.kube.errors import ApiError, Unreachable
-from vkgateway.model.errors import ConflictError, UnavailableError
 
 log = structlog.get_logger(__name__)
 

@@ -12,11 +12,11 @@ from typing import Final
 import msgspec
 import structlog
 
+from vkgateway.api.errors import NotFoundError
 from vkgateway.kube.errors import ApiError
-from vkgateway.kubelet.http import Request
-from vkgateway.kubelet.stream_limiter import TooManyStreamsError
-from vkgateway.kubelet.token_reviewer import TokenReviewer, User
-from vkgateway.model.errors import NotFoundError
+from vkgateway.nodes.http import Request
+from vkgateway.nodes.stream_limiter import TooManyStreamsError
+from vkgateway.nodes.token_reviewer import TokenReviewer, User
 from vkgateway.page.cookies import KEY_HEADER, CookieSealer, Credentials, read_cookie
 from vkgateway.page.documents import Audience, Problem, Scope
 from vkgateway.page.namespaces import NamespaceFinder

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from vkgateway.model.objects import Condition
-from vkgateway.model.times import parse_seconds
+from vkgateway.api.objects import Condition
+from vkgateway.api.times import parse_seconds
 
 Scope = Literal["platform", "tenant"]
 Rows = Mapping[str, Any]

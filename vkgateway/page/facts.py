@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from vkgateway.arbiter.decisions import Decisions
-from vkgateway.arbiter.reasons.gang_names import Names
-from vkgateway.arbiter.reasons.node_report import NodeReport, build_node_reports
-from vkgateway.arbiter.reasons.report import build_report
-from vkgateway.arbiter.reasons.report_types import ArbiterReport
-from vkgateway.arbiter.snapshot import Snapshot
-from vkgateway.model.api import ComputeCluster, Tenant
+from vkgateway.api.types import ComputeCluster, Tenant
 from vkgateway.page.timeline import Timeline
 from vkgateway.page.views import Facts
+from vkgateway.scheduler.core.decisions import Decisions
+from vkgateway.scheduler.core.reasons.gang_names import Names
+from vkgateway.scheduler.core.reasons.node_report import NodeReport, build_node_reports
+from vkgateway.scheduler.core.reasons.report import build_report
+from vkgateway.scheduler.core.reasons.report_types import ArbiterReport
+from vkgateway.scheduler.core.snapshot import Snapshot
 
 Cycle = tuple[Snapshot, Decisions, float]
 """Input and output of a scheduling cycle, and its time in seconds since the epoch."""

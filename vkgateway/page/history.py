@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from vkgateway.arbiter.reasons.report_types import ArbiterReport, PoolReport, TenantReport
+from vkgateway.scheduler.core.reasons.report_types import ArbiterReport, PoolReport, TenantReport
 
 STEP_SECONDS: Final = 60
 """Seconds between two samples."""

@@ -11,13 +11,13 @@ from typing import Final
 
 import structlog
 
-from vkgateway.arbiter.reasons.report import build_summary
 from vkgateway.page.deltas import encode_delta
 from vkgateway.page.documents import Audience, Document
 from vkgateway.page.events import PING, Event
 from vkgateway.page.facts import Observation, PageSource, build_facts
 from vkgateway.page.history import STEP_SECONDS, History
 from vkgateway.page.views import Facts, platform_document, tenant_document
+from vkgateway.scheduler.core.reasons.report import build_summary
 
 REFRESH_SECONDS: Final = 1.0
 """Shortest time between two refreshes."""

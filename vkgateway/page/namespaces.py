@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
-from vkgateway.kubelet.token_reviewer import TokenReviewer, User
-from vkgateway.kubelet.ttl_cache import TtlCache
+from vkgateway.nodes.token_reviewer import TokenReviewer, User
+from vkgateway.nodes.ttl_cache import TtlCache
 
 MOST_NAMESPACES: Final = 200
 """Namespaces of a tenant, by name, that are asked for. Each costs its API server a review."""

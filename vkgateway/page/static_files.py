@@ -15,7 +15,7 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import Final
 
-from vkgateway.kubelet.http import Reply, Request
+from vkgateway.nodes.http import Reply, Request
 
 CONTENT_TYPES: Final[Mapping[str, str]] = {
     "html": "text/html; charset=utf-8",

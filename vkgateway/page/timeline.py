@@ -7,11 +7,11 @@ from typing import Final
 
 import msgspec
 
-from vkgateway.arbiter.decisions import Decisions, Evict
-from vkgateway.arbiter.reasons.gang_names import is_gang_of, is_lone, split_gang_id
-from vkgateway.arbiter.reasons.pool_sums import in_units
-from vkgateway.arbiter.snapshot import Gang, Pod, PoolKey, Snapshot, node_name
-from vkgateway.model.run_limits import render_duration
+from vkgateway.api.run_limits import render_duration
+from vkgateway.scheduler.core.decisions import Decisions, Evict
+from vkgateway.scheduler.core.reasons.gang_names import is_gang_of, is_lone, split_gang_id
+from vkgateway.scheduler.core.reasons.pool_sums import in_units
+from vkgateway.scheduler.core.snapshot import Gang, Pod, PoolKey, Snapshot, node_name
 
 MOST_ENTRIES: Final = 1000
 """Entries of all tenants that are kept."""

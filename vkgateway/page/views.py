@@ -7,11 +7,8 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
-from vkgateway.arbiter.reasons.gang_names import hide_gang, is_gang_of
-from vkgateway.arbiter.reasons.node_report import NodeReport
-from vkgateway.arbiter.reasons.report_types import ArbiterReport, GangReport
-from vkgateway.model.api import GUARANTEE_KEPT, VIRTUAL_NODES_READY, ComputeCluster, Tenant
-from vkgateway.model.objects import find_condition
+from vkgateway.api.objects import find_condition
+from vkgateway.api.types import GUARANTEE_KEPT, VIRTUAL_NODES_READY, ComputeCluster, Tenant
 from vkgateway.page.documents import (
     ClusterRow,
     ControlPlaneRow,
@@ -22,6 +19,9 @@ from vkgateway.page.documents import (
 )
 from vkgateway.page.history import pool_key, tenant_key
 from vkgateway.page.timeline import Timeline, TimelineEntry
+from vkgateway.scheduler.core.reasons.gang_names import hide_gang, is_gang_of
+from vkgateway.scheduler.core.reasons.node_report import NodeReport
+from vkgateway.scheduler.core.reasons.report_types import ArbiterReport, GangReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

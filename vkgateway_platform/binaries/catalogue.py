@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vkgateway.model.errors import InputError
+from vkgateway.api.errors import InputError
 from vkgateway_platform.binaries.errors import UnknownVersionError
 
 OLDEST_KUBERNETES = (1, 30)

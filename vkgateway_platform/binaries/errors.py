@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from vkgateway.model.errors import InputError, UnavailableError, VkgatewayError
+from vkgateway.api.errors import InputError, UnavailableError, VkgatewayError
 
 OWN_PROGRAMS_HINT = "or put the programs into a directory and set --program-dir or VKGATEWAY_PROGRAM_DIR"
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from vkgateway.model.errors import ConflictError
+from vkgateway.api.errors import ConflictError
 
 _POLL_SECONDS = 0.2
 

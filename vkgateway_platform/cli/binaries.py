@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
+from vkgateway.api.errors import UnavailableError
 from vkgateway.cli.options import data_dir_option, run_async
 from vkgateway.cli.output import Column, output_option, print_objects
 from vkgateway.cli.progress import Progress
-from vkgateway.model.errors import UnavailableError
 
 if TYPE_CHECKING:
     from vkgateway_platform.binaries.resolver import Resolver

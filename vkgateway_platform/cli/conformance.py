@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from vkgateway.api.errors import InputError, UnavailableError
 from vkgateway.cli.options import cluster_options, run_async
 from vkgateway.cli.output import Column, output_option, print_objects
-from vkgateway.model.errors import InputError, UnavailableError
 from vkgateway_platform.cli.conformance_clusters import load_cluster, load_results, load_suite, provide_images
 
 if TYPE_CHECKING:
@@ -98,8 +98,8 @@ async def list_cases(
     kubeconfig: Path | None,  # noqa: ARG001 - and --kubeconfig
 ) -> None:
     """List the conformance cases of a Kubernetes version."""
+    from vkgateway.api.types import DEFAULT_KUBERNETES_VERSION
     from vkgateway.cli.progress import Progress
-    from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
 
     with Progress() as progress:
         suite = await load_suite(kubernetes_version or DEFAULT_KUBERNETES_VERSION, file=suite_file, progress=progress)
@@ -122,8 +122,8 @@ async def prepare(
     kubeconfig: Path | None,  # noqa: ARG001 - every command that names a cluster takes it
 ) -> None:
     """Build the suite and its images for the embedded real node; `run` does this if necessary."""
+    from vkgateway.api.types import DEFAULT_KUBERNETES_VERSION
     from vkgateway.cli.progress import Progress
-    from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
 
     version = kubernetes_version or DEFAULT_KUBERNETES_VERSION
     with Progress() as progress:

@@ -65,7 +65,7 @@ async def load_control_planes(*, versions: tuple[str, ...], data_dir: Path) -> N
     """
     import tempfile
 
-    from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
+    from vkgateway.api.types import DEFAULT_KUBERNETES_VERSION
     from vkgateway_platform.embedded import images
     from vkgateway_platform.embedded.control_plane_images import write_control_plane_images
 

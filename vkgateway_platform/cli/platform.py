@@ -207,7 +207,7 @@ async def status(ctx: click.Context, *, output: str, data_dir: Path) -> None:
 @run_async
 async def logs(*, component: str | None, follow: bool, tail: int, data_dir: Path) -> None:
     """Print the log of COMPONENT; without an argument, list the components."""
-    from vkgateway.programs.supervisor.logs import last_lines
+    from vkgateway.planes.supervisor.logs import last_lines
     from vkgateway_platform.embedded import logs as files
 
     if component is None:
@@ -226,14 +226,14 @@ async def logs(*, component: str | None, follow: bool, tail: int, data_dir: Path
 
 def _log_warnings_only() -> None:
     """Hide info logs of lower layers: commands report their progress themselves."""
-    from vkgateway.gateway import logs
-    from vkgateway.gateway.config import Logging
+    from vkgateway.serve import logs
+    from vkgateway.settings.config import Logging
 
     logs.configure_logging(Logging(level="warning"))
 
 
 def _parse_pool_count(text: str) -> tuple[str, int]:
-    from vkgateway.model.errors import InputError
+    from vkgateway.api.errors import InputError
 
     pool, _, count = text.partition("=")
     if not (pool and count.isdecimal()):
@@ -243,8 +243,8 @@ def _parse_pool_count(text: str) -> tuple[str, int]:
 
 def _parse_webhook_ranges(texts: tuple[str, ...]) -> tuple[str, ...] | None:
     """Return the ranges of --webhook-range; None if it was not given, which keeps the former ones."""
-    from vkgateway.controlplane.webhook_ranges import parse_webhook_range
-    from vkgateway.model.errors import InputError
+    from vkgateway.api.errors import InputError
+    from vkgateway.planes.webhook_ranges import parse_webhook_range
 
     if not texts or texts == ("none",):
         return () if texts else None

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from vkgateway.api.errors import InputError
 from vkgateway.cli.options import data_dir_option
 from vkgateway.cli.output import output_option_of
-from vkgateway.model.errors import InputError
 from vkgateway_platform.cli.simulate_options import FILE, SECONDS, cluster_options, trace_options
 
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ from typing import Any
 
 import msgspec
 
-from vkgateway.arbiter.past_share import PastShare, half_life_problem
-from vkgateway.arbiter.snapshot import Band, Policy, Pool, Quota, Snapshot
+from vkgateway.api.errors import InputError
+from vkgateway.api.run_limits import parse_duration
+from vkgateway.api.types import TenantBudget
 from vkgateway.cli.replay import decision_log_path
-from vkgateway.model.api import TenantBudget
-from vkgateway.model.errors import InputError
-from vkgateway.model.run_limits import parse_duration
-from vkgateway.usage.ledger import MonthUsage, UsageLedger
+from vkgateway.scheduler.core.past_share import PastShare, half_life_problem
+from vkgateway.scheduler.core.snapshot import Band, Policy, Pool, Quota, Snapshot
+from vkgateway.tenants.usage.ledger import MonthUsage, UsageLedger
 from vkgateway_platform.simulate.cluster import equal_nodes, equal_quotas, named_quotas
 from vkgateway_platform.simulate.scenario import Job, Scenario, Settings, sort_jobs
 from vkgateway_platform.simulate.tenants import read_budgets
@@ -272,8 +272,8 @@ def _tenant_names(inputs: ScenarioOptions) -> tuple[str, ...]:
 
 def _read_snapshots(trace: Path) -> Iterator[tuple[float, Snapshot]]:
     """Yield the snapshots of a decision log before and after each cycle's decisions; it logs no empty cycles."""
-    from vkgateway.arbiter.outcome import apply_decisions
-    from vkgateway.gateway.decisionlog import LogEntry, read_entries
+    from vkgateway.scheduler.core.outcome import apply_decisions
+    from vkgateway.scheduler.service.decisionlog import LogEntry, read_entries
 
     _read_bytes(trace, most=1)
     for entry in read_entries(trace):
@@ -284,7 +284,7 @@ def _read_snapshots(trace: Path) -> Iterator[tuple[float, Snapshot]]:
 
 
 def _gang_ends(usage_log: Path | None) -> dict[str, float]:
-    from vkgateway.gateway.usagelog import read_usage
+    from vkgateway.tenants.usage.log import read_usage
 
     if usage_log is None:
         return {}
@@ -294,7 +294,7 @@ def _gang_ends(usage_log: Path | None) -> dict[str, float]:
 
 def _used_before(usage_log: Path | None, begin: float) -> tuple[MonthUsage, ...]:
     """Return what the usage log counted before the trace begins, of tenants that were not deleted since."""
-    from vkgateway.gateway.usagelog import read_usage
+    from vkgateway.tenants.usage.log import read_usage
 
     ledger = UsageLedger()
     if usage_log is not None:

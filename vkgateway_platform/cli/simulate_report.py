@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from vkgateway.model.errors import InputError, UnavailableError
+from vkgateway.api.errors import InputError, UnavailableError
 from vkgateway_platform.cli.simulate_output import BUDGETS, LATE, METRICS, WAITS
 from vkgateway_platform.simulate.result import SimulationResult
 from vkgateway_platform.simulate.state import Sample

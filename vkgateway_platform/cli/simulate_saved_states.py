@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from vkgateway.model.errors import InputError
+from vkgateway.api.errors import InputError
 from vkgateway_platform.simulate.state import SimulationState
 
 

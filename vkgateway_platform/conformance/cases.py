@@ -9,7 +9,7 @@ from importlib import resources
 import msgspec
 import yaml
 
-from vkgateway.model.errors import InputError
+from vkgateway.api.errors import InputError
 
 SUBSET_FILE = "subset.txt"
 """Names of the cases that the project's own tests run, one per line; lines that start with `#` are comments."""

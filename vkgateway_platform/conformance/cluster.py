@@ -7,11 +7,11 @@ from pathlib import Path
 
 import msgspec
 
+from vkgateway.api.errors import UnavailableError
+from vkgateway.api.objects import decode_object
 from vkgateway.kube.client import Client
 from vkgateway.kube.errors import Conflict, NotFound
 from vkgateway.kube.resources import NAMESPACES
-from vkgateway.model.errors import UnavailableError
-from vkgateway.model.objects import decode_object
 
 NAMESPACE_LABEL = "e2e-framework"
 """Label of the suite on every namespace that it creates."""

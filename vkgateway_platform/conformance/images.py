@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from vkgateway.controlplane.pki import Authority
+from vkgateway.planes.pki import Authority
 from vkgateway_platform.embedded.realnode import debian
 from vkgateway_platform.embedded.realnode.images import ImageEntry, image_architecture
 from vkgateway_platform.embedded.realnode.layers import Layer, LayeredImage, write_archive, write_layer

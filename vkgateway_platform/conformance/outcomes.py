@@ -9,8 +9,8 @@ from typing import Literal
 
 import msgspec
 
-from vkgateway.controlplane.atomic_files import write_file
-from vkgateway.model.errors import InputError
+from vkgateway.api.errors import InputError
+from vkgateway.planes.atomic_files import write_file
 
 State = Literal["passed", "failed", "skipped"]
 

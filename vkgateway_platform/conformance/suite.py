@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vkgateway.model.errors import UnavailableError, VkgatewayError
+from vkgateway.api.errors import UnavailableError, VkgatewayError
 from vkgateway_platform.binaries.subprocesses import run_program
 from vkgateway_platform.conformance import cases as case_lists
 from vkgateway_platform.conformance import outcomes

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import yaml
 
-from vkgateway.controlplane.atomic_files import write_file
-from vkgateway.gateway import config
+from vkgateway.planes.atomic_files import write_file
+from vkgateway.settings import config
 from vkgateway_platform.embedded import compute
 from vkgateway_platform.embedded.gateway_process import gateway_settings
 from vkgateway_platform.embedded.hollow.nodes import POOL_LABEL

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from vkgateway.model.errors import ConflictError, InputError
+from vkgateway.api.errors import ConflictError, InputError
 from vkgateway_platform.embedded import etcd, network, ports
 from vkgateway_platform.embedded.hollow.nodes import MACHINES
 from vkgateway_platform.embedded.options import HOLLOW_NODES_MAX, PORTS, UpOptions

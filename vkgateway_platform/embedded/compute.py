@@ -10,15 +10,15 @@ from typing import Any
 
 import yaml
 
-from vkgateway.controlplane.drivers.process.plane_directory import write_plane_files
-from vkgateway.controlplane.drivers.process.process_specs import component_process
-from vkgateway.controlplane.plane import ComponentName, ControlPlaneSpec, Tuning, compute_plane_spec
-from vkgateway.controlplane.plane_files import Authorities, PlaneFiles, admin_kubeconfig
-from vkgateway.gateway import management_policies, rbac, recommended_policies
+from vkgateway.api.names import API_VERSION
+from vkgateway.api.types import DEFAULT_COMPUTE_CLUSTER
 from vkgateway.kube import kubeconfig
-from vkgateway.model.api import DEFAULT_COMPUTE_CLUSTER
-from vkgateway.model.names import API_VERSION
-from vkgateway.programs.supervisor.spec import ProcessSpec
+from vkgateway.planes.drivers.process.plane_directory import write_plane_files
+from vkgateway.planes.drivers.process.process_specs import component_process
+from vkgateway.planes.plane import ComponentName, ControlPlaneSpec, Tuning, compute_plane_spec
+from vkgateway.planes.plane_files import Authorities, PlaneFiles, admin_kubeconfig
+from vkgateway.planes.supervisor.spec import ProcessSpec
+from vkgateway.serve import management_policies, rbac, recommended_policies
 from vkgateway_platform.embedded import core_limit, etcd
 from vkgateway_platform.embedded.hollow.nodes import DOMAIN_LABEL, MACHINES, POOL_LABEL, ZONE_LABEL
 from vkgateway_platform.embedded.paths import PlatformPaths
@@ -105,7 +105,7 @@ def initial_objects(record: PlatformRecord, *, pools: Iterable[str]) -> list[dic
 
 def api_definitions() -> list[dict[str, Any]]:
     """Return the definitions of Tenant and ComputeCluster."""
-    folder = resources.files("vkgateway.model") / "crds"
+    folder = resources.files("vkgateway.api") / "crds"
     texts = (file.read_text() for file in sorted(folder.iterdir(), key=lambda f: f.name) if file.name.endswith(".yaml"))
     return [document for text in texts for document in yaml.safe_load_all(text) if document]
 

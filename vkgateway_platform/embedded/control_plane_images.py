@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from vkgateway.controlplane.components import PROGRAMS
-from vkgateway.controlplane.drivers.kubernetes.parameters import Parameters
-from vkgateway.controlplane.plane import COMPONENTS
-from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
+from vkgateway.api.types import DEFAULT_KUBERNETES_VERSION
+from vkgateway.planes.components import PROGRAMS
+from vkgateway.planes.drivers.kubernetes.parameters import Parameters
+from vkgateway.planes.plane import COMPONENTS
 from vkgateway_platform.binaries.resolver import Resolver
 from vkgateway_platform.embedded.realnode.images import ImageEntry, image_architecture
 from vkgateway_platform.embedded.realnode.layers import LayeredImage, write_archive, write_layer

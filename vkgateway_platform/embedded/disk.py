@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from vkgateway.model.errors import UnavailableError
+from vkgateway.api.errors import UnavailableError
 
 _PROBLEMS: Final[Mapping[int, tuple[str, str]]] = MappingProxyType(
     {

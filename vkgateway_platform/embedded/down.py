@@ -8,9 +8,9 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from vkgateway.model.errors import ConflictError, InputError, NotFoundError, VkgatewayError
-from vkgateway.programs.supervisor.client import SupervisorClient, SupervisorUnavailable, stop_leftovers
-from vkgateway.programs.supervisor.spec import SupervisorPaths
+from vkgateway.api.errors import ConflictError, InputError, NotFoundError, VkgatewayError
+from vkgateway.planes.supervisor.client import SupervisorClient, SupervisorUnavailable, stop_leftovers
+from vkgateway.planes.supervisor.spec import SupervisorPaths
 from vkgateway_platform.embedded import network, real_node_steps
 from vkgateway_platform.embedded import record as records
 from vkgateway_platform.embedded.disk import disk_errors

@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vkgateway.controlplane.etcd.endpoints import ClientTls
-from vkgateway.controlplane.etcd.errors import EtcdUnavailable
-from vkgateway.programs.supervisor.spec import ProcessSpec
+from vkgateway.planes.etcd.endpoints import ClientTls
+from vkgateway.planes.etcd.errors import EtcdUnavailable
+from vkgateway.planes.supervisor.spec import ProcessSpec
 from vkgateway_platform.embedded import core_limit
 from vkgateway_platform.embedded.paths import PlatformPaths
 from vkgateway_platform.embedded.pki import ETCD_CA, ETCD_PEER, ETCD_PEER_CA, ETCD_ROOT, ETCD_SERVER
 
 if TYPE_CHECKING:  # gRPC takes long to load, and `vkgateway status` does not call etcd
-    from vkgateway.controlplane.etcd.client import EtcdClient
+    from vkgateway.planes.etcd.client import EtcdClient
 
 NAME = "etcd"
 HOST = "127.0.0.1"
@@ -65,7 +65,7 @@ def process_spec(paths: PlatformPaths, *, program: Path, port: int, peer_port: i
 
 def root_client(paths: PlatformPaths, *, port: int) -> EtcdClient:
     """Return a client with etcd's root user; the caller closes it."""
-    from vkgateway.controlplane.etcd.client import EtcdClient
+    from vkgateway.planes.etcd.client import EtcdClient
 
     return EtcdClient(
         (client_url(port),),

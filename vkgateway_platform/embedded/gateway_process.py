@@ -6,9 +6,10 @@ import hashlib
 import sys
 from pathlib import Path
 
-from vkgateway.controlplane.atomic_files import SECRET_MODE, write_file
-from vkgateway.gateway import config, settingsfile
-from vkgateway.programs.supervisor.spec import ProcessSpec, SupervisorPaths
+from vkgateway.planes.atomic_files import SECRET_MODE, write_file
+from vkgateway.planes.supervisor.spec import ProcessSpec, SupervisorPaths
+from vkgateway.settings import config
+from vkgateway.settings import file as settingsfile
 from vkgateway_platform.embedded import etcd
 from vkgateway_platform.embedded.paths import PlatformPaths
 from vkgateway_platform.embedded.pki import ETCD_CA, ETCD_ROOT

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from vkgateway.kube.client import Client
-from vkgateway.programs.supervisor.client import SupervisorClient
+from vkgateway.planes.supervisor.client import SupervisorClient
 from vkgateway_platform.embedded import gateway_process, tenants
 from vkgateway_platform.embedded.paths import PlatformPaths
 from vkgateway_platform.embedded.processes import wait_until_serving

@@ -6,7 +6,7 @@ import asyncio
 import tarfile
 from pathlib import Path
 
-from vkgateway.model.errors import InputError, NotFoundError, UnavailableError
+from vkgateway.api.errors import InputError, NotFoundError, UnavailableError
 from vkgateway_platform.binaries.resolver import Resolver
 from vkgateway_platform.embedded import real_node_steps
 from vkgateway_platform.embedded import record as records

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from vkgateway.model.errors import ConflictError
+from vkgateway.api.errors import ConflictError
 
 
 @contextlib.contextmanager

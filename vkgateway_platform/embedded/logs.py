@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import BinaryIO
 
-from vkgateway.model.errors import NotFoundError
-from vkgateway.programs.supervisor.spec import SupervisorPaths
+from vkgateway.api.errors import NotFoundError
+from vkgateway.planes.supervisor.spec import SupervisorPaths
 
 _BLOCK = 64 * 1024
 _POLL = 0.2

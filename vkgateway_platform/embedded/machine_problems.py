@@ -9,7 +9,7 @@ from typing import Final
 
 import psutil
 
-from vkgateway.model.errors import UnavailableError
+from vkgateway.api.errors import UnavailableError
 from vkgateway_platform.embedded.disk import EXISTING_PLATFORM_BYTES, check_free_space
 
 _LITTLE_MEMORY: Final = 200 << 20

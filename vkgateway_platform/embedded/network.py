@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from vkgateway.model.errors import UnavailableError, VkgatewayError
+from vkgateway.api.errors import UnavailableError, VkgatewayError
 
 NUMBERS = range(256)
 HOLLOW_PODS: Final = "10.232.0.0/14"

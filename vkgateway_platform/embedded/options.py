@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Literal
 
-from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
+from vkgateway.api.types import DEFAULT_KUBERNETES_VERSION
 
 RealNodeChoice = Literal["auto", "yes", "no"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from vkgateway.programs.supervisor.spec import SupervisorPaths
+from vkgateway.planes.supervisor.spec import SupervisorPaths
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vkgateway.controlplane.atomic_files import SECRET_MODE, write_file
-from vkgateway.controlplane.credentials import Credentials
-from vkgateway.controlplane.etcd.tenancy import ROOT_USER
-from vkgateway.controlplane.pki import (
+from vkgateway.api.errors import InputError
+from vkgateway.planes.atomic_files import SECRET_MODE, write_file
+from vkgateway.planes.credentials import Credentials
+from vkgateway.planes.etcd.tenancy import ROOT_USER
+from vkgateway.planes.pki import (
     Authority,
     alternative_names,
     cert_expiry,
@@ -20,7 +21,6 @@ from vkgateway.controlplane.pki import (
     is_matching_pair,
     needs_renewal,
 )
-from vkgateway.model.errors import InputError
 from vkgateway_platform.embedded.paths import PlatformPaths
 
 ETCD_CA = "etcd-ca"

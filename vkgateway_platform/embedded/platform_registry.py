@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
-from vkgateway.controlplane.atomic_files import write_file
-from vkgateway.model.errors import VkgatewayError
+from vkgateway.api.errors import VkgatewayError
+from vkgateway.planes.atomic_files import write_file
 from vkgateway_platform.binaries.errors import REFUSALS
 from vkgateway_platform.embedded import choices
 from vkgateway_platform.embedded import record as records

@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 
 import psutil
 
-from vkgateway.model.errors import ConflictError, InputError
+from vkgateway.api.errors import ConflictError, InputError
 
 _HIGHEST = 65535
 _SEARCHED = 2000

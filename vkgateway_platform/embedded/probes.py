@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import psutil
 
+from vkgateway.api import times
+from vkgateway.api.errors import InputError
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.leases import Lease
 from vkgateway.kube.resources import LEASES
-from vkgateway.model import times
-from vkgateway.model.errors import InputError
-from vkgateway.programs.supervisor.spec import ProcessState
+from vkgateway.planes.supervisor.spec import ProcessState
 from vkgateway_platform.embedded import compute, etcd, gateway_process
 from vkgateway_platform.embedded.hollow import kwok
 from vkgateway_platform.embedded.hollow.kubelet import process as hollow_kubelet

@@ -10,18 +10,18 @@ from pathlib import Path
 
 import msgspec
 
-from vkgateway.controlplane.pki import Authority
+from vkgateway.api import times
+from vkgateway.api.errors import UnavailableError
+from vkgateway.api.names import FIELD_MANAGER
+from vkgateway.api.objects import NodeView, find_condition
 from vkgateway.kube import errors
 from vkgateway.kube.apply import apply_objects
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import NODES
-from vkgateway.model import times
-from vkgateway.model.errors import UnavailableError
-from vkgateway.model.names import FIELD_MANAGER
-from vkgateway.model.objects import NodeView, find_condition
-from vkgateway.programs.supervisor.client import SupervisorClient
-from vkgateway.programs.supervisor.spec import ProcessState
-from vkgateway.programs.supervisor.start_wait import StartWait
+from vkgateway.planes.pki import Authority
+from vkgateway.planes.supervisor.client import SupervisorClient
+from vkgateway.planes.supervisor.spec import ProcessState
+from vkgateway.planes.supervisor.start_wait import StartWait
 from vkgateway_platform.embedded import compute
 from vkgateway_platform.embedded.hollow.nodes import POOL_LABEL
 from vkgateway_platform.embedded.options import RealNodeChoice

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from vkgateway.controlplane.atomic_files import SECRET_MODE, write_file
-from vkgateway.model.errors import ConflictError, InputError
+from vkgateway.api.errors import ConflictError, InputError
+from vkgateway.planes.atomic_files import SECRET_MODE, write_file
 from vkgateway_platform.embedded.options import DEFAULT_VERSION, HOLLOW_NODES, RealNodeChoice
 
 LAYOUT_VERSION = 1

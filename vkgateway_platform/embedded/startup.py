@@ -9,15 +9,15 @@ from pathlib import Path
 
 import msgspec
 
-from vkgateway.controlplane.etcd.tenancy import Tenancy
-from vkgateway.controlplane.plane import ComponentName
-from vkgateway.controlplane.plane_files import PlaneFiles
+from vkgateway.api.errors import ConflictError, VkgatewayError
+from vkgateway.api.names import FIELD_MANAGER
 from vkgateway.kube.apply import apply_objects
 from vkgateway.kube.client import Client
-from vkgateway.model.errors import ConflictError, VkgatewayError
-from vkgateway.model.names import FIELD_MANAGER
-from vkgateway.programs.supervisor.client import SupervisorClient, start_supervisor
-from vkgateway.programs.supervisor.spec import SupervisorPaths
+from vkgateway.planes.etcd.tenancy import Tenancy
+from vkgateway.planes.plane import ComponentName
+from vkgateway.planes.plane_files import PlaneFiles
+from vkgateway.planes.supervisor.client import SupervisorClient, start_supervisor
+from vkgateway.planes.supervisor.spec import SupervisorPaths
 from vkgateway_platform.binaries.cache import Cache
 from vkgateway_platform.binaries.resolver import Resolver
 from vkgateway_platform.embedded import (

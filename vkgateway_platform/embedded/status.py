@@ -9,14 +9,14 @@ from typing import Literal, TypeVar
 
 import msgspec
 
+from vkgateway.api.errors import InputError, NotFoundError
+from vkgateway.api.objects import NodeView, is_condition_true
+from vkgateway.api.types import Tenant
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import NODES, TENANTS, Resource
-from vkgateway.model.api import Tenant
-from vkgateway.model.errors import InputError, NotFoundError
-from vkgateway.model.objects import NodeView, is_condition_true
-from vkgateway.programs.supervisor.client import SupervisorClient, SupervisorUnavailable
-from vkgateway.programs.supervisor.spec import ProcessState
+from vkgateway.planes.supervisor.client import SupervisorClient, SupervisorUnavailable
+from vkgateway.planes.supervisor.spec import ProcessState
 from vkgateway_platform.embedded import compute, gateway_process, machine_problems, probes, processes
 from vkgateway_platform.embedded import record as records
 from vkgateway_platform.embedded.hollow import kwok

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from vkgateway.api.errors import VkgatewayError
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
-from vkgateway.model.errors import VkgatewayError
 
 
 class Report(Protocol):

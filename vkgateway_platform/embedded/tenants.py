@@ -9,12 +9,12 @@ from typing import Final
 
 import msgspec
 
-from vkgateway.controlplane.plane_files import PlaneFiles
+from vkgateway.api.errors import VkgatewayError
+from vkgateway.api.types import Tenant
 from vkgateway.kube.client import Client
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.kube.resources import TENANTS
-from vkgateway.model.api import Tenant
-from vkgateway.model.errors import VkgatewayError
+from vkgateway.planes.plane_files import PlaneFiles
 from vkgateway_platform.embedded import processes
 
 WAIT_SECONDS: Final = 60.0

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from vkgateway.arbiter.snapshot import WAITING, Gang, Pod, Quota
-from vkgateway.usage.budgets import BudgetState, BudgetUse, budget_uses, stopped_resources
-from vkgateway.usage.days import month_start, months_before
-from vkgateway.usage.ledger import MonthUsage, UsageLedger
-from vkgateway.usage.records import UsageRecord
+from vkgateway.scheduler.core.snapshot import WAITING, Gang, Pod, Quota
+from vkgateway.tenants.usage.budgets import BudgetState, BudgetUse, budget_uses, stopped_resources
+from vkgateway.tenants.usage.days import month_start, months_before
+from vkgateway.tenants.usage.ledger import MonthUsage, UsageLedger
+from vkgateway.tenants.usage.records import UsageRecord
 from vkgateway_platform.simulate.gangs import SubmittedGangs
 from vkgateway_platform.simulate.scenario import Scenario
 from vkgateway_platform.simulate.state import SimulationState

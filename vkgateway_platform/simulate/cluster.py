@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from vkgateway.arbiter.snapshot import Node, Pool, PoolKey, Quota
+from vkgateway.scheduler.core.snapshot import Node, Pool, PoolKey, Quota
 from vkgateway_platform.simulate.scenario import GPU, POOL
 
 

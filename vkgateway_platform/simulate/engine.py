@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from heapq import heappop
 
-from vkgateway.arbiter.decisions import Decisions, PendingReason
-from vkgateway.arbiter.outcome import changed_gangs
-from vkgateway.arbiter.share_history import ShareHistory
-from vkgateway.arbiter.snapshot import Gang, Quota, Snapshot
+from vkgateway.scheduler.core.decisions import Decisions, PendingReason
+from vkgateway.scheduler.core.outcome import changed_gangs
+from vkgateway.scheduler.core.share_history import ShareHistory
+from vkgateway.scheduler.core.snapshot import Gang, Quota, Snapshot
 from vkgateway_platform.simulate.budgets import Budgets
 from vkgateway_platform.simulate.entitlement import Entitlement
 from vkgateway_platform.simulate.gangs import SubmittedGangs

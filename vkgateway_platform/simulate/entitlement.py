@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from vkgateway.arbiter.guarantees.cell_sizes import (
+from vkgateway.scheduler.core.guarantees.cell_sizes import (
     MILLI_PER_UNIT,
     CellCounts,
     pool_levels,
@@ -13,7 +13,7 @@ from vkgateway.arbiter.guarantees.cell_sizes import (
     smallest_cover,
     total_units,
 )
-from vkgateway.arbiter.snapshot import GUARANTEED, WAITING, Gang, Pool, PoolKey
+from vkgateway.scheduler.core.snapshot import GUARANTEED, WAITING, Gang, Pool, PoolKey
 from vkgateway_platform.simulate.scenario import Scenario
 
 

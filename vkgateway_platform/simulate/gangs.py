@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from vkgateway.arbiter.snapshot import Gang
+from vkgateway.scheduler.core.snapshot import Gang
 from vkgateway_platform.simulate.usage import Usage
 
 

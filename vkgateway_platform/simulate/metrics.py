@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from vkgateway.arbiter.snapshot import Band
+from vkgateway.scheduler.core.snapshot import Band
 from vkgateway_platform.simulate.budgets import monthly_uses, used_up_key
 from vkgateway_platform.simulate.result import (
     Anomaly,

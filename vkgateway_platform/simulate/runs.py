@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from dataclasses import replace
 
-from vkgateway.arbiter.snapshot import ENDING, NOTIFIED, PLACED, WAITING, Gang, Pod
+from vkgateway.scheduler.core.snapshot import ENDING, NOTIFIED, PLACED, WAITING, Gang, Pod
 from vkgateway_platform.simulate.gangs import SubmittedGangs
 from vkgateway_platform.simulate.scenario import Job, Scenario
 from vkgateway_platform.simulate.state import Event, EventKind, Run, SimulationState

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from vkgateway.arbiter.past_share import PastShare
-from vkgateway.arbiter.snapshot import Band, Gang, Pod, Policy, Pool, PoolKey, Quota, Shape
-from vkgateway.model.api import TenantBudget
-from vkgateway.usage.ledger import MonthUsage
+from vkgateway.api.types import TenantBudget
+from vkgateway.scheduler.core.past_share import PastShare
+from vkgateway.scheduler.core.snapshot import Band, Gang, Pod, Policy, Pool, PoolKey, Quota, Shape
+from vkgateway.tenants.usage.ledger import MonthUsage
 
 GPU = "nvidia.com/gpu"
 POOL: PoolKey = ("compute", "pool")

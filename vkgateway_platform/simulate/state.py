@@ -7,9 +7,9 @@ from heapq import heappush
 
 import msgspec
 
-from vkgateway.arbiter.past_share import PastShare
-from vkgateway.arbiter.snapshot import Gang
-from vkgateway.usage.ledger import MonthUsage
+from vkgateway.scheduler.core.past_share import PastShare
+from vkgateway.scheduler.core.snapshot import Gang
+from vkgateway.tenants.usage.ledger import MonthUsage
 
 
 class EventKind(IntEnum):

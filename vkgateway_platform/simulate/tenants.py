@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from vkgateway.arbiter.snapshot import Pool, Quota
-from vkgateway.model.api import TenantBudget, TenantPool
-from vkgateway.model.requests import to_milli
-from vkgateway.usage.budgets import budget_problems
+from vkgateway.api.requests import to_milli
+from vkgateway.api.types import TenantBudget, TenantPool
+from vkgateway.scheduler.core.snapshot import Pool, Quota
+from vkgateway.tenants.usage.budgets import budget_problems
 from vkgateway_platform.simulate.traces.errors import TraceError
 
 

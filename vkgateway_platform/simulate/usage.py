@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from vkgateway.arbiter.snapshot import ENDING, WAITING, Gang, Node, PoolKey
+from vkgateway.scheduler.core.snapshot import ENDING, WAITING, Gang, Node, PoolKey
 from vkgateway_platform.simulate.scenario import Scenario
 
 MILLI_PER_UNIT = 1000

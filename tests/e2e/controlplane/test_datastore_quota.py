@@ -8,21 +8,21 @@ import pytest
 import pytest_asyncio
 
 from tests.e2e.controlplane.world import World, run_world
-from vkgateway.controlplane.access import ControlPlane
-from vkgateway.controlplane.etcd.errors import EtcdFull
-from vkgateway.controlplane.etcd.quota import (
+from vkgateway.api.objects import Meta
+from vkgateway.api.types import Tenant
+from vkgateway.kube import errors
+from vkgateway.kube.client import Client
+from vkgateway.kube.resources import CONFIG_MAPS
+from vkgateway.planes.access import ControlPlane
+from vkgateway.planes.etcd.errors import EtcdFull
+from vkgateway.planes.etcd.quota import (
     BLOCKING_SHARE,
     COMPACTION_SHARE,
     URGENT_SHARE,
     QuotaController,
     StoreUsage,
 )
-from vkgateway.controlplane.etcd.tenancy import Tenancy
-from vkgateway.kube import errors
-from vkgateway.kube.client import Client
-from vkgateway.kube.resources import CONFIG_MAPS
-from vkgateway.model.api import Tenant
-from vkgateway.model.objects import Meta
+from vkgateway.planes.etcd.tenancy import Tenancy
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
 

@@ -13,18 +13,18 @@ import pytest_asyncio
 
 from tests.e2e.controlplane.world import World, run_world
 from tests.support.waiting import wait_until
-from vkgateway.controlplane.access import ControlPlane
-from vkgateway.controlplane.etcd.client import EtcdClient
-from vkgateway.controlplane.etcd.endpoints import ClientTls
-from vkgateway.controlplane.etcd.errors import EtcdDenied, EtcdError, EtcdNotFound, EtcdUnavailable
-from vkgateway.controlplane.etcd.ranges import KeyRange
-from vkgateway.controlplane.etcd.tenancy import Tenancy
-from vkgateway.controlplane.provisioner import Step
+from vkgateway.api.objects import Meta
+from vkgateway.api.types import Tenant
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import DEPLOYMENTS, NAMESPACES, PODS, SECRETS, SERVICE_ACCOUNTS
-from vkgateway.model.api import Tenant
-from vkgateway.model.objects import Meta
+from vkgateway.planes.access import ControlPlane
+from vkgateway.planes.etcd.client import EtcdClient
+from vkgateway.planes.etcd.endpoints import ClientTls
+from vkgateway.planes.etcd.errors import EtcdDenied, EtcdError, EtcdNotFound, EtcdUnavailable
+from vkgateway.planes.etcd.ranges import KeyRange
+from vkgateway.planes.etcd.tenancy import Tenancy
+from vkgateway.planes.provisioner import Step
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
 

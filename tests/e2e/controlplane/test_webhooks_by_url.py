@@ -17,8 +17,8 @@ from tests.e2e.cluster import Document
 from tests.e2e.controlplane.world import World, run_world
 from tests.e2e.webhooks import serve_webhook
 from tests.support.waiting import wait_until
-from vkgateway.model.api import Tenant
-from vkgateway.model.objects import Meta
+from vkgateway.api.objects import Meta
+from vkgateway.api.types import Tenant
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
 

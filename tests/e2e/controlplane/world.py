@@ -16,30 +16,30 @@ import pytest
 
 from tests.support.machine import patience
 from tests.support.ports import free_port
-from vkgateway.controlplane import serving
-from vkgateway.controlplane.components import PROGRAMS
-from vkgateway.controlplane.credentials import Credentials
-from vkgateway.controlplane.drivers.base import ServerEndpoint
-from vkgateway.controlplane.drivers.driver_set import DriverSet
-from vkgateway.controlplane.drivers.process.driver import ProcessDriver
-from vkgateway.controlplane.drivers.process.plane_directory import write_plane_files
-from vkgateway.controlplane.drivers.process.process_specs import component_process
-from vkgateway.controlplane.etcd.client import EtcdClient
-from vkgateway.controlplane.etcd.endpoints import ClientTls
-from vkgateway.controlplane.etcd.errors import EtcdUnavailable
-from vkgateway.controlplane.etcd.tenancy import Tenancy
-from vkgateway.controlplane.pki import Authority
-from vkgateway.controlplane.plane import ControlPlaneSpec, compute_plane_spec
-from vkgateway.controlplane.plane_files import Authorities
-from vkgateway.controlplane.plane_records import PlatformEndpoints
-from vkgateway.controlplane.provisioner import Provisioner
-from vkgateway.controlplane.record_store import SecretStore
-from vkgateway.controlplane.templates import Templates
-from vkgateway.controlplane.webhook_ranges import parse_webhook_range
 from vkgateway.kube.client import Client
 from vkgateway.kube.errors import ApiError
-from vkgateway.programs.supervisor.client import SupervisorClient, start_supervisor
-from vkgateway.programs.supervisor.spec import ProcessSpec
+from vkgateway.planes import serving
+from vkgateway.planes.components import PROGRAMS
+from vkgateway.planes.credentials import Credentials
+from vkgateway.planes.drivers.base import ServerEndpoint
+from vkgateway.planes.drivers.driver_set import DriverSet
+from vkgateway.planes.drivers.process.driver import ProcessDriver
+from vkgateway.planes.drivers.process.plane_directory import write_plane_files
+from vkgateway.planes.drivers.process.process_specs import component_process
+from vkgateway.planes.etcd.client import EtcdClient
+from vkgateway.planes.etcd.endpoints import ClientTls
+from vkgateway.planes.etcd.errors import EtcdUnavailable
+from vkgateway.planes.etcd.tenancy import Tenancy
+from vkgateway.planes.pki import Authority
+from vkgateway.planes.plane import ControlPlaneSpec, compute_plane_spec
+from vkgateway.planes.plane_files import Authorities
+from vkgateway.planes.plane_records import PlatformEndpoints
+from vkgateway.planes.provisioner import Provisioner
+from vkgateway.planes.record_store import SecretStore
+from vkgateway.planes.supervisor.client import SupervisorClient, start_supervisor
+from vkgateway.planes.supervisor.spec import ProcessSpec
+from vkgateway.planes.templates import Templates
+from vkgateway.planes.webhook_ranges import parse_webhook_range
 from vkgateway_platform.binaries.resolver import Resolver
 
 _START_SECONDS = 60

@@ -17,7 +17,7 @@ from typing import Final
 
 from tests.e2e.cluster import Cluster, eventually, pod_manifest
 from tests.e2e.requests_loop import open_kubeconfig
-from vkgateway.model.names import UID_ANNOTATION
+from vkgateway.api.names import UID_ANNOTATION
 
 HOLLOW_POOL: Final = "v100"
 _LABEL: Final = "stream"

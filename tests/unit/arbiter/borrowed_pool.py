@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from vkgateway.arbiter.capacity.node_resources import NodeResources
-from vkgateway.arbiter.preemption.candidates import PreemptionCandidates
-from vkgateway.arbiter.preemption.victim_search import VictimChoice, choose_victims
-from vkgateway.arbiter.snapshot import Band, Gang, Node, Pod, PodState, Pool, Shape
+from vkgateway.scheduler.core.capacity.node_resources import NodeResources
+from vkgateway.scheduler.core.preemption.candidates import PreemptionCandidates
+from vkgateway.scheduler.core.preemption.victim_search import VictimChoice, choose_victims
+from vkgateway.scheduler.core.snapshot import Band, Gang, Node, Pod, PodState, Pool, Shape
 
 GPU = "nvidia.com/gpu"
 KEY = ("compute", "pool")

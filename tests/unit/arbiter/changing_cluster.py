@@ -10,14 +10,14 @@ from tests.unit.arbiter.checked_cluster import CheckedCluster
 from tests.unit.arbiter.simulated_cluster import GPU, KEY, OTHER, make_quota
 from tests.unit.arbiter.stories import TENANTS, Story, StoryMix, random_story
 from tests.unit.arbiter.story_invariants import StoryCheck
-from vkgateway.arbiter.cache import Cache
-from vkgateway.arbiter.cycle import decide
-from vkgateway.arbiter.decisions import Decisions
-from vkgateway.arbiter.guarantees.refusals import displaces_pods, find_refusals
-from vkgateway.arbiter.preemption.eviction_units import has_min_members
-from vkgateway.arbiter.preemption.notice import notice_seconds
-from vkgateway.arbiter.share_history import ShareHistory
-from vkgateway.arbiter.snapshot import Gang, Node, Pod, PodState, Pool, PoolKey, PreemptionPlan, Snapshot
+from vkgateway.scheduler.core.cache import Cache
+from vkgateway.scheduler.core.cycle import decide
+from vkgateway.scheduler.core.decisions import Decisions
+from vkgateway.scheduler.core.guarantees.refusals import displaces_pods, find_refusals
+from vkgateway.scheduler.core.preemption.eviction_units import has_min_members
+from vkgateway.scheduler.core.preemption.notice import notice_seconds
+from vkgateway.scheduler.core.share_history import ShareHistory
+from vkgateway.scheduler.core.snapshot import Gang, Node, Pod, PodState, Pool, PoolKey, PreemptionPlan, Snapshot
 
 
 class ChangingCluster(CheckedCluster):

@@ -7,16 +7,26 @@ from dataclasses import replace
 
 from tests.unit.arbiter.simulated_cluster import GPU, Cluster, reports_by_gang
 from tests.unit.arbiter.stories import GRACE, NOTICE, Story
-from vkgateway.arbiter.capacity.node_fit import BoolArray
-from vkgateway.arbiter.capacity.node_resources import NodeResources
-from vkgateway.arbiter.capacity.placement import place_pods
-from vkgateway.arbiter.cycle import decide
-from vkgateway.arbiter.decisions import Decisions, PendingReason, PendingReport
-from vkgateway.arbiter.guarantees.guaranteed_placement import GuaranteedPlacement
-from vkgateway.arbiter.guarantees.pool_guarantees import PoolGuarantees
-from vkgateway.arbiter.preemption.eviction_units import has_min_members
-from vkgateway.arbiter.queueing.pending_gangs import PendingGang, read_pending_gang
-from vkgateway.arbiter.snapshot import Band, Gang, Pod, PodState, Policy, Pool, PoolKey, PreemptionPlan, Snapshot
+from vkgateway.scheduler.core.capacity.node_fit import BoolArray
+from vkgateway.scheduler.core.capacity.node_resources import NodeResources
+from vkgateway.scheduler.core.capacity.placement import place_pods
+from vkgateway.scheduler.core.cycle import decide
+from vkgateway.scheduler.core.decisions import Decisions, PendingReason, PendingReport
+from vkgateway.scheduler.core.guarantees.guaranteed_placement import GuaranteedPlacement
+from vkgateway.scheduler.core.guarantees.pool_guarantees import PoolGuarantees
+from vkgateway.scheduler.core.preemption.eviction_units import has_min_members
+from vkgateway.scheduler.core.queueing.pending_gangs import PendingGang, read_pending_gang
+from vkgateway.scheduler.core.snapshot import (
+    Band,
+    Gang,
+    Pod,
+    PodState,
+    Policy,
+    Pool,
+    PoolKey,
+    PreemptionPlan,
+    Snapshot,
+)
 
 _AWAITING_ROOM = (PendingReason.ROOM, PendingReason.INFEASIBLE, PendingReason.BUDGET)
 _SLOW_SECONDS = 500.0

@@ -11,11 +11,11 @@ from tests.unit.arbiter.checked_cluster import CheckedCluster
 from tests.unit.arbiter.simulated_cluster import GPU
 from tests.unit.arbiter.stories import Story, StoryMix, random_story
 from tests.unit.arbiter.story_invariants import StoryCheck
-from vkgateway.arbiter.cache import Cache
-from vkgateway.arbiter.cycle import decide
-from vkgateway.arbiter.decisions import Decisions
-from vkgateway.arbiter.preemption.eviction_units import has_min_members
-from vkgateway.arbiter.snapshot import Band, Gang, Pod, PodState, PoolKey, Snapshot
+from vkgateway.scheduler.core.cache import Cache
+from vkgateway.scheduler.core.cycle import decide
+from vkgateway.scheduler.core.decisions import Decisions
+from vkgateway.scheduler.core.preemption.eviction_units import has_min_members
+from vkgateway.scheduler.core.snapshot import Band, Gang, Pod, PodState, PoolKey, Snapshot
 
 _HOLD_SECONDS = 20.0
 

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from vkgateway.arbiter.capacity.node_matching import has_untolerated_taint, matches_terms
-from vkgateway.arbiter.peer_rules import VIRTUAL_NODE, PeerRules, SpreadRule
-from vkgateway.arbiter.snapshot import Node, Shape
+from vkgateway.scheduler.core.capacity.node_matching import has_untolerated_taint, matches_terms
+from vkgateway.scheduler.core.peer_rules import VIRTUAL_NODE, PeerRules, SpreadRule
+from vkgateway.scheduler.core.snapshot import Node, Shape
 
 
 class Peer(NamedTuple):

@@ -12,8 +12,8 @@ from tests.unit.arbiter.multi_pool_stories import gangs_in_two_pools
 from tests.unit.arbiter.stories import GRACE, NOTICE, StoryMix, random_story
 from tests.unit.arbiter.story_invariants import StoryCheck, deciding_again, whatever_comes
 from tests.unit.arbiter.test_cache import cached_and_uncached
-from vkgateway.arbiter.decisions import Decisions
-from vkgateway.arbiter.snapshot import Snapshot
+from vkgateway.scheduler.core.decisions import Decisions
+from vkgateway.scheduler.core.snapshot import Snapshot
 
 
 class LimitedCluster(CheckedCluster):

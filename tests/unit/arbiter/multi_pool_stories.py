@@ -11,13 +11,13 @@ from tests.unit.arbiter.checked_cluster import CheckedCluster, count_places
 from tests.unit.arbiter.simulated_cluster import GPU, KEY, OTHER, reports_by_gang, with_pod_pools
 from tests.unit.arbiter.stories import GRACE, NOTICE, Story, StoryMix, StoryStep, random_story
 from tests.unit.arbiter.story_invariants import StoryCheck
-from vkgateway.arbiter.capacity.node_resources import NodeResources
-from vkgateway.arbiter.capacity.placement import place_pods
-from vkgateway.arbiter.cycle import decide
-from vkgateway.arbiter.decisions import Decisions, PendingReason
-from vkgateway.arbiter.gang_parts import has_pod_pools, split_gang
-from vkgateway.arbiter.queueing.pending_gangs import PendingGang, read_pending_gang
-from vkgateway.arbiter.snapshot import Band, Gang, Pod, PodState, PoolKey, PreemptionPlan, Snapshot
+from vkgateway.scheduler.core.capacity.node_resources import NodeResources
+from vkgateway.scheduler.core.capacity.placement import place_pods
+from vkgateway.scheduler.core.cycle import decide
+from vkgateway.scheduler.core.decisions import Decisions, PendingReason
+from vkgateway.scheduler.core.gang_parts import has_pod_pools, split_gang
+from vkgateway.scheduler.core.queueing.pending_gangs import PendingGang, read_pending_gang
+from vkgateway.scheduler.core.snapshot import Band, Gang, Pod, PodState, PoolKey, PreemptionPlan, Snapshot
 
 _CHOICES: tuple[tuple[PoolKey, ...], ...] = ((KEY,), (KEY,), (OTHER,), (OTHER,), (KEY, OTHER), (OTHER, KEY))
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 from random import Random
 
 from tests.unit.arbiter.simulated_cluster import GPU
-from vkgateway.arbiter.capacity.numa_zones import ContainerRequest, zone_requests
-from vkgateway.arbiter.snapshot import Node, Shape, Topology, Zone
+from vkgateway.scheduler.core.capacity.numa_zones import ContainerRequest, zone_requests
+from vkgateway.scheduler.core.snapshot import Node, Shape, Topology, Zone
 
 
 class NumaMachine:

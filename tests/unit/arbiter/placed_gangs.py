@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tests.unit.arbiter.simulated_cluster import KEY
-from vkgateway.arbiter.snapshot import Gang, PodState
+from vkgateway.scheduler.core.snapshot import Gang, PodState
 
 
 def place_gang(one: Gang, on: Sequence[str], *, borrowed: bool, **fields: object) -> Gang:

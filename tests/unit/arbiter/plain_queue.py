@@ -7,8 +7,8 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
-from vkgateway.arbiter.queueing.pending_gangs import PendingGang
-from vkgateway.arbiter.snapshot import Band, Policy
+from vkgateway.scheduler.core.queueing.pending_gangs import PendingGang
+from vkgateway.scheduler.core.snapshot import Band, Policy
 
 
 def queue_order(

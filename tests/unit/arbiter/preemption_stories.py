@@ -10,7 +10,7 @@ from random import Random
 from tests.unit.arbiter.simulated_cluster import Cluster
 from tests.unit.arbiter.stories import GRACE, NOTICE, Story, StoryMix, random_story
 from tests.unit.arbiter.story_invariants import StoryCheck
-from vkgateway.arbiter.snapshot import Band, Gang, PodState, Policy
+from vkgateway.scheduler.core.snapshot import Band, Gang, PodState, Policy
 
 _QUIET_SECONDS = 120
 """Seconds after which a cluster without arrivals is quiet."""

@@ -8,17 +8,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from vkgateway.arbiter.cache import Cache
-from vkgateway.arbiter.capacity.node_matching import has_untolerated_taint, matches_terms
-from vkgateway.arbiter.capacity.node_resources import NodeResources
-from vkgateway.arbiter.cycle import decide
-from vkgateway.arbiter.decisions import Decisions, PendingReport
-from vkgateway.arbiter.guarantees.pool_guarantees import PoolGuarantees
-from vkgateway.arbiter.outcome import evicted_fields
-from vkgateway.arbiter.preemption.notice import notice_seconds
-from vkgateway.arbiter.preemption.ranks import may_preempt
-from vkgateway.arbiter.share_history import ShareHistory
-from vkgateway.arbiter.snapshot import Band, Gang, Node, Pod, PodState, Policy, Pool, PoolKey, Quota, Shape, Snapshot
+from vkgateway.scheduler.core.cache import Cache
+from vkgateway.scheduler.core.capacity.node_matching import has_untolerated_taint, matches_terms
+from vkgateway.scheduler.core.capacity.node_resources import NodeResources
+from vkgateway.scheduler.core.cycle import decide
+from vkgateway.scheduler.core.decisions import Decisions, PendingReport
+from vkgateway.scheduler.core.guarantees.pool_guarantees import PoolGuarantees
+from vkgateway.scheduler.core.outcome import evicted_fields
+from vkgateway.scheduler.core.preemption.notice import notice_seconds
+from vkgateway.scheduler.core.preemption.ranks import may_preempt
+from vkgateway.scheduler.core.share_history import ShareHistory
+from vkgateway.scheduler.core.snapshot import (
+    Band,
+    Gang,
+    Node,
+    Pod,
+    PodState,
+    Policy,
+    Pool,
+    PoolKey,
+    Quota,
+    Shape,
+    Snapshot,
+)
 
 GPU = "nvidia.com/gpu"
 KEY = ("compute", "pool")

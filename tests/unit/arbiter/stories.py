@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from tests.unit.arbiter.simulated_cluster import KEY, OTHER, gpu_shape, make_gang, make_node, make_quota
-from vkgateway.arbiter.guarantees.refusals import find_refusals
-from vkgateway.arbiter.snapshot import Band, Gang, Node, Pool, PoolKey, Quota, Shape
+from vkgateway.scheduler.core.guarantees.refusals import find_refusals
+from vkgateway.scheduler.core.snapshot import Band, Gang, Node, Pool, PoolKey, Quota, Shape
 
 TENANTS = ("a", "b", "c")
 NOTICE, GRACE = 10.0, 5.0

@@ -20,12 +20,12 @@ from tests.unit.arbiter.stories import (
     random_gang,
     random_story,
 )
-from vkgateway.arbiter.capacity.node_resources import NodeResources
-from vkgateway.arbiter.capacity.placement import place_pods
-from vkgateway.arbiter.guarantees.guaranteed_placement import GuaranteedPlacement
-from vkgateway.arbiter.guarantees.pool_guarantees import PoolGuarantees
-from vkgateway.arbiter.guarantees.refusals import find_refusals
-from vkgateway.arbiter.snapshot import Band, Gang, Policy, Pool, PoolKey, Quota
+from vkgateway.scheduler.core.capacity.node_resources import NodeResources
+from vkgateway.scheduler.core.capacity.placement import place_pods
+from vkgateway.scheduler.core.guarantees.guaranteed_placement import GuaranteedPlacement
+from vkgateway.scheduler.core.guarantees.pool_guarantees import PoolGuarantees
+from vkgateway.scheduler.core.guarantees.refusals import find_refusals
+from vkgateway.scheduler.core.snapshot import Band, Gang, Policy, Pool, PoolKey, Quota
 
 StoryCheck = tuple[Story, Callable[[Story], None]]
 

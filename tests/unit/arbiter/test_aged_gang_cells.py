@@ -9,7 +9,7 @@ import pytest
 from tests.unit.arbiter.borrowed_pool import placed_pod
 from tests.unit.arbiter.simulated_cluster import Cluster, make_gang, make_node, make_quota
 from tests.unit.arbiter.test_fair_shares import HOUR, NOW
-from vkgateway.arbiter.snapshot import Gang, Node
+from vkgateway.scheduler.core.snapshot import Gang, Node
 
 
 def guaranteed_gang(name: str, on: str, *, created_ago: float) -> Gang:

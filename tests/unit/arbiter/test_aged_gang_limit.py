@@ -15,7 +15,7 @@ from tests.unit.arbiter.simulated_cluster import (
     reports_by_gang,
 )
 from tests.unit.arbiter.test_fair_shares import HOUR, NOW, borrowing_gang
-from vkgateway.arbiter.decisions import PendingReason
+from vkgateway.scheduler.core.decisions import PendingReason
 
 
 def cluster_at_limit(*, big: float, runs_since: float) -> Cluster:

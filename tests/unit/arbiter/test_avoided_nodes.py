@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.arbiter.simulated_cluster import Cluster, make_gang, make_node, make_quota
-from vkgateway.arbiter.cache import Cache
-from vkgateway.arbiter.cycle import decide
-from vkgateway.arbiter.decisions import Decisions
-from vkgateway.arbiter.reasons.node_report import build_node_reports
-from vkgateway.arbiter.reasons.report import build_report
+from vkgateway.scheduler.core.cache import Cache
+from vkgateway.scheduler.core.cycle import decide
+from vkgateway.scheduler.core.decisions import Decisions
+from vkgateway.scheduler.core.reasons.node_report import build_node_reports
+from vkgateway.scheduler.core.reasons.report import build_report
 
 
 def avoid(found: Cluster, *names: str, failed: int = 2) -> None:

@@ -11,10 +11,10 @@ from tests.unit.arbiter.checked_cluster import CheckedCluster
 from tests.unit.arbiter.simulated_cluster import make_gang
 from tests.unit.arbiter.stories import StoryMix, random_story
 from tests.unit.arbiter.story_invariants import StoryCheck
-from vkgateway.arbiter.cache import Cache
-from vkgateway.arbiter.cycle import decide
-from vkgateway.arbiter.decisions import Decisions
-from vkgateway.arbiter.snapshot import Snapshot
+from vkgateway.scheduler.core.cache import Cache
+from vkgateway.scheduler.core.cycle import decide
+from vkgateway.scheduler.core.decisions import Decisions
+from vkgateway.scheduler.core.snapshot import Snapshot
 
 
 class CachedAndUncached(CheckedCluster):

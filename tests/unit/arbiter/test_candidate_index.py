@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.unit.arbiter.borrowed_pool import GPU, KEY, running_gang
-from vkgateway.arbiter.preemption.candidate_index import ReclaimCandidates
-from vkgateway.arbiter.snapshot import Gang, Pool
+from vkgateway.scheduler.core.preemption.candidate_index import ReclaimCandidates
+from vkgateway.scheduler.core.snapshot import Gang, Pool
 
 POOL = Pool(key=KEY, nodes=(), governed=(GPU,))
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.unit.arbiter.borrowed_pool import GPU, KEY, NOW, gpu_shape, placed_pod, running_gang, with_changed_pod
-from vkgateway.arbiter.preemption.candidates import PreemptionCandidates
-from vkgateway.arbiter.preemption.eviction_units import EvictionStage, candidates_of, select_min_members
-from vkgateway.arbiter.snapshot import Gang, PodState, Shape
+from vkgateway.scheduler.core.preemption.candidates import PreemptionCandidates
+from vkgateway.scheduler.core.preemption.eviction_units import EvictionStage, candidates_of, select_min_members
+from vkgateway.scheduler.core.snapshot import Gang, PodState, Shape
 
 
 def candidates_in_pool(gang: Gang) -> list[tuple[list[str], EvictionStage, bool]]:

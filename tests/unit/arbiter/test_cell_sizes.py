@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vkgateway.arbiter.guarantees.cell_sizes import (
+from vkgateway.scheduler.core.guarantees.cell_sizes import (
     cell_sizes,
     count_cells,
     pool_levels,
@@ -12,7 +12,7 @@ from vkgateway.arbiter.guarantees.cell_sizes import (
     smallest_cover,
     units_for_cells,
 )
-from vkgateway.arbiter.snapshot import Node, Pool, Quota
+from vkgateway.scheduler.core.snapshot import Node, Pool, Quota
 
 GPU = "nvidia.com/gpu"
 

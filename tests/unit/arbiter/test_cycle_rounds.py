@@ -8,9 +8,9 @@ import pytest
 
 from tests.unit.arbiter.placed_gangs import place_gang
 from tests.unit.arbiter.simulated_cluster import LOW, Cluster, make_gang, make_node, make_quota, reports_by_gang
-from vkgateway.arbiter.cycle_state import CycleState, collect_decisions
-from vkgateway.arbiter.decisions import Decisions, PendingReason
-from vkgateway.arbiter.snapshot import PodState
+from vkgateway.scheduler.core.cycle_state import CycleState, collect_decisions
+from vkgateway.scheduler.core.decisions import Decisions, PendingReason
+from vkgateway.scheduler.core.snapshot import PodState
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def rounds(monkeypatch: pytest.MonkeyPatch) -> list[Decisions]:
         found.append(collect_decisions(state))
         return found[-1]
 
-    monkeypatch.setattr("vkgateway.arbiter.cycle.collect_decisions", noted)
+    monkeypatch.setattr("vkgateway.scheduler.core.cycle.collect_decisions", noted)
     return found
 
 

@@ -11,7 +11,7 @@ from tests.unit.arbiter.simulated_cluster import (
     make_quota,
     reports_by_gang,
 )
-from vkgateway.arbiter.decisions import PendingReason
+from vkgateway.scheduler.core.decisions import PendingReason
 
 
 def test_elastic_gang_grows_up_to_maximum() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.arbiter.simulated_cluster import GPU, KEY, Cluster, make_gang, make_node, make_quota, reports_by_gang
-from vkgateway.arbiter.capacity.expected_ends import ExpectedEnds
-from vkgateway.arbiter.capacity.node_table import NodeTable
-from vkgateway.arbiter.decisions import PendingReason
-from vkgateway.arbiter.snapshot import Policy, Pool
+from vkgateway.scheduler.core.capacity.expected_ends import ExpectedEnds
+from vkgateway.scheduler.core.capacity.node_table import NodeTable
+from vkgateway.scheduler.core.decisions import PendingReason
+from vkgateway.scheduler.core.snapshot import Policy, Pool
 
 POOL = Pool(key=KEY, nodes=(make_node("n0"),), governed=(GPU,))
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.arbiter.borrowed_pool import placed_pod
 from tests.unit.arbiter.simulated_cluster import LOW, Cluster, make_gang, make_node, make_quota, reports_by_gang
-from vkgateway.arbiter.snapshot import Band, Gang, PodState
+from vkgateway.scheduler.core.snapshot import Band, Gang, PodState
 
 NOW = 100_000.0
 HOUR = 3600.0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from vkgateway.arbiter.decisions import PendingReason, PendingReport
-from vkgateway.arbiter.reasons.gang_names import name_gangs
+from vkgateway.scheduler.core.decisions import PendingReason, PendingReport
+from vkgateway.scheduler.core.reasons.gang_names import name_gangs
 
 NAMES = {"u1": ("ns", "big-0"), "u2": ("ns", "web-0")}
 

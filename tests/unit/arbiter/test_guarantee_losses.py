@@ -14,9 +14,9 @@ from tests.unit.arbiter.simulated_cluster import (
     make_quota,
     reports_by_gang,
 )
-from vkgateway.arbiter.decisions import GuaranteeLoss
-from vkgateway.arbiter.reasons.guarantee_losses import cells_text
-from vkgateway.arbiter.reasons.report import build_report
+from vkgateway.scheduler.core.decisions import GuaranteeLoss
+from vkgateway.scheduler.core.reasons.guarantee_losses import cells_text
+from vkgateway.scheduler.core.reasons.report import build_report
 
 
 def cluster_with_loss() -> Cluster:

@@ -16,7 +16,7 @@ from tests.unit.arbiter.simulated_cluster import (
     make_node,
     make_quota,
 )
-from vkgateway.arbiter.snapshot import Band, Gang, PodState, Shape
+from vkgateway.scheduler.core.snapshot import Band, Gang, PodState, Shape
 
 
 def test_no_eviction_if_free_nodes_hold_the_guarantees() -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tests.unit.arbiter.simulated_cluster import GPU, KEY, make_gang, make_node, make_quota
-from vkgateway.arbiter.capacity.node_resources import NodeResources
-from vkgateway.arbiter.guarantees.guaranteed_placement import GuaranteedPlacement
-from vkgateway.arbiter.guarantees.pool_guarantees import PoolGuarantees, use_for_pods
-from vkgateway.arbiter.snapshot import Node, Pool, Quota
+from vkgateway.scheduler.core.capacity.node_resources import NodeResources
+from vkgateway.scheduler.core.guarantees.guaranteed_placement import GuaranteedPlacement
+from vkgateway.scheduler.core.guarantees.pool_guarantees import PoolGuarantees, use_for_pods
+from vkgateway.scheduler.core.snapshot import Node, Pool, Quota
 
 
 def make_state(nodes: list[Node], *quotas: Quota) -> tuple[NodeResources, PoolGuarantees]:

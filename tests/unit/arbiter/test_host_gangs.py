@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.arbiter.simulated_cluster import GPU, KEY, Cluster, gpu_shape, make_gang, make_node
-from vkgateway.arbiter.decisions import PendingReason
-from vkgateway.arbiter.snapshot import Band, Node, Quota, Shape
+from vkgateway.scheduler.core.decisions import PendingReason
+from vkgateway.scheduler.core.snapshot import Band, Node, Quota, Shape
 
 GIB = 1024**3 * 1000
 MACHINE = {"cpu": 96_000, "memory": 512 * GIB, "pods": 110_000}

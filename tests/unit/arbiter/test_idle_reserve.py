@@ -19,8 +19,8 @@ from tests.unit.arbiter.simulated_cluster import (
     reports_by_gang,
     with_pod_pools,
 )
-from vkgateway.arbiter.decisions import PendingReason
-from vkgateway.arbiter.snapshot import GUARANTEED, Band, Pool, PoolKey
+from vkgateway.scheduler.core.decisions import PendingReason
+from vkgateway.scheduler.core.snapshot import GUARANTEED, Band, Pool, PoolKey
 
 
 def two_node_cluster(reserve: int = 4) -> Cluster:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vkgateway.arbiter.journal import Journal
+from vkgateway.scheduler.core.journal import Journal
 
 
 class Numbers:

@@ -15,7 +15,7 @@ from tests.unit.arbiter.simulated_cluster import (
     make_quota,
     reports_by_gang,
 )
-from vkgateway.arbiter.decisions import PendingReason
+from vkgateway.scheduler.core.decisions import PendingReason
 
 
 def cluster_with_low_work() -> Cluster:

@@ -18,10 +18,10 @@ from tests.unit.arbiter.simulated_cluster import (
     reports_by_gang,
     with_pod_pools,
 )
-from vkgateway.arbiter.cycle import decide
-from vkgateway.arbiter.decisions import PendingReason
-from vkgateway.arbiter.reasons.report import build_report
-from vkgateway.arbiter.snapshot import Node, PodState, Policy, PoolKey, Quota
+from vkgateway.scheduler.core.cycle import decide
+from vkgateway.scheduler.core.decisions import PendingReason
+from vkgateway.scheduler.core.reasons.report import build_report
+from vkgateway.scheduler.core.snapshot import Node, PodState, Policy, PoolKey, Quota
 
 FAR = ("elsewhere", "pool")
 

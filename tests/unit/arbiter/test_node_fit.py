@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 
-from vkgateway.arbiter.capacity.node_fit import ABSENT, NodeFilter
-from vkgateway.arbiter.capacity.node_matching import (
+from vkgateway.api.objects import Taint
+from vkgateway.scheduler.core.capacity.node_fit import ABSENT, NodeFilter
+from vkgateway.scheduler.core.capacity.node_matching import (
     count_disliked_taints,
     has_untolerated_taint,
     is_tolerated,
     matches_terms,
     meets_requirement,
 )
-from vkgateway.arbiter.snapshot import Node, Requirement, Shape, Toleration
-from vkgateway.model.objects import Taint
+from vkgateway.scheduler.core.snapshot import Node, Requirement, Shape, Toleration
 
 
 def make_requirement(key: str, operator: str, *values: str) -> Requirement:

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from vkgateway.arbiter.capacity.node_resources import NodeResources
-from vkgateway.arbiter.capacity.node_table import NodeTable
-from vkgateway.arbiter.snapshot import Node, Pool, Shape
+from vkgateway.scheduler.core.capacity.node_resources import NodeResources
+from vkgateway.scheduler.core.capacity.node_table import NodeTable
+from vkgateway.scheduler.core.snapshot import Node, Pool, Shape
 
 GPU = "nvidia.com/gpu"
 

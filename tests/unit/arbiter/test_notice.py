@@ -18,8 +18,8 @@ from tests.unit.arbiter.simulated_cluster import (
     reports_by_gang,
     with_pod_pools,
 )
-from vkgateway.arbiter.preemption.notice import notice_seconds, notice_start
-from vkgateway.arbiter.snapshot import Gang
+from vkgateway.scheduler.core.preemption.notice import notice_seconds, notice_start
+from vkgateway.scheduler.core.snapshot import Gang
 
 BRIEF = {"notice": 10.0, "brief_run": 60.0, "brief_notice": 2.0}
 

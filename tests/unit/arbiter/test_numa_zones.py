@@ -20,8 +20,8 @@ from tests.unit.arbiter.simulated_cluster import (
     make_quota,
     reports_by_gang,
 )
-from vkgateway.arbiter.capacity.node_resources import NodeResources
-from vkgateway.arbiter.snapshot import Node, PodState, Pool, Shape, Topology, Zone
+from vkgateway.scheduler.core.capacity.node_resources import NodeResources
+from vkgateway.scheduler.core.snapshot import Node, PodState, Pool, Shape, Topology, Zone
 
 
 def make_resources(*nodes: Node) -> NodeResources:

@@ -11,12 +11,12 @@ import pytest
 
 from tests.unit.arbiter.plain_queue import queue_order
 from tests.unit.arbiter.simulated_cluster import KEY, LOW, make_gang
-from vkgateway.arbiter.capacity.node_fit import FloatArray, IntArray
-from vkgateway.arbiter.queueing import pending_table as module
-from vkgateway.arbiter.queueing.pending_gangs import PendingGang, read_pending_gang
-from vkgateway.arbiter.queueing.pending_table import PendingTable
-from vkgateway.arbiter.queueing.queue_order import QueueOrder
-from vkgateway.arbiter.snapshot import Band, Policy, PoolKey
+from vkgateway.scheduler.core.capacity.node_fit import FloatArray, IntArray
+from vkgateway.scheduler.core.queueing import pending_table as module
+from vkgateway.scheduler.core.queueing.pending_gangs import PendingGang, read_pending_gang
+from vkgateway.scheduler.core.queueing.pending_table import PendingTable
+from vkgateway.scheduler.core.queueing.queue_order import QueueOrder
+from vkgateway.scheduler.core.snapshot import Band, Policy, PoolKey
 
 POLICY = Policy(age_cap=600.0, age_weight=1 / 60)
 NOW = 10_000.0

@@ -9,10 +9,10 @@ import pytest
 
 from tests.unit.arbiter.borrowed_pool import placed_pod
 from tests.unit.arbiter.simulated_cluster import GPU, KEY, OTHER, Cluster, make_gang, make_node, make_quota
-from vkgateway.arbiter.cycle import decide
-from vkgateway.arbiter.past_share import PastShare, half_life_problem
-from vkgateway.arbiter.share_history import ShareHistory
-from vkgateway.arbiter.snapshot import Gang, Policy, Pool, Quota, Snapshot
+from vkgateway.scheduler.core.cycle import decide
+from vkgateway.scheduler.core.past_share import PastShare, half_life_problem
+from vkgateway.scheduler.core.share_history import ShareHistory
+from vkgateway.scheduler.core.snapshot import Gang, Policy, Pool, Quota, Snapshot
 
 NOW = 1_000_000.0
 HOUR = 3600.0

@@ -25,11 +25,11 @@ from tests.unit.arbiter.simulated_cluster import (
     make_quota,
     reports_by_gang,
 )
-from vkgateway.arbiter.capacity.node_resources import NodeResources
-from vkgateway.arbiter.capacity.placement import place_pods
-from vkgateway.arbiter.decisions import Evict, PendingReason
-from vkgateway.arbiter.peer_rules import NO_MINIMUM, VIRTUAL_NODE, PeerRules, PeerTerm, SpreadRule
-from vkgateway.arbiter.snapshot import Gang, Node, Pool, Shape
+from vkgateway.scheduler.core.capacity.node_resources import NodeResources
+from vkgateway.scheduler.core.capacity.placement import place_pods
+from vkgateway.scheduler.core.decisions import Evict, PendingReason
+from vkgateway.scheduler.core.peer_rules import NO_MINIMUM, VIRTUAL_NODE, PeerRules, PeerTerm, SpreadRule
+from vkgateway.scheduler.core.snapshot import Gang, Node, Pool, Shape
 
 HOST = "kubernetes.io/hostname"
 WEB = "a/web"

@@ -16,9 +16,9 @@ from tests.unit.arbiter.simulated_cluster import (
     make_quota,
     reports_by_gang,
 )
-from vkgateway.arbiter.decisions import PendingReason
-from vkgateway.arbiter.snapshot import Requirement
-from vkgateway.model.objects import Taint
+from vkgateway.api.objects import Taint
+from vkgateway.scheduler.core.decisions import PendingReason
+from vkgateway.scheduler.core.snapshot import Requirement
 
 
 def test_infeasible_gang_reports_largest_number_of_pods() -> None:

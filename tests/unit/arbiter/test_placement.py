@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from vkgateway.arbiter.capacity.node_resources import NodeResources
-from vkgateway.arbiter.capacity.placement import count_placeable, place_pods
-from vkgateway.arbiter.snapshot import Node, Pod, Pool, Requirement, Shape, Toleration
-from vkgateway.model.objects import Taint
+from vkgateway.api.objects import Taint
+from vkgateway.scheduler.core.capacity.node_resources import NodeResources
+from vkgateway.scheduler.core.capacity.placement import count_placeable, place_pods
+from vkgateway.scheduler.core.snapshot import Node, Pod, Pool, Requirement, Shape, Toleration
 
 GPU = "nvidia.com/gpu"
 RATHER_NOT = Taint(key="old", effect="PreferNoSchedule")

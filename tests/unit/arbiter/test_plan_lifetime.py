@@ -18,10 +18,10 @@ from tests.unit.arbiter.simulated_cluster import (
     make_quota,
     reports_by_gang,
 )
-from vkgateway.arbiter.cycle import decide
-from vkgateway.arbiter.decisions import PendingReason
-from vkgateway.arbiter.snapshot import PodState, Requirement
-from vkgateway.model.objects import Taint
+from vkgateway.api.objects import Taint
+from vkgateway.scheduler.core.cycle import decide
+from vkgateway.scheduler.core.decisions import PendingReason
+from vkgateway.scheduler.core.snapshot import PodState, Requirement
 
 
 def cluster_with_plan() -> Cluster:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tests.unit.arbiter.placed_gangs import place_gang
 from tests.unit.arbiter.simulated_cluster import KEY, LOW, Cluster, make_gang, make_node, make_quota
-from vkgateway.arbiter.snapshot import PodState, PreemptionPlan
+from vkgateway.scheduler.core.snapshot import PodState, PreemptionPlan
 
 NOW = 100_000.0
 

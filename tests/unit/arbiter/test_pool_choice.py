@@ -17,10 +17,10 @@ from tests.unit.arbiter.simulated_cluster import (
     make_quota,
     reports_by_gang,
 )
-from vkgateway.arbiter.capacity.node_resources import NodeResources
-from vkgateway.arbiter.decisions import Decisions
-from vkgateway.arbiter.phases.pool_choice import measure_fit
-from vkgateway.arbiter.snapshot import Gang, Node, PodState, Pool, PoolKey, Quota
+from vkgateway.scheduler.core.capacity.node_resources import NodeResources
+from vkgateway.scheduler.core.decisions import Decisions
+from vkgateway.scheduler.core.phases.pool_choice import measure_fit
+from vkgateway.scheduler.core.snapshot import Gang, Node, PodState, Pool, PoolKey, Quota
 
 BOTH = (KEY, OTHER)
 

@@ -19,8 +19,8 @@ from tests.unit.arbiter.borrowed_pool import (
     waiting_gang,
     with_changed_pod,
 )
-from vkgateway.arbiter.preemption.victim_search import VictimChoice
-from vkgateway.arbiter.snapshot import PodState
+from vkgateway.scheduler.core.preemption.victim_search import VictimChoice
+from vkgateway.scheduler.core.snapshot import PodState
 
 
 def test_candidate_with_least_lost_work_is_evicted() -> None:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from tests.unit.arbiter.plain_queue import queue_order
 from tests.unit.arbiter.simulated_cluster import LOW, make_gang
-from vkgateway.arbiter.queueing.pending_gangs import PendingGang, read_pending_gang
-from vkgateway.arbiter.snapshot import Gang, Policy
+from vkgateway.scheduler.core.queueing.pending_gangs import PendingGang, read_pending_gang
+from vkgateway.scheduler.core.snapshot import Gang, Policy
 
 POLICY = Policy(age_cap=600.0, age_weight=1 / 60)
 NOW = 10_000.0

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.unit.arbiter.simulated_cluster import KEY, make_gang, make_node
-from vkgateway.arbiter.journal import Journal
-from vkgateway.arbiter.phases.quick_check import could_fit_without
-from vkgateway.arbiter.pools.pool_state import PoolState
-from vkgateway.arbiter.pools.pool_updates import PoolUpdates
-from vkgateway.arbiter.queueing.pending_gangs import PendingGang, read_pending_gang
-from vkgateway.arbiter.snapshot import PLACED, Gang, Pod, Policy, Pool
+from vkgateway.scheduler.core.journal import Journal
+from vkgateway.scheduler.core.phases.quick_check import could_fit_without
+from vkgateway.scheduler.core.pools.pool_state import PoolState
+from vkgateway.scheduler.core.pools.pool_updates import PoolUpdates
+from vkgateway.scheduler.core.queueing.pending_gangs import PendingGang, read_pending_gang
+from vkgateway.scheduler.core.snapshot import PLACED, Gang, Pod, Policy, Pool
 
 
 def pending_gang_of(gang: Gang) -> PendingGang:

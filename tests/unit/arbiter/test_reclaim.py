@@ -13,9 +13,9 @@ from tests.unit.arbiter.simulated_cluster import (
     make_quota,
     reports_by_gang,
 )
-from vkgateway.arbiter.cycle import decide
-from vkgateway.arbiter.decisions import Decisions, PendingReason
-from vkgateway.arbiter.snapshot import Pod
+from vkgateway.scheduler.core.cycle import decide
+from vkgateway.scheduler.core.decisions import Decisions, PendingReason
+from vkgateway.scheduler.core.snapshot import Pod
 
 
 def test_borrowing_gang_is_evicted_when_guarantee_is_reclaimed() -> None:

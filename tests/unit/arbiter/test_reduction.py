@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vkgateway.arbiter.guarantees.pool_guarantees import PoolGuarantees
-from vkgateway.arbiter.snapshot import Node, Pool, Quota
+from vkgateway.scheduler.core.guarantees.pool_guarantees import PoolGuarantees
+from vkgateway.scheduler.core.snapshot import Node, Pool, Quota
 
 GPU = "nvidia.com/gpu"
 KEY = ("c", "p")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from vkgateway.arbiter.guarantees.pool_guarantees import PlacedAmount
-from vkgateway.arbiter.guarantees.refusals import displaces_pods, find_refusals
-from vkgateway.arbiter.snapshot import Node, Pool, Quota
+from vkgateway.scheduler.core.guarantees.pool_guarantees import PlacedAmount
+from vkgateway.scheduler.core.guarantees.refusals import displaces_pods, find_refusals
+from vkgateway.scheduler.core.snapshot import Node, Pool, Quota
 
 GPU, CPU = "nvidia.com/gpu", "cpu"
 KEY = ("east", "a100")

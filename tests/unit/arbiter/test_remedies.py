@@ -21,9 +21,9 @@ from tests.unit.arbiter.simulated_cluster import (
     make_quota,
     reports_by_gang,
 )
-from vkgateway.arbiter.decisions import PendingReason, PendingReport
-from vkgateway.arbiter.reasons.advice import ADVICE, advice_for
-from vkgateway.arbiter.snapshot import GUARANTEED, Band, Pod
+from vkgateway.scheduler.core.decisions import PendingReason, PendingReport
+from vkgateway.scheduler.core.reasons.advice import ADVICE, advice_for
+from vkgateway.scheduler.core.snapshot import GUARANTEED, Band, Pod
 
 NOVEMBER = 1_795_000_000.0
 """18 November 2026."""

@@ -7,11 +7,11 @@ from dataclasses import replace
 import msgspec
 
 from tests.unit.arbiter.simulated_cluster import GPU, KEY, LOW, Cluster, make_gang, make_node, make_quota
-from vkgateway.arbiter.cycle import decide
-from vkgateway.arbiter.decisions import Decisions, PendingReason, PendingReport
-from vkgateway.arbiter.reasons.report import build_report, build_summary
-from vkgateway.arbiter.reasons.report_types import ArbiterReport, GangReport, gangs_waiting_in
-from vkgateway.arbiter.snapshot import Gang, Pod, PodState, Quota
+from vkgateway.scheduler.core.cycle import decide
+from vkgateway.scheduler.core.decisions import Decisions, PendingReason, PendingReport
+from vkgateway.scheduler.core.reasons.report import build_report, build_summary
+from vkgateway.scheduler.core.reasons.report_types import ArbiterReport, GangReport, gangs_waiting_in
+from vkgateway.scheduler.core.snapshot import Gang, Pod, PodState, Quota
 
 
 def report_of(cluster: Cluster) -> ArbiterReport:

@@ -6,8 +6,8 @@ import pytest
 
 from tests.unit.arbiter.placed_gangs import place_gang
 from tests.unit.arbiter.simulated_cluster import LOW, Cluster, make_gang, make_node, make_quota, reports_by_gang
-from vkgateway.arbiter.decisions import PendingReason
-from vkgateway.arbiter.snapshot import Gang
+from vkgateway.scheduler.core.decisions import PendingReason
+from vkgateway.scheduler.core.snapshot import Gang
 
 NOW = 100_000.0
 

@@ -19,9 +19,9 @@ from tests.unit.arbiter.simulated_cluster import (
     reports_by_gang,
     with_pod_pools,
 )
-from vkgateway.arbiter.cycle import decide
-from vkgateway.arbiter.decisions import PendingReason
-from vkgateway.arbiter.snapshot import GUARANTEED, LOW, Band, Gang, PodState
+from vkgateway.scheduler.core.cycle import decide
+from vkgateway.scheduler.core.decisions import PendingReason
+from vkgateway.scheduler.core.snapshot import GUARANTEED, LOW, Band, Gang, PodState
 
 START = 1000.0
 """First time of the clusters."""

@@ -15,8 +15,8 @@ from tests.unit.arbiter.simulated_cluster import (
     reports_by_gang,
     with_pod_pools,
 )
-from vkgateway.arbiter.cycle import decide
-from vkgateway.arbiter.snapshot import Gang, Pod, PodState
+from vkgateway.scheduler.core.cycle import decide
+from vkgateway.scheduler.core.snapshot import Gang, Pod, PodState
 
 NOW = 100_000.0
 

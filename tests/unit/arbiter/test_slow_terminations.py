@@ -14,8 +14,8 @@ from tests.unit.arbiter.simulated_cluster import (
     make_quota,
     reports_by_gang,
 )
-from vkgateway.arbiter.decisions import PendingReason
-from vkgateway.arbiter.snapshot import PodState
+from vkgateway.scheduler.core.decisions import PendingReason
+from vkgateway.scheduler.core.snapshot import PodState
 
 
 @pytest.mark.parametrize("deadline", [3600.0, -3600.0], ids=["long grace", "overdue"])

@@ -18,9 +18,9 @@ from tests.unit.arbiter.simulated_cluster import (
     reports_by_gang,
 )
 from tests.unit.arbiter.story_invariants import INVARIANTS
-from vkgateway.arbiter.cycle import decide
-from vkgateway.arbiter.decisions import PendingReason
-from vkgateway.arbiter.snapshot import Gang, Pod, PodState, PreemptionPlan
+from vkgateway.scheduler.core.cycle import decide
+from vkgateway.scheduler.core.decisions import PendingReason
+from vkgateway.scheduler.core.snapshot import Gang, Pod, PodState, PreemptionPlan
 
 
 def ps_job(number: int) -> Gang:

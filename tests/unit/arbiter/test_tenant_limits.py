@@ -10,7 +10,7 @@ from tests.unit.arbiter.simulated_cluster import (
     make_quota,
     reports_by_gang,
 )
-from vkgateway.arbiter.decisions import PendingReason
+from vkgateway.scheduler.core.decisions import PendingReason
 
 
 def test_gang_beyond_limit_waits_for_quota() -> None:

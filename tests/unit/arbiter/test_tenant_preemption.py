@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.arbiter.simulated_cluster import LOW, Cluster, make_gang, make_node, make_quota, reports_by_gang
-from vkgateway.arbiter.decisions import PendingReason
-from vkgateway.arbiter.snapshot import GUARANTEED, Band, Gang, PodState, Quota
+from vkgateway.scheduler.core.decisions import PendingReason
+from vkgateway.scheduler.core.snapshot import GUARANTEED, Band, Gang, PodState, Quota
 
 
 def high_gang(name: str = "high", sizes: tuple[int, ...] = (8,), **fields: object) -> Gang:

@@ -16,8 +16,8 @@ from tests.unit.arbiter.simulated_cluster import (
     make_quota,
     reports_by_gang,
 )
-from vkgateway.arbiter.decisions import PendingReason
-from vkgateway.arbiter.snapshot import Quota
+from vkgateway.scheduler.core.decisions import PendingReason
+from vkgateway.scheduler.core.snapshot import Quota
 
 NOVEMBER = 1_795_000_000.0
 """18 November 2026."""

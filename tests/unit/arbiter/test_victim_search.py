@@ -21,10 +21,10 @@ from tests.unit.arbiter.borrowed_pool import (
     running_gang,
     waiting_gang,
 )
-from vkgateway.arbiter.capacity.node_resources import NodeResources
-from vkgateway.arbiter.capacity.placement import place_pods
-from vkgateway.arbiter.preemption.victim_search import VictimChoice, choose_victims
-from vkgateway.arbiter.snapshot import Gang
+from vkgateway.scheduler.core.capacity.node_resources import NodeResources
+from vkgateway.scheduler.core.capacity.placement import place_pods
+from vkgateway.scheduler.core.preemption.victim_search import VictimChoice, choose_victims
+from vkgateway.scheduler.core.snapshot import Gang
 
 
 def test_no_victims_if_capacity_is_free() -> None:

@@ -7,7 +7,7 @@ import pytest
 from bench import check, report
 from bench.outcome import Machine, Outcome, Result, Target
 from bench.servercounts import parse_counts
-from vkgateway.model.errors import InputError
+from vkgateway.api.errors import InputError
 
 METRICS = """
 # TYPE apiserver_request_total counter

@@ -20,8 +20,8 @@ from bench.queueload import LARGEST, QueueSummary, Work, WorkLog, make_load
 from bench.queuepods import PodsRun
 from bench.queuetenants import pool_spec, priority_class
 from bench.timeline import Key, Timeline
+from vkgateway.api.errors import UnavailableError
 from vkgateway.kube.client import Client
-from vkgateway.model.errors import UnavailableError
 
 WORK = Work(name="small-0", queue="cohort-0-queue-0", kind="small", units=1, priority=50, at=0.0, run=0.0)
 KEY = (WORK.queue, WORK.name)

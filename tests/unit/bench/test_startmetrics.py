@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import generate_latest
 
 from bench.startmetrics import mean_terms, parse_terms
-from vkgateway.sync.arbiter_metrics import observe_start
+from vkgateway.scheduler.service.metrics import observe_start
 
 
 def test_mean_terms_between_two_readings() -> None:

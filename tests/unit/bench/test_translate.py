@@ -3,8 +3,8 @@
 from bench.translate import measure_pods
 from bench.typicalpod import running_compute_pod, typical_pod
 from tests.unit.translate.samples import POOL, TENANT, forward
-from vkgateway.translate.policy import find_refusals
-from vkgateway.translate.to_tenant import mirror_status
+from vkgateway.kinds.pods.policy.rules import find_refusals
+from vkgateway.kinds.pods.translation.to_tenant import mirror_status
 
 
 def test_typical_pod_is_allowed_and_complete() -> None:

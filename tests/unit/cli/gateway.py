@@ -12,10 +12,10 @@ import msgspec
 import pytest
 import yaml
 
-from vkgateway.arbiter.reasons.report_types import ArbiterReport, GangReport, PoolReport, TenantReport
 from vkgateway.cli import main
-from vkgateway.gateway.health import HealthServer, QuestionHandler, UsageHandler
 from vkgateway.kube import kubeconfig
+from vkgateway.scheduler.core.reasons.report_types import ArbiterReport, GangReport, PoolReport, TenantReport
+from vkgateway.serve.health import HealthServer, QuestionHandler, UsageHandler
 
 GPU = "nvidia.com/gpu"
 NOON = 1_795_262_400.0

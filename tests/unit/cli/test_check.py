@@ -15,9 +15,9 @@ from tests.fakes.apiserver import FakeApiServer
 from tests.support.machine import patience
 from tests.support.waiting import wait_until
 from tests.unit.cli.test_tenant import Cli, all_true, cli
+from vkgateway.api.names import SYSTEM_NAMESPACE, tenant_secret_name
 from vkgateway.cli.check import TENANT
 from vkgateway.kube.resources import COMPUTE_CLUSTERS, PODS, SECRETS, TENANTS
-from vkgateway.model.names import SYSTEM_NAMESPACE, tenant_secret_name
 
 __all__ = ["cli"]
 

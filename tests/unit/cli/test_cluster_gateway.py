@@ -14,11 +14,11 @@ from tests.fakes.forwarding import ForwardingApiServer
 from tests.fakes.rights import Rights
 from tests.unit.cli.gateway import Cli, gang, pool, tenant
 from tests.unit.gateway.management import Management, over_tls
-from vkgateway.arbiter.reasons.report_types import ArbiterReport
-from vkgateway.controlplane.pki import Authority
-from vkgateway.gateway import rbac
+from vkgateway.api.names import SYSTEM_NAMESPACE
 from vkgateway.kube.resources import LEASES, NAMESPACES, PODS, SERVICE_ACCOUNTS
-from vkgateway.model.names import SYSTEM_NAMESPACE
+from vkgateway.planes.pki import Authority
+from vkgateway.scheduler.core.reasons.report_types import ArbiterReport
+from vkgateway.serve import rbac
 
 POD = "vkgateway-7d9f6-x2x4z"
 STATE = ArbiterReport(pools=(pool(),), tenants=(tenant("alpha"),), gangs=(gang("alpha/research/job/train"),))

@@ -9,9 +9,9 @@ from pathlib import Path
 import click
 import pytest
 
+from vkgateway.api.errors import InputError
 from vkgateway.cli import main
 from vkgateway.cli.confirmation import confirm_deletion
-from vkgateway.model.errors import InputError
 
 
 class Terminal(io.StringIO):

@@ -10,15 +10,9 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from vkgateway import platform_package
+from vkgateway.api.errors import ConflictError, InputError, NotFoundError, UnavailableError, VkgatewayError
 from vkgateway.cli import main, options
 from vkgateway.cli.lazy_group import LazyGroup
-from vkgateway.model.errors import (
-    ConflictError,
-    InputError,
-    NotFoundError,
-    UnavailableError,
-    VkgatewayError,
-)
 from vkgateway.version import __version__
 
 

@@ -12,12 +12,12 @@ import msgspec
 import pytest
 from aiohttp import web
 
+from vkgateway.api.errors import InputError, UnavailableError
 from vkgateway.cli.page_links import checked_url, local_page, page_link
 from vkgateway.cli.page_proxy import PageProxy
-from vkgateway.controlplane.pki import Authority
-from vkgateway.gateway.authorization import server_context
-from vkgateway.gateway.config import Config, Page
-from vkgateway.model.errors import InputError, UnavailableError
+from vkgateway.planes.pki import Authority
+from vkgateway.serve.authorization import server_context
+from vkgateway.settings.config import Config, Page
 
 HOST = {"Host": "vkgateway.localhost"}
 

@@ -13,12 +13,12 @@ import pytest
 
 from tests.fakes.apiserver import FakeApiServer
 from tests.unit.cli.gateway import GPU, NOON, Cli, gang, pool
-from vkgateway.arbiter.decisions import PendingReason
-from vkgateway.arbiter.reasons.advice import ADVICE
-from vkgateway.arbiter.reasons.report_types import ArbiterReport, GangReport, ShareReport
+from vkgateway.api.names import tenant_secret_name
 from vkgateway.cli.explanation import explain_pod
 from vkgateway.kube.resources import KNOWN_RESOURCES, PODS, SECRETS, TENANTS, Resource
-from vkgateway.model.names import tenant_secret_name
+from vkgateway.scheduler.core.decisions import PendingReason
+from vkgateway.scheduler.core.reasons.advice import ADVICE
+from vkgateway.scheduler.core.reasons.report_types import ArbiterReport, GangReport, ShareReport
 
 ROOM = "needs 2 pods of nvidia.com/gpu 8; 0 of 2 would fit now"
 STANDING = f"{ROOM}; place 2 in a100.local; expected start between 13:00 and 13:40 UTC"

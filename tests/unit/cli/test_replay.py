@@ -11,9 +11,9 @@ import pytest
 from tests.fakes.clock import FakeClock
 from tests.unit.arbiter.simulated_cluster import LOW, Cluster, make_gang, make_node, make_quota
 from tests.unit.cli.gateway import Cli
-from vkgateway.arbiter.cycle import decide
-from vkgateway.arbiter.decisions import Decisions
-from vkgateway.gateway.decisionlog import DecisionLog
+from vkgateway.scheduler.core.cycle import decide
+from vkgateway.scheduler.core.decisions import Decisions
+from vkgateway.scheduler.service.decisionlog import DecisionLog
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ import yaml
 from tests.unit.cli.gateway import Cli
 from tests.unit.simulate.test_traces import NODES, PODS, recorded
 from tests.unit.usage.records import used
-from vkgateway.arbiter.cycle import decide
-from vkgateway.gateway.decisionlog import DecisionLog
-from vkgateway.gateway.usagelog import UsageLog
+from vkgateway.scheduler.core.cycle import decide
+from vkgateway.scheduler.service.decisionlog import DecisionLog
+from vkgateway.tenants.usage.log import UsageLog
 
 SMALL = ("simulate", "--nodes", "4x8", "--tenants", "2", "--duration", "1h", "--run", "5m", "--sizes", "1=1,8=1")
 

@@ -18,13 +18,9 @@ import yaml
 from tests.fakes.apiserver import FakeApiServer
 from tests.support.machine import patience
 from tests.support.waiting import wait_until
-from vkgateway.cli import main, tenant_create
-from vkgateway.cli.compute import description_lines as compute_lines
-from vkgateway.cli.progress import explain_interruption
-from vkgateway.cli.tenant_describe import description_lines as tenant_lines
-from vkgateway.kube import kubeconfig
-from vkgateway.kube.resources import COMPUTE_CLUSTERS, NODES, SECRETS, TENANTS
-from vkgateway.model.api import (
+from vkgateway.api.objects import Meta
+from vkgateway.api.times import parse_time
+from vkgateway.api.types import (
     ApiServerAccess,
     ApiServerExposure,
     ComputeCluster,
@@ -34,8 +30,12 @@ from vkgateway.model.api import (
     TenantControlPlane,
     TenantSpec,
 )
-from vkgateway.model.objects import Meta
-from vkgateway.model.times import parse_time
+from vkgateway.cli import main, tenant_create
+from vkgateway.cli.compute import description_lines as compute_lines
+from vkgateway.cli.progress import explain_interruption
+from vkgateway.cli.tenant_describe import description_lines as tenant_lines
+from vkgateway.kube import kubeconfig
+from vkgateway.kube.resources import COMPUTE_CLUSTERS, NODES, SECRETS, TENANTS
 
 API = "vkgateway.io/v1alpha1"
 TYPES = ("Accepted", "ControlPlaneReady", "VirtualNodesReady", "Ready")

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from vkgateway.api.errors import InputError
+from vkgateway.api.types import TenantPool
 from vkgateway.cli import tenant_spec
 from vkgateway.cli.tenant_manifest import read_manifest
-from vkgateway.model.api import TenantPool
-from vkgateway.model.errors import InputError
 
 
 def test_manifest_is_read_like_kubectl(tmp_path: Path) -> None:

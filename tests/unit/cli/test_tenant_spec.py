@@ -2,10 +2,10 @@
 
 import pytest
 
+from vkgateway.api.errors import InputError
+from vkgateway.api.objects import Meta
+from vkgateway.api.types import Tenant, TenantBudget, TenantPool, TenantSpec
 from vkgateway.cli import tenant_spec
-from vkgateway.model.api import Tenant, TenantBudget, TenantPool, TenantSpec
-from vkgateway.model.errors import InputError
-from vkgateway.model.objects import Meta
 
 
 @pytest.mark.parametrize(

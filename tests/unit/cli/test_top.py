@@ -12,9 +12,9 @@ from rich.console import Console
 
 from tests.unit.cli.gateway import NOON, Cli, gang, pool, tenant
 from tests.unit.gateway.management import Management, over_tls
-from vkgateway.arbiter.reasons.report_types import ArbiterReport
 from vkgateway.cli import top
-from vkgateway.controlplane.pki import Authority
+from vkgateway.planes.pki import Authority
+from vkgateway.scheduler.core.reasons.report_types import ArbiterReport
 
 STATE = ArbiterReport(
     time=NOON,

@@ -12,10 +12,10 @@ import msgspec
 import pytest
 
 from tests.unit.cli.gateway import Cli
+from vkgateway.api.errors import InputError
 from vkgateway.cli import usage
-from vkgateway.gateway.usagelog import UsageLog
-from vkgateway.model.errors import InputError
-from vkgateway.usage.records import UsageRecord
+from vkgateway.tenants.usage.log import UsageLog
+from vkgateway.tenants.usage.records import UsageRecord
 
 HOUR = 3600.0
 

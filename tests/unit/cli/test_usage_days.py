@@ -13,11 +13,11 @@ import msgspec
 import pytest
 
 from tests.unit.cli.gateway import GPU, Cli
-from vkgateway.arbiter.reasons.report_types import ArbiterReport
 from vkgateway.cli.opencost import allocations
 from vkgateway.cli.usage_days import sum_days
-from vkgateway.usage.budgets import BudgetState, BudgetUse, UsageReport
-from vkgateway.usage.ledger import DayUsage
+from vkgateway.scheduler.core.reasons.report_types import ArbiterReport
+from vkgateway.tenants.usage.budgets import BudgetState, BudgetUse, UsageReport
+from vkgateway.tenants.usage.ledger import DayUsage
 
 
 def day_usage(day: str, hours: float, **fields: object) -> DayUsage:

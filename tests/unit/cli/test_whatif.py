@@ -15,11 +15,11 @@ from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.clock import EPOCH, FakeClock
 from tests.unit.arbiter.simulated_cluster import LOW, Cluster, make_gang, make_node, make_quota
 from tests.unit.cli.gateway import Cli
-from vkgateway.arbiter.cycle import decide
-from vkgateway.arbiter.reasons.report_types import ArbiterReport
-from vkgateway.gateway.arbiter_observer import ArbiterObserver
-from vkgateway.gateway.config import Arbiter
 from vkgateway.kube.resources import COMPUTE_CLUSTERS
+from vkgateway.scheduler.core.cycle import decide
+from vkgateway.scheduler.core.reasons.report_types import ArbiterReport
+from vkgateway.serve.arbiter_observer import ArbiterObserver
+from vkgateway.settings.config import Arbiter
 
 GPU = "nvidia.com/gpu"
 NAMES = {"u1": ("ns", "web-7")}

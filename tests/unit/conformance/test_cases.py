@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from vkgateway.model.errors import InputError
+from vkgateway.api.errors import InputError
 from vkgateway_platform.conformance.cases import (
     Case,
     focus_pattern,

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from vkgateway.model.errors import InputError
+from vkgateway.api.errors import InputError
 from vkgateway_platform.conformance.outcomes import (
     MESSAGE_LENGTH,
     Outcome,

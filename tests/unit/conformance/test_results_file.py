@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vkgateway.model.errors import InputError
+from vkgateway.api.errors import InputError
 from vkgateway_platform.conformance import outcomes
 from vkgateway_platform.conformance.cases import Case
 from vkgateway_platform.conformance.comparison import compare_records

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from vkgateway.model.errors import ConflictError
+from vkgateway.api.errors import ConflictError
 from vkgateway_platform.conformance.cases import Case
 from vkgateway_platform.conformance.outcomes import Outcome, Record
 from vkgateway_platform.conformance.runner import ClusterUnderTest, remaining_cases, run_cases, run_lock, run_repeatedly

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vkgateway.model.errors import UnavailableError
+from vkgateway.api.errors import UnavailableError
 from vkgateway_platform.conformance.cases import Case
 from vkgateway_platform.conformance.outcomes import Outcome
 from vkgateway_platform.conformance.suite import Suite, SuiteError

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from vkgateway.controlplane.credentials import Credentials
-from vkgateway.controlplane.drivers.base import (
+from vkgateway.api.clusters import ClusterIdentity
+from vkgateway.api.types import ApiServerExposure, ExposureType
+from vkgateway.planes.credentials import Credentials
+from vkgateway.planes.drivers.base import (
     AssignedPorts,
     DriverListener,
     NameServers,
@@ -17,18 +19,16 @@ from vkgateway.controlplane.drivers.base import (
     ServerEndpoints,
     StepMessages,
 )
-from vkgateway.controlplane.drivers.process.ports import choose_port
-from vkgateway.controlplane.etcd.auth import EtcdAuth
-from vkgateway.controlplane.etcd.client import EtcdClient
-from vkgateway.controlplane.etcd.errors import EtcdDenied, EtcdExists, EtcdNotFound
-from vkgateway.controlplane.etcd.keys import EtcdKeys
-from vkgateway.controlplane.etcd.ranges import KeyRange
-from vkgateway.controlplane.plane import ControlPlaneSpec
-from vkgateway.controlplane.publication import Publication
-from vkgateway.controlplane.record_store import ControlPlaneRecord
-from vkgateway.model.api import ApiServerExposure, ExposureType
-from vkgateway.model.clusters import ClusterIdentity
-from vkgateway.programs.supervisor.spec import ProcessSpec, ProcessState, in_group
+from vkgateway.planes.drivers.process.ports import choose_port
+from vkgateway.planes.etcd.auth import EtcdAuth
+from vkgateway.planes.etcd.client import EtcdClient
+from vkgateway.planes.etcd.errors import EtcdDenied, EtcdExists, EtcdNotFound
+from vkgateway.planes.etcd.keys import EtcdKeys
+from vkgateway.planes.etcd.ranges import KeyRange
+from vkgateway.planes.plane import ControlPlaneSpec
+from vkgateway.planes.publication import Publication
+from vkgateway.planes.record_store import ControlPlaneRecord
+from vkgateway.planes.supervisor.spec import ProcessSpec, ProcessState, in_group
 
 
 class FakeKeys(EtcdKeys):

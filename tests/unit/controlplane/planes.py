@@ -5,14 +5,14 @@ from __future__ import annotations
 import datetime
 from pathlib import Path
 
-from vkgateway.controlplane.components import PROGRAMS
-from vkgateway.controlplane.credentials import Credentials
-from vkgateway.controlplane.drivers.process.plane_directory import write_plane_files
-from vkgateway.controlplane.drivers.process.process_specs import component_process
-from vkgateway.controlplane.pki import Authority
-from vkgateway.controlplane.plane import ComponentName, ControlPlaneSpec, Tuning, tenant_plane_spec
-from vkgateway.controlplane.plane_files import Authorities, PlaneFiles
-from vkgateway.programs.supervisor.spec import ProcessSpec
+from vkgateway.planes.components import PROGRAMS
+from vkgateway.planes.credentials import Credentials
+from vkgateway.planes.drivers.process.plane_directory import write_plane_files
+from vkgateway.planes.drivers.process.process_specs import component_process
+from vkgateway.planes.pki import Authority
+from vkgateway.planes.plane import ComponentName, ControlPlaneSpec, Tuning, tenant_plane_spec
+from vkgateway.planes.plane_files import Authorities, PlaneFiles
+from vkgateway.planes.supervisor.spec import ProcessSpec
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 ETCD = ("https://10.0.0.1:2379",)

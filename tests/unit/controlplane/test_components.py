@@ -20,13 +20,13 @@ from tests.unit.controlplane.planes import (
     versioned_plane,
     write,
 )
-from vkgateway.controlplane.components import PROGRAMS
-from vkgateway.controlplane.drivers.process.plane_directory import write_plane_files
-from vkgateway.controlplane.pki import Authority, common_name
-from vkgateway.controlplane.plane import COMPONENTS, ComponentName, Tuning, compute_plane_spec
-from vkgateway.controlplane.plane_files import Authorities
-from vkgateway.model.api import PodSecurity
-from vkgateway.programs.supervisor.spec import ProcessSpec
+from vkgateway.api.types import PodSecurity
+from vkgateway.planes.components import PROGRAMS
+from vkgateway.planes.drivers.process.plane_directory import write_plane_files
+from vkgateway.planes.pki import Authority, common_name
+from vkgateway.planes.plane import COMPONENTS, ComponentName, Tuning, compute_plane_spec
+from vkgateway.planes.plane_files import Authorities
+from vkgateway.planes.supervisor.spec import ProcessSpec
 
 
 def test_only_the_compute_cluster_runs_the_taint_eviction_controller(tmp_path: Path) -> None:

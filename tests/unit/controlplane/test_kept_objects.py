@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
-from vkgateway.controlplane.kept_objects import (
+from vkgateway.kube.resources import CONFIG_MAPS, Resource
+from vkgateway.planes.kept_objects import (
     INITIAL_ANNOTATION,
     KEPT_ANNOTATION,
     create_missing,
@@ -19,7 +20,6 @@ from vkgateway.controlplane.kept_objects import (
     restore_objects,
     skip_type_checks,
 )
-from vkgateway.kube.resources import CONFIG_MAPS, Resource
 
 WANTED: dict[str, Any] = {
     "apiVersion": "v1",

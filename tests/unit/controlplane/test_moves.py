@@ -11,10 +11,10 @@ import pytest
 from tests.fakes.apiserver import FakeApiServer
 from tests.unit.controlplane.fakes import FakeDriver
 from tests.unit.controlplane.test_provisioner import MAKING, Stopped, World, stop_at, tenant
-from vkgateway.controlplane.drivers.driver_set import DriverSet
-from vkgateway.controlplane.provisioner import Step
-from vkgateway.model.api import Tenant, TenantControlPlane
-from vkgateway.model.errors import InputError
+from vkgateway.api.errors import InputError
+from vkgateway.api.types import Tenant, TenantControlPlane
+from vkgateway.planes.drivers.driver_set import DriverSet
+from vkgateway.planes.provisioner import Step
 
 
 class MovingWorld(World):

@@ -8,7 +8,7 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from vkgateway.controlplane import pki
+from vkgateway.planes import pki
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 

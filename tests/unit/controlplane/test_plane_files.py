@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from tests.unit.controlplane.planes import ALPHA, AUTHORITIES, NOW, contents, tenant_plane, versioned_plane, write
-from vkgateway.controlplane.drivers.process.plane_directory import read_plane_files
-from vkgateway.controlplane.pki import Authority, alternative_names, common_name
-from vkgateway.kubelet import identity
+from vkgateway.nodes import identity
+from vkgateway.planes.drivers.process.plane_directory import read_plane_files
+from vkgateway.planes.pki import Authority, alternative_names, common_name
 
 
 def test_certificate_is_signed_by_the_authority_that_its_peer_trusts(tmp_path: Path) -> None:

@@ -13,22 +13,22 @@ import pytest
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.clock import FakeClock
 from tests.unit.controlplane.fakes import FakeDriver, FakeEtcd, FakeStore
-from vkgateway.controlplane.access import ControlPlane
-from vkgateway.controlplane.drivers.base import Driver, ServerEndpoint
-from vkgateway.controlplane.drivers.driver_set import DriverSet
-from vkgateway.controlplane.etcd.tenancy import Tenancy
-from vkgateway.controlplane.kept_objects import KEPT_ANNOTATION
-from vkgateway.controlplane.pki import common_name
-from vkgateway.controlplane.plane_records import PlatformEndpoints
-from vkgateway.controlplane.provisioner import Provisioner, Step
-from vkgateway.controlplane.service_ranges import ServiceRanges
-from vkgateway.controlplane.templates import SHIPPED_FOLDER, Templates
+from vkgateway.api.errors import ConflictError, InputError, UnavailableError
+from vkgateway.api.objects import Meta
+from vkgateway.api.types import ApiServerAccess, Tenant, TenantSpec
 from vkgateway.kube import errors, kubeconfig
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import CONFIG_MAPS, PRIORITY_CLASSES, Resource
-from vkgateway.model.api import ApiServerAccess, Tenant, TenantSpec
-from vkgateway.model.errors import ConflictError, InputError, UnavailableError
-from vkgateway.model.objects import Meta
+from vkgateway.planes.access import ControlPlane
+from vkgateway.planes.drivers.base import Driver, ServerEndpoint
+from vkgateway.planes.drivers.driver_set import DriverSet
+from vkgateway.planes.etcd.tenancy import Tenancy
+from vkgateway.planes.kept_objects import KEPT_ANNOTATION
+from vkgateway.planes.pki import common_name
+from vkgateway.planes.plane_records import PlatformEndpoints
+from vkgateway.planes.provisioner import Provisioner, Step
+from vkgateway.planes.service_ranges import ServiceRanges
+from vkgateway.planes.templates import SHIPPED_FOLDER, Templates
 
 MAKING = (
     Step.TEMPLATE,

@@ -8,16 +8,16 @@ import pytest
 
 from tests.fakes.clock import FakeClock
 from tests.unit.controlplane.fakes import FakeEtcd, FakeKeys
-from vkgateway.controlplane.etcd.errors import EtcdDenied, EtcdFull
-from vkgateway.controlplane.etcd.maintenance import EtcdMaintenance, MemberStatus
-from vkgateway.controlplane.etcd.quota import (
+from vkgateway.planes.etcd.errors import EtcdDenied, EtcdFull
+from vkgateway.planes.etcd.maintenance import EtcdMaintenance, MemberStatus
+from vkgateway.planes.etcd.quota import (
     BLOCKING_SHARE,
     COMPACTION_SHARE,
     UNBLOCKING_SHARE,
     URGENT_SHARE,
     QuotaController,
 )
-from vkgateway.controlplane.etcd.tenancy import Tenancy, tenant_user
+from vkgateway.planes.etcd.tenancy import Tenancy, tenant_user
 
 QUOTA = 1000_000
 SOME = 5_000

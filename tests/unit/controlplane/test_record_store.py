@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
-from vkgateway.controlplane.credentials import Credentials
-from vkgateway.controlplane.record_store import BrokenCredentials, ControlPlaneRecord, SecretStore
 from vkgateway.kube import errors
 from vkgateway.kube.resources import SECRETS
+from vkgateway.planes.credentials import Credentials
+from vkgateway.planes.record_store import BrokenCredentials, ControlPlaneRecord, SecretStore
 
 NAMESPACE = "vkgateway-system"
 

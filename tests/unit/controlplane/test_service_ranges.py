@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vkgateway.controlplane.service_ranges import ServiceRanges
-from vkgateway.model.errors import InputError
+from vkgateway.api.errors import InputError
+from vkgateway.planes.service_ranges import ServiceRanges
 
 RANGES = ServiceRanges.parse("10.160.0.0/16", prefix=20)
 

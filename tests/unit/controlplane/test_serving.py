@@ -12,11 +12,11 @@ import pytest
 from tests.fakes.clock import FakeClock
 from tests.unit.controlplane.fakes import FakeDriver
 from tests.unit.controlplane.planes import ALPHA, tenant_plane
-from vkgateway.controlplane.drivers.base import ServerEndpoint
-from vkgateway.controlplane.serving import find_missing_names, wait_for_names
-from vkgateway.gateway.authorization import server_context
+from vkgateway.api.errors import UnavailableError
 from vkgateway.kube.tls import load_identity
-from vkgateway.model.errors import UnavailableError
+from vkgateway.planes.drivers.base import ServerEndpoint
+from vkgateway.planes.serving import find_missing_names, wait_for_names
+from vkgateway.serve.authorization import server_context
 
 ADDED = ("kube.example.com", "192.0.2.7", "2001:0db8::0007")
 """The last is not in the form that certificates have."""

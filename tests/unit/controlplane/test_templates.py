@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from vkgateway.controlplane.kept_objects import is_initial, kept_objects
-from vkgateway.controlplane.templates import Templates, TenantFacts
-from vkgateway.model.errors import InputError
-from vkgateway.model.names import ADMISSION_GATE
-from vkgateway.translate.admission_review import review_job
-from vkgateway.translate.services import METRICS_SERVICE
+from vkgateway.api.errors import InputError
+from vkgateway.api.names import ADMISSION_GATE
+from vkgateway.kinds.pods.policy.admission_review import review_job
+from vkgateway.kinds.services.translation import METRICS_SERVICE
+from vkgateway.planes.kept_objects import is_initial, kept_objects
+from vkgateway.planes.templates import Templates, TenantFacts
 
 SHIPPED = Path(__file__).parents[3] / "tenant_templates" / "default"
 FACTS = TenantFacts(

@@ -10,20 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.controlplane.fakes import FakeEtcd
-from vkgateway.controlplane.etcd import client as etcd_client
-from vkgateway.controlplane.etcd import errors, generate
-from vkgateway.controlplane.etcd.client import EtcdClient
-from vkgateway.controlplane.etcd.connection import EtcdConnection
-from vkgateway.controlplane.etcd.endpoints import ClientTls
-from vkgateway.controlplane.etcd.keys import EtcdKeys
-from vkgateway.controlplane.etcd.pb import etcd_pb2 as pb
-from vkgateway.controlplane.etcd.ranges import KeyRange
-from vkgateway.controlplane.etcd.tenancy import Tenancy
-from vkgateway.controlplane.pki import Authority
+from vkgateway.api.errors import InputError
+from vkgateway.api.names import tenant_etcd_prefix
 from vkgateway.kube.errors import NotLeader
 from vkgateway.kube.write_gate import WriteGate
-from vkgateway.model.errors import InputError
-from vkgateway.model.names import tenant_etcd_prefix
+from vkgateway.planes.etcd import client as etcd_client
+from vkgateway.planes.etcd import errors, generate
+from vkgateway.planes.etcd.client import EtcdClient
+from vkgateway.planes.etcd.connection import EtcdConnection
+from vkgateway.planes.etcd.endpoints import ClientTls
+from vkgateway.planes.etcd.keys import EtcdKeys
+from vkgateway.planes.etcd.pb import etcd_pb2 as pb
+from vkgateway.planes.etcd.ranges import KeyRange
+from vkgateway.planes.etcd.tenancy import Tenancy
+from vkgateway.planes.pki import Authority
 
 names = st.from_regex(r"[a-z](-?[a-z0-9]){0,30}", fullmatch=True)
 

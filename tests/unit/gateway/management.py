@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 
-from vkgateway.arbiter.reasons.report_types import ArbiterReport
-from vkgateway.controlplane.pki import Authority
-from vkgateway.gateway import authorization
-from vkgateway.gateway.health import HealthServer
 from vkgateway.kube import errors
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
+from vkgateway.planes.pki import Authority
+from vkgateway.scheduler.core.reasons.report_types import ArbiterReport
+from vkgateway.serve import authorization
+from vkgateway.serve.health import HealthServer
 
 PATHS = {"prometheus": ["/metrics"], "operator": ["/metrics", "/arbiter/state", "/arbiter/what-if"], "nobody": []}
 

@@ -5,10 +5,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from vkgateway.arbiter import snapshot
-from vkgateway.gateway.acceptance import PoolFactsLookup, PoolOffer, find_objections
-from vkgateway.gateway.accepted_specs import ACCEPTED_SPEC_ANNOTATION, AcceptedSpecs
-from vkgateway.model.api import (
+from vkgateway.api.objects import Meta
+from vkgateway.api.types import (
     ApiServerAccess,
     ApiServerExposure,
     ApiServerStatus,
@@ -23,7 +21,9 @@ from vkgateway.model.api import (
     TenantSpec,
     TenantStatus,
 )
-from vkgateway.model.objects import Meta
+from vkgateway.scheduler.core import snapshot
+from vkgateway.tenants.acceptance import PoolFactsLookup, PoolOffer, find_objections
+from vkgateway.tenants.accepted_specs import ACCEPTED_SPEC_ANNOTATION, AcceptedSpecs
 
 GPU = "nvidia.com/gpu"
 TEMPLATES = ["default"]

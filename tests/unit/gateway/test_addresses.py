@@ -10,11 +10,11 @@ import pytest
 
 from tests.fakes.clock import FakeClock
 from tests.support.machine import patience
-from vkgateway.controlplane.pki import Authority, alternative_names
-from vkgateway.gateway import addresses, serving
-from vkgateway.gateway.addresses import AddressMonitor, GatewayAddress, find_gateway_address
-from vkgateway.gateway.config import Config, Kubelet
-from vkgateway.model.errors import InputError, UnavailableError
+from vkgateway.api.errors import InputError, UnavailableError
+from vkgateway.planes.pki import Authority, alternative_names
+from vkgateway.serve import addresses, serving
+from vkgateway.serve.addresses import AddressMonitor, GatewayAddress, find_gateway_address
+from vkgateway.settings.config import Config, Kubelet
 
 
 def _resolve_to(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:

@@ -12,20 +12,20 @@ import pytest
 
 from tests.fakes.clock import EPOCH, FakeClock
 from tests.unit.arbiter.simulated_cluster import KEY, LOW, Cluster, make_gang, make_node, make_quota
-from vkgateway.arbiter.cycle import decide
-from vkgateway.arbiter.queueing.admission import Admission, AdmissionState
-from vkgateway.arbiter.reasons.report_types import ArbiterReport
-from vkgateway.arbiter.snapshot import PodState
-from vkgateway.gateway import arbiter_observer
-from vkgateway.gateway.arbiter_observer import ArbiterObserver
-from vkgateway.gateway.config import Arbiter
-from vkgateway.gateway.decisionlog import LogEntry
-from vkgateway.gateway.decisionlog import read_entries as read_decisions
-from vkgateway.gateway.usagelog import UsageLog, read_usage
+from vkgateway.kinds.pods.translation.conditions import RUN_LIMIT_REACHED
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
-from vkgateway.sync.admission.accounting import PodRun
-from vkgateway.translate.conditions import RUN_LIMIT_REACHED
-from vkgateway.usage.records import UsageRecord
+from vkgateway.scheduler.core.cycle import decide
+from vkgateway.scheduler.core.queueing.admission import Admission, AdmissionState
+from vkgateway.scheduler.core.reasons.report_types import ArbiterReport
+from vkgateway.scheduler.core.snapshot import PodState
+from vkgateway.scheduler.service.accounting import PodRun
+from vkgateway.scheduler.service.decisionlog import LogEntry
+from vkgateway.scheduler.service.decisionlog import read_entries as read_decisions
+from vkgateway.serve import arbiter_observer
+from vkgateway.serve.arbiter_observer import ArbiterObserver
+from vkgateway.settings.config import Arbiter
+from vkgateway.tenants.usage.log import UsageLog, read_usage
+from vkgateway.tenants.usage.records import UsageRecord
 
 NAMES: Mapping[str, tuple[str, str]] = {
     "b/ns/gang/low-0": ("ns", "low-0"),

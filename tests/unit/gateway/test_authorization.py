@@ -11,10 +11,10 @@ import pytest
 
 from tests.fakes.clock import FakeClock
 from tests.unit.gateway.management import Management, over_tls
-from vkgateway.controlplane.pki import Authority
-from vkgateway.gateway.authorization import OUTAGE_SECONDS
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
-from vkgateway.kubelet.token_reviewer import ALLOWED_CACHE_SECONDS, DENIED_CACHE_SECONDS
+from vkgateway.nodes.token_reviewer import ALLOWED_CACHE_SECONDS, DENIED_CACHE_SECONDS
+from vkgateway.planes.pki import Authority
+from vkgateway.serve.authorization import OUTAGE_SECONDS
 
 
 @asynccontextmanager

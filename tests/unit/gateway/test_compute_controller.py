@@ -18,17 +18,17 @@ from tests.support.owners import record_owner
 from tests.support.waiting import wait_until
 from tests.unit.background import in_background
 from tests.unit.gateway.conftest import add_compute_cluster, condition, gpu_node
-from vkgateway.gateway import connected_cluster
-from vkgateway.gateway.compute_connection import parse_connection
-from vkgateway.gateway.compute_controller import FINALIZER, ComputeController
-from vkgateway.gateway.events import EventRecorder
+from vkgateway.api.errors import InputError
+from vkgateway.api.names import NAME_ANNOTATION, NAMESPACE_ANNOTATION, TENANT_LABEL, UID_ANNOTATION
+from vkgateway.clusters import connected_cluster
+from vkgateway.clusters.cluster_watches import TRUST
+from vkgateway.clusters.connection import parse_connection
+from vkgateway.clusters.controller import FINALIZER, ComputeController
+from vkgateway.clusters.tenant_owners import GatewayIdentity
 from vkgateway.kube.client import Client
 from vkgateway.kube.kubeconfig import ClientConfig
 from vkgateway.kube.resources import COMPUTE_CLUSTERS, EVENTS, NAMESPACES, NODES, PODS, PRIORITY_CLASSES, SECRETS
-from vkgateway.model.errors import InputError
-from vkgateway.model.names import NAME_ANNOTATION, NAMESPACE_ANNOTATION, TENANT_LABEL, UID_ANNOTATION
-from vkgateway.sync.compute.cluster_watches import TRUST
-from vkgateway.sync.compute.tenant_owners import GatewayIdentity
+from vkgateway.runtime.object_events import EventRecorder
 
 
 @asynccontextmanager

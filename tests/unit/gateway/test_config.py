@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from vkgateway.gateway import config, settingsfile
-from vkgateway.gateway.settings_validation import parse_half_life
-from vkgateway.model.errors import InputError
+from vkgateway.api.errors import InputError
+from vkgateway.settings import config
+from vkgateway.settings import file as settingsfile
+from vkgateway.settings.validation import parse_half_life
 
 
 def written(folder: Path, text: str) -> Path:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import cast
 
-from vkgateway.gateway.control_plane_changes import ControlPlaneChanges
-from vkgateway.gateway.running_tenants import RunningTenants
-from vkgateway.gateway.tenant_controller import TenantController
-from vkgateway.gateway.tenant_runtime import TenantRuntime
+from vkgateway.tenants.control_plane_changes import ControlPlaneChanges
+from vkgateway.tenants.controller import TenantController
+from vkgateway.tenants.running_tenants import RunningTenants
+from vkgateway.tenants.runtime import TenantRuntime
 
 
 def test_addresses_belong_to_the_tenant_to_others_or_to_none() -> None:

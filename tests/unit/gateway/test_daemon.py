@@ -13,18 +13,20 @@ import pytest
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.rights import Rights
 from tests.support.machine import patience
-from vkgateway.controlplane.etcd.errors import EtcdUnavailable
-from vkgateway.controlplane.etcd.quota import StoreUsage
-from vkgateway.controlplane.pki import Authority
-from vkgateway.gateway import certificate_authority, config, daemon, prerequisites, serving, startup
-from vkgateway.gateway.addresses import GatewayAddress
-from vkgateway.gateway.health import HealthServer
+from vkgateway.api.errors import UnavailableError, VkgatewayError
+from vkgateway.api.names import SYSTEM_NAMESPACE
+from vkgateway.clusters import prerequisites
 from vkgateway.kube import errors, kubeconfig
 from vkgateway.kube.backoff import Backoff
 from vkgateway.kube.leader_election import LeaderElector
 from vkgateway.kube.resources import CRDS, NAMESPACES, PRIORITY_CLASSES
-from vkgateway.model.errors import UnavailableError, VkgatewayError
-from vkgateway.model.names import SYSTEM_NAMESPACE
+from vkgateway.planes.etcd.errors import EtcdUnavailable
+from vkgateway.planes.etcd.quota import StoreUsage
+from vkgateway.planes.pki import Authority
+from vkgateway.serve import certificate_authority, daemon, serving, startup
+from vkgateway.serve.addresses import GatewayAddress
+from vkgateway.serve.health import HealthServer
+from vkgateway.settings import config
 
 
 async def test_failed_renewal_of_certificate_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,14 +12,14 @@ import grpc
 import pytest
 
 from tests.support.machine import patience
-from vkgateway.controlplane.etcd.client import EtcdClient
-from vkgateway.controlplane.etcd.endpoints import ClientTls
-from vkgateway.controlplane.etcd.errors import EtcdAuthDisabled
-from vkgateway.controlplane.etcd.pb import etcd_pb2 as pb
-from vkgateway.controlplane.pki import Authority, KeyPair, cert_fingerprint
-from vkgateway.gateway.config import Datastore
-from vkgateway.gateway.datastore import LazyDatastore
-from vkgateway.model.errors import InputError
+from vkgateway.api.errors import InputError
+from vkgateway.planes.etcd.client import EtcdClient
+from vkgateway.planes.etcd.endpoints import ClientTls
+from vkgateway.planes.etcd.errors import EtcdAuthDisabled
+from vkgateway.planes.etcd.pb import etcd_pb2 as pb
+from vkgateway.planes.pki import Authority, KeyPair, cert_fingerprint
+from vkgateway.serve.datastore import LazyDatastore
+from vkgateway.settings.config import Datastore
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 

@@ -8,14 +8,14 @@ from collections.abc import Collection
 import pytest
 
 from tests.support.waiting import wait_until
-from vkgateway.controlplane.etcd.errors import EtcdUnavailable
-from vkgateway.controlplane.etcd.quota import StoreUsage
-from vkgateway.gateway import datastore_quota
-from vkgateway.gateway.datastore_quota import DatastoreMonitor
-from vkgateway.gateway.metrics import BLOCKED_TENANTS, DATASTORE
-from vkgateway.model.api import Tenant
-from vkgateway.model.names import WRITABLE_ANNOTATION
-from vkgateway.model.objects import Meta
+from vkgateway.api.names import WRITABLE_ANNOTATION
+from vkgateway.api.objects import Meta
+from vkgateway.api.types import Tenant
+from vkgateway.planes.etcd.errors import EtcdUnavailable
+from vkgateway.planes.etcd.quota import StoreUsage
+from vkgateway.serve import datastore_quota
+from vkgateway.serve.datastore_quota import DatastoreMonitor
+from vkgateway.tenants.metrics import BLOCKED_TENANTS, DATASTORE
 
 GIB = 1 << 30
 

@@ -10,9 +10,9 @@ import pytest
 from tests.fakes.clock import FakeClock
 from tests.support.machine import patience
 from tests.unit.controlplane.fakes import FakeEtcd
-from vkgateway.controlplane.etcd.errors import EtcdAuthDisabled, EtcdNotFound, EtcdUnavailable
-from vkgateway.controlplane.etcd.tenancy import Tenancy
-from vkgateway.gateway.datastore_readiness import CHECK_SECONDS, RETRY_SECONDS, DatastoreReadiness
+from vkgateway.planes.etcd.errors import EtcdAuthDisabled, EtcdNotFound, EtcdUnavailable
+from vkgateway.planes.etcd.tenancy import Tenancy
+from vkgateway.serve.datastore_readiness import CHECK_SECONDS, RETRY_SECONDS, DatastoreReadiness
 
 
 class Datastore:

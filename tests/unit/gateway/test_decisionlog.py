@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from tests.fakes.clock import FakeClock
 from tests.unit.arbiter.simulated_cluster import GPU, KEY, LOW, Cluster, make_gang, make_node, make_quota
-from vkgateway.arbiter.cycle import decide
-from vkgateway.arbiter.decisions import Decisions
-from vkgateway.arbiter.past_share import PastShare
-from vkgateway.arbiter.snapshot import (
+from vkgateway.api.objects import Taint
+from vkgateway.scheduler.core.cycle import decide
+from vkgateway.scheduler.core.decisions import Decisions
+from vkgateway.scheduler.core.past_share import PastShare
+from vkgateway.scheduler.core.snapshot import (
     Band,
     Gang,
     Node,
@@ -30,9 +31,8 @@ from vkgateway.arbiter.snapshot import (
     Snapshot,
     Toleration,
 )
-from vkgateway.gateway.decisionlog import DecisionLog, LogEntry, UnreadableLine, read_entries
-from vkgateway.gateway.snapshot_changes import apply_changes, diff_snapshots
-from vkgateway.model.objects import Taint
+from vkgateway.scheduler.service.decisionlog import DecisionLog, LogEntry, UnreadableLine, read_entries
+from vkgateway.scheduler.service.snapshot_changes import apply_changes, diff_snapshots
 
 names = st.sampled_from(["", "a", "b.c/d-e", "nächste\n", '"\\\x00'])
 seconds = st.floats(allow_nan=False, allow_infinity=False)

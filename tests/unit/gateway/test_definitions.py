@@ -11,13 +11,13 @@ import pytest
 
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.rights import Rights
-from vkgateway.gateway import definitions, startup
-from vkgateway.gateway.config import ManagementCluster
-from vkgateway.gateway.definitions import VERSION_ANNOTATION, DefinitionNotice, DefinitionsError
-from vkgateway.gateway.health import HealthServer
+from vkgateway.api.names import SYSTEM_NAMESPACE
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import CRDS, NAMESPACES
-from vkgateway.model.names import SYSTEM_NAMESPACE
+from vkgateway.serve import definitions, startup
+from vkgateway.serve.definitions import VERSION_ANNOTATION, DefinitionNotice, DefinitionsError
+from vkgateway.serve.health import HealthServer
+from vkgateway.settings.config import ManagementCluster
 
 Document = dict[str, Any]
 _DIGESTS = {

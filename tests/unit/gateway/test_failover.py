@@ -16,8 +16,8 @@ import pytest
 from tests.support.failover import NODE, Replica, World, failover_world
 from tests.support.machine import patience, slowness
 from tests.support.waiting import wait_until
-from vkgateway.controlplane.pki import Authority
-from vkgateway.gateway.config import LeaderElection
+from vkgateway.planes.pki import Authority
+from vkgateway.settings.config import LeaderElection
 
 # About half of the default times, longer on a slow machine: no process may lose its Lease because it was not scheduled.
 # `bench failover` measures the bounds.

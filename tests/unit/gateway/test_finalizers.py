@@ -6,12 +6,12 @@ import pytest
 
 from tests.fakes.apiserver import FakeApiServer
 from tests.unit.gateway.conftest import tenant_document
-from vkgateway.gateway import finalizers
+from vkgateway.api.names import TENANT_FINALIZER
+from vkgateway.api.objects import Meta, decode_object
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import TENANTS
-from vkgateway.model.names import TENANT_FINALIZER
-from vkgateway.model.objects import Meta, decode_object
+from vkgateway.runtime import object_finalizers as finalizers
 
 THEIRS = "backup.example.com/hold"
 

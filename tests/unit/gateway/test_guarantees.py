@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.unit.arbiter.simulated_cluster import GPU, KEY, Cluster, make_node, make_quota
-from vkgateway.arbiter.cycle import decide
-from vkgateway.arbiter.decisions import Decisions
-from vkgateway.gateway.guarantees import GUARANTEE_SATISFIED, GuaranteeMonitor
-from vkgateway.gateway.status import Verdict
-from vkgateway.model.api import Pool as PoolSpec
-from vkgateway.model.api import PoolScheduling
-from vkgateway.modes.guarantee import guarantee_losses
+from vkgateway.api.types import Pool as PoolSpec
+from vkgateway.api.types import PoolScheduling
+from vkgateway.clusters.status import Verdict
+from vkgateway.scheduler.backends.guarantee import guarantee_losses
+from vkgateway.scheduler.core.cycle import decide
+from vkgateway.scheduler.core.decisions import Decisions
+from vkgateway.tenants.guarantees import GUARANTEE_SATISFIED, GuaranteeMonitor
 
 
 def heard(there: Cluster, guarantees: GuaranteeMonitor) -> None:

@@ -11,16 +11,16 @@ import vkgateway
 SOURCES = Path(vkgateway.__file__).parent
 MAKERS = {"connect_management", "create_client", "Client"}
 UNGUARDED = {
-    ("gateway/daemon.py", "_run_gateway"): "the client of the Lease itself",
-    ("gateway/management_connection.py", "connect_management"): "its callers guard it",
-    ("gateway/gateway.py", "_connect_compute"): "_as_compute_client guards it",
-    ("controlplane/access.py", "create_client"): "its callers guard it",
+    ("serve/daemon.py", "_run_gateway"): "the client of the Lease itself",
+    ("serve/management_connection.py", "connect_management"): "its callers guard it",
+    ("serve/gateway.py", "_connect_compute"): "_as_compute_client guards it",
+    ("planes/access.py", "create_client"): "its callers guard it",
 }
 
 
 def unguarded_functions() -> Iterator[tuple[str, str]]:
     """Yield the functions that make more clients than they guard."""
-    for package in ("gateway", "controlplane", "sync", "kubelet"):
+    for package in sorted({folder.name for folder in SOURCES.iterdir() if folder.is_dir()} - {"cli", "kube"}):
         for file in sorted((SOURCES / package).rglob("*.py")):
             for function in ast.walk(ast.parse(file.read_text())):
                 if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):

@@ -16,8 +16,8 @@ import pytest
 from prometheus_client import REGISTRY, Gauge
 from yarl import URL
 
-from vkgateway.gateway.health import HealthServer
-from vkgateway.model.errors import UnavailableError
+from vkgateway.api.errors import UnavailableError
+from vkgateway.serve.health import HealthServer
 
 
 @contextlib.asynccontextmanager

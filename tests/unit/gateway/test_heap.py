@@ -10,11 +10,11 @@ import sys
 import pytest
 
 from tests.support.machine import patience
-from vkgateway.gateway import heap
+from vkgateway.serve import heap
 
 GAPS = """
 from pathlib import Path
-from vkgateway.gateway.heap import find_trim
+from vkgateway.serve.heap import find_trim
 
 def size():
     return int(Path("/proc/self/status").read_text().split("VmRSS:")[1].split()[0]) >> 10
@@ -30,7 +30,7 @@ print(before - size())
 LARGE = """
 import sys
 from pathlib import Path
-from vkgateway.gateway.heap import mmap_large_blocks
+from vkgateway.serve.heap import mmap_large_blocks
 
 def heap():
     maps = Path("/proc/self/maps").read_text().splitlines()

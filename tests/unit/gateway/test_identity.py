@@ -8,10 +8,10 @@ import pytest
 
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.rights import Rights
-from vkgateway.gateway.identity import SECRET_NAME, ensure_identity
+from vkgateway.api.errors import UnavailableError
+from vkgateway.api.names import SYSTEM_NAMESPACE
 from vkgateway.kube.resources import SECRETS
-from vkgateway.model.errors import UnavailableError
-from vkgateway.model.names import SYSTEM_NAMESPACE
+from vkgateway.serve.identity import SECRET_NAME, ensure_identity
 
 
 async def test_all_replicas_get_the_same_id() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from vkgateway.gateway import instance_lock
-from vkgateway.model.errors import ConflictError
+from vkgateway.api.errors import ConflictError
+from vkgateway.serve import instance_lock
 from vkgateway_platform.embedded.paths import PlatformPaths
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.clock import FakeClock
-from vkgateway.gateway.jsonlines import open_log
 from vkgateway.kube.write_gate import WriteGate
+from vkgateway.runtime.jsonlines import open_log
 
 MAX_BYTES = 1024 * 1024
 

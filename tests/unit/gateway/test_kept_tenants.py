@@ -11,10 +11,10 @@ from tests.fakes.clock import AdjustedClock
 from tests.support.waiting import let_pass, wait_until
 from tests.unit.gateway.conftest import condition
 from tests.unit.gateway.test_tenant_controller import World, pool, set_deletion, world
-from vkgateway.gateway.accepted_specs import ACCEPTED_SPEC_ANNOTATION
-from vkgateway.gateway.status import true_verdict
+from vkgateway.api.times import render_time
+from vkgateway.clusters.status import true_verdict
 from vkgateway.kube.resources import COMPUTE_CLUSTERS, NAMESPACES, PERSISTENT_VOLUME_CLAIMS, PODS, TENANTS
-from vkgateway.model.times import render_time
+from vkgateway.tenants.accepted_specs import ACCEPTED_SPEC_ANNOTATION
 
 __all__ = ["world"]
 

@@ -15,13 +15,13 @@ from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.rights import Rights
 from tests.support.machine import patience
 from tests.support.waiting import wait_until
-from vkgateway.gateway import rbac
-from vkgateway.gateway.config import LeaderElection
-from vkgateway.gateway.leadership import LEASE_NAME, Leadership
+from vkgateway.api.errors import ConflictError
+from vkgateway.api.names import SYSTEM_NAMESPACE
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import LEASES, NAMESPACES
-from vkgateway.model.errors import ConflictError
-from vkgateway.model.names import SYSTEM_NAMESPACE
+from vkgateway.serve import rbac
+from vkgateway.serve.leadership import LEASE_NAME, Leadership
+from vkgateway.settings.config import LeaderElection
 
 FAST = LeaderElection(lease_seconds=math.ceil(patience(1)), renew_seconds=0.05, retry_seconds=0.01)
 

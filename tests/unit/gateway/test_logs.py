@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from vkgateway.gateway import logs
-from vkgateway.gateway.config import Logging
+from vkgateway.serve import logs
+from vkgateway.settings.config import Logging
 
 
 @pytest.fixture(autouse=True)

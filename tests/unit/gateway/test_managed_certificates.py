@@ -14,16 +14,16 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.clock import FakeClock
 from tests.fakes.rights import Rights
-from vkgateway.controlplane.pki import Authority, alternative_names, common_name, is_matching_pair
-from vkgateway.gateway.config import Datastore, ManagedDatastore
-from vkgateway.gateway.datastore import open_datastore
-from vkgateway.gateway.managed_certificates import ManagedCertificates
+from vkgateway.api.errors import UnavailableError
+from vkgateway.api.names import SYSTEM_NAMESPACE
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import NAMESPACES, SECRETS
 from vkgateway.kube.write_gate import WriteGate
-from vkgateway.model.errors import UnavailableError
-from vkgateway.model.names import SYSTEM_NAMESPACE
+from vkgateway.planes.pki import Authority, alternative_names, common_name, is_matching_pair
+from vkgateway.serve.datastore import open_datastore
+from vkgateway.serve.managed_certificates import ManagedCertificates
+from vkgateway.settings.config import Datastore, ManagedDatastore
 
 YEAR = 365 * 24 * 3600.0
 SETTINGS = Datastore(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from vkgateway.gateway.config import Config
-from vkgateway.gateway.management_connection import connect_management
-from vkgateway.model.errors import InputError
+from vkgateway.api.errors import InputError
+from vkgateway.serve.management_connection import connect_management
+from vkgateway.settings.config import Config
 
 
 def test_missing_connection_is_an_error_with_way_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from vkgateway.gateway import management_policies
+from vkgateway.api.names import GROUP
 from vkgateway.kube.resources import TENANTS
-from vkgateway.model.names import GROUP
+from vkgateway.serve import management_policies
 
 
 def test_policy_is_evaluated_for_deletions_of_tenants() -> None:

@@ -8,10 +8,9 @@ from pathlib import Path
 from prometheus_client import REGISTRY
 from prometheus_client.metrics import MetricWrapperBase
 
-import vkgateway.sync.metrics
-from vkgateway.controlplane.pki import Authority
-from vkgateway.gateway import metrics
-from vkgateway.model.api import (
+import vkgateway.runtime.metrics
+from vkgateway.api.objects import Condition
+from vkgateway.api.types import (
     ACCEPTED,
     CONTROL_PLANE_READY,
     DATASTORE_WRITABLE,
@@ -21,10 +20,12 @@ from vkgateway.model.api import (
     VIRTUAL_NODES_READY,
     WITHIN_BUDGET,
 )
-from vkgateway.model.objects import Condition
-from vkgateway.sync import arbiter_metrics, startup_metrics
-from vkgateway.sync import metrics as sync_metrics
-from vkgateway.usage.budgets import BudgetState, BudgetUse
+from vkgateway.kinds.pods import startup_metrics
+from vkgateway.planes.pki import Authority
+from vkgateway.runtime import metrics as sync_metrics
+from vkgateway.scheduler.service import metrics as arbiter_metrics
+from vkgateway.tenants import metrics
+from vkgateway.tenants.usage.budgets import BudgetState, BudgetUse
 
 PAGE = Path(vkgateway.__file__).parents[1] / "docs" / "reference" / "metrics.md"
 TENANT_CONDITIONS = (
@@ -131,7 +132,7 @@ def series_of(tenant: str) -> int:
 
 def test_every_metric_is_documented() -> None:
     page = PAGE.read_text()
-    assert vkgateway.sync.metrics.FORWARDED
+    assert vkgateway.runtime.metrics.FORWARDED
     ours = [metric for metric in REGISTRY.collect() if metric.name.startswith("vkgateway_")]
     assert len(ours) >= 11
     for metric in ours:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from vkgateway.gateway.pool_parts import WHOLE_POOL, PoolPart, split_pool
-from vkgateway.model.api import Pool, TenantPool, TenantPoolStatus
+from vkgateway.api.types import Pool, TenantPool, TenantPoolStatus
+from vkgateway.clusters.pool_parts import WHOLE_POOL, PoolPart, split_pool
 
 ZONE = "topology.kubernetes.io/zone"
 WANTED = TenantPool(name="a100")

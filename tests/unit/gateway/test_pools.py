@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgspec
 
 from tests.unit.sync.admission.samples import POOL, TENANT, compute_view
-from vkgateway.arbiter.snapshot import Quota
-from vkgateway.gateway.pools import build_quota, guaranteed_pods, pool_facts, shared_nodes
-from vkgateway.model.api import TenantPool
-from vkgateway.model.names import BORROWED_ANNOTATION
-from vkgateway.model.objects import Meta, NodeView
-from vkgateway.sync.compute.unmanaged_pods import UnmanagedPodView
-from vkgateway.translate.pool_nodes import PoolNodes
+from vkgateway.api.names import BORROWED_ANNOTATION
+from vkgateway.api.objects import Meta, NodeView
+from vkgateway.api.types import TenantPool
+from vkgateway.clusters.pool_nodes import PoolNodes
+from vkgateway.clusters.pools import build_quota, guaranteed_pods, pool_facts, shared_nodes
+from vkgateway.clusters.unmanaged_pods import UnmanagedPodView
+from vkgateway.scheduler.core.snapshot import Quota
 
 GPU, NIC = "nvidia.com/gpu", "example.org/nic"
 

@@ -14,19 +14,19 @@ from tests.fakes.rights import Rights
 from tests.support.waiting import wait_until
 from tests.unit.gateway.conftest import add_compute_cluster, condition, gpu_node
 from tests.unit.gateway.test_compute_controller import controller, is_ready
-from vkgateway.gateway.pre_pull import keeper
-from vkgateway.gateway.pre_pull.daemon_set import (
+from vkgateway.api.names import SYSTEM_NAMESPACE
+from vkgateway.api.types import Pool, PrePull, PrePullStatus
+from vkgateway.clusters.pre_pull import keeper
+from vkgateway.clusters.pre_pull.daemon_set import (
     IMAGES_ANNOTATION,
     PRE_PULL_LABEL,
     build_daemon_set,
     daemon_set_name,
     images_digest,
 )
-from vkgateway.gateway.pre_pull.progress import KeeperPod, PoolProgress, pre_pull_verdict
+from vkgateway.clusters.pre_pull.progress import KeeperPod, PoolProgress, pre_pull_verdict
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import COMPUTE_CLUSTERS, DAEMON_SETS, NODES, PODS
-from vkgateway.model.api import Pool, PrePull, PrePullStatus
-from vkgateway.model.names import SYSTEM_NAMESPACE
 
 Document = dict[str, Any]
 IMAGES = ["registry.example/train:2.1", "registry.example/distroless@sha256:" + "0" * 64]
@@ -273,7 +273,7 @@ async def test_old_role_is_no_problem_for_a_cluster_without_images(server: FakeA
 
 
 def _roles() -> Iterable[Document]:
-    from vkgateway.gateway import rbac
+    from vkgateway.serve import rbac
 
     return [*rbac.compute_roles(), *rbac.management_roles()]
 

@@ -15,16 +15,16 @@ from tests.support.waiting import wait_until
 from tests.unit.sync import world as worlds
 from tests.unit.sync.admission.cluster_helpers import cordon_node, create_gated, event_messages, start_pod
 from tests.unit.sync.world import World
-from vkgateway.arbiter.cycle import decide
-from vkgateway.arbiter.reasons.report_types import ArbiterReport, GangReport
 from vkgateway.cli import explanation, pending_gangs
-from vkgateway.gateway.arbiter_observer import ArbiterObserver
-from vkgateway.gateway.config import Arbiter
-from vkgateway.gateway.decisionlog import LogEntry
-from vkgateway.gateway.decisionlog import read_entries as read_decisions
-from vkgateway.gateway.usagelog import read_usage, sum_usage
 from vkgateway.kube.resources import PODS
-from vkgateway.sync.admission.arbitration import Arbitration
+from vkgateway.scheduler.core.cycle import decide
+from vkgateway.scheduler.core.reasons.report_types import ArbiterReport, GangReport
+from vkgateway.scheduler.service.arbitration import Arbitration
+from vkgateway.scheduler.service.decisionlog import LogEntry
+from vkgateway.scheduler.service.decisionlog import read_entries as read_decisions
+from vkgateway.serve.arbiter_observer import ArbiterObserver
+from vkgateway.settings.config import Arbiter
+from vkgateway.tenants.usage.log import read_usage, sum_usage
 
 pytestmark = pytest.mark.usefixtures("told_soon")
 

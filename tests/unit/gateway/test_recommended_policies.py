@@ -6,8 +6,8 @@ from pathlib import Path
 
 import yaml
 
-from vkgateway.gateway import rbac, recommended_policies
-from vkgateway.model.names import TENANT_LABEL
+from vkgateway.api.names import TENANT_LABEL
+from vkgateway.serve import rbac, recommended_policies
 
 FILE = Path(recommended_policies.__file__).parent / "lean-pods.yaml"
 

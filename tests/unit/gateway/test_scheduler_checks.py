@@ -12,18 +12,18 @@ import yaml
 
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.rights import Rights
-from vkgateway.gateway.scheduler_checks.check import SchedulerState
-from vkgateway.gateway.scheduler_checks.kueue import KueueState, QueueView, read_kueue
-from vkgateway.gateway.scheduler_checks.verdict import scheduler_verdict
-from vkgateway.gateway.scheduler_checks.volcano import VolcanoState, read_volcano
+from vkgateway.api.objects import Condition, Meta
+from vkgateway.api.times import parse_time
+from vkgateway.api.types import Pool, PoolScheduling
+from vkgateway.clusters.link import ComputeLink
+from vkgateway.clusters.tenant_owners import GatewayIdentity
 from vkgateway.kube.resources import CONFIG_MAPS, NAMESPACES
-from vkgateway.model.api import Pool, PoolScheduling
-from vkgateway.model.objects import Condition, Meta
-from vkgateway.model.times import parse_time
-from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.compute.tenant_owners import GatewayIdentity
-from vkgateway.sync.schedulers.kueue import CLUSTER_QUEUES, LOCAL_QUEUES, WORKLOADS
-from vkgateway.sync.schedulers.volcano import POD_GROUPS, QUEUES
+from vkgateway.scheduler.backends.check import SchedulerState
+from vkgateway.scheduler.backends.kueue.check import KueueState, QueueView, read_kueue
+from vkgateway.scheduler.backends.kueue.kinds import CLUSTER_QUEUES, LOCAL_QUEUES, WORKLOADS
+from vkgateway.scheduler.backends.verdict import scheduler_verdict
+from vkgateway.scheduler.backends.volcano.check import VolcanoState, read_volcano
+from vkgateway.scheduler.backends.volcano.kinds import POD_GROUPS, QUEUES
 
 POOL = Pool(name="a100", scheduling=PoolScheduling(mode="kueue"))
 NATIVE = Pool(name="v100")

@@ -10,10 +10,7 @@ from tests.fakes.apiserver import FakeApiServer
 from tests.support.waiting import wait_until
 from tests.unit.gateway.conftest import add_compute_cluster, condition
 from tests.unit.gateway.test_compute_controller import controller, is_ready
-from vkgateway.gateway.compute_controller import ComputeController
-from vkgateway.kube.client import Client
-from vkgateway.kube.resources import COMPUTE_CLUSTERS, NAMESPACES, PODS
-from vkgateway.model.names import (
+from vkgateway.api.names import (
     BORROWED_ANNOTATION,
     GATEWAY_LABEL,
     NAME_ANNOTATION,
@@ -22,8 +19,11 @@ from vkgateway.model.names import (
     TENANT_LABEL,
     UID_ANNOTATION,
 )
-from vkgateway.modes.names import MODE_LABEL
-from vkgateway.sync.schedulers.kueue import CLUSTER_QUEUES, LOCAL_QUEUES, WORKLOADS
+from vkgateway.clusters.controller import ComputeController
+from vkgateway.kube.client import Client
+from vkgateway.kube.resources import COMPUTE_CLUSTERS, NAMESPACES, PODS
+from vkgateway.scheduler.backends.kueue.kinds import CLUSTER_QUEUES, LOCAL_QUEUES, WORKLOADS
+from vkgateway.scheduler.backends.names import MODE_LABEL
 
 KUEUE = {"mode": "kueue"}
 

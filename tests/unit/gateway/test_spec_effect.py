@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from vkgateway.gateway.spec_effect import effect_verdict
-from vkgateway.model.api import (
+from vkgateway.api.objects import Meta
+from vkgateway.api.types import (
     ComputeCluster,
     ComputeClusterSpec,
     ComputeClusterStatus,
@@ -18,7 +18,7 @@ from vkgateway.model.api import (
     TenantPool,
     TenantSpec,
 )
-from vkgateway.model.objects import Meta
+from vkgateway.tenants.spec_effect import effect_verdict
 
 A100, V100 = TenantPool(name="a100"), TenantPool(name="v100")
 CLASSES = {"local": ["fast", "slow"]}

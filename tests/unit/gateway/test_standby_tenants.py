@@ -13,17 +13,17 @@ import pytest
 from tests.fakes.apiserver import FakeApiServer
 from tests.support.waiting import let_pass, wait_until
 from tests.unit.gateway.conftest import tenant_document
-from vkgateway.gateway import standby_tenants
-from vkgateway.gateway.interfaces import ApiServerAccess
-from vkgateway.gateway.node_source import NodeSource
-from vkgateway.gateway.running_tenants import RunningTenants
-from vkgateway.gateway.standby_tenants import StandbyTenants
+from vkgateway.api.errors import NotFoundError
+from vkgateway.api.names import COMPUTE_CLUSTER_LABEL, VIRTUAL_NODE_TYPE
+from vkgateway.api.types import Tenant
 from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
 from vkgateway.kube.resources import NODES, TENANTS
-from vkgateway.model.api import Tenant
-from vkgateway.model.errors import NotFoundError
-from vkgateway.model.names import COMPUTE_CLUSTER_LABEL, VIRTUAL_NODE_TYPE
+from vkgateway.nodes.node_source import NodeSource
+from vkgateway.tenants import standby_tenants
+from vkgateway.tenants.interfaces import ApiServerAccess
+from vkgateway.tenants.running_tenants import RunningTenants
+from vkgateway.tenants.standby_tenants import StandbyTenants
 
 
 class Planes:

@@ -7,18 +7,18 @@ import sys
 
 import pytest
 
-from vkgateway.controlplane.etcd.endpoints import ClientTls
-from vkgateway.controlplane.etcd.errors import EtcdUnavailable
-from vkgateway.controlplane.pki import Authority
-from vkgateway.gateway.datastore import LazyDatastore
-from vkgateway.model.errors import InputError
+from vkgateway.api.errors import InputError
+from vkgateway.planes.etcd.endpoints import ClientTls
+from vkgateway.planes.etcd.errors import EtcdUnavailable
+from vkgateway.planes.pki import Authority
+from vkgateway.serve.datastore import LazyDatastore
 
 _DEAR = ("aiohttp", "google.protobuf", "grpc", "jinja2", "kubernetes_asyncio", "numpy", "rich")
 _PROGRAM = f"""
 import sys
 from vkgateway.cli import serve
 with serve._fast_imports():
-    import vkgateway.gateway.daemon
+    import vkgateway.serve.daemon
 print(*[name for name in {_DEAR} if name in sys.modules])
 import gc, rich
 print(gc.isenabled())

@@ -3,7 +3,9 @@
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from vkgateway.gateway.status import (
+from vkgateway.api.objects import find_condition
+from vkgateway.api.types import ComputeClusterStatus, TenantStatus
+from vkgateway.clusters.status import (
     ComputeFacts,
     TenantFacts,
     Verdict,
@@ -16,8 +18,6 @@ from vkgateway.gateway.status import (
     unknown_verdict,
     verdict_from_condition,
 )
-from vkgateway.model.api import ComputeClusterStatus, TenantStatus
-from vkgateway.model.objects import find_condition
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=1)

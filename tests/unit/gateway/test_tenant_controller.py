@@ -17,11 +17,30 @@ from tests.fakes.clock import AdjustedClock
 from tests.support.owners import record_owner, recorded_owner
 from tests.support.waiting import wait_until
 from tests.unit.gateway.conftest import add_compute_cluster, condition, tenant_document
-from vkgateway.controlplane.drivers.base import DriverListener
-from vkgateway.controlplane.publication import Publication
-from vkgateway.gateway.accepted_specs import ACCEPTED_FOR_ANNOTATION, ACCEPTED_SPEC_ANNOTATION
-from vkgateway.gateway.compute_controller import ComputeController
-from vkgateway.gateway.control_plane_reconciler import (
+from vkgateway.api.clusters import ClusterIdentity
+from vkgateway.api.errors import UnavailableError
+from vkgateway.api.names import (
+    MIRROR_FINALIZER,
+    NAME_ANNOTATION,
+    NAMESPACE_ANNOTATION,
+    TENANT_FINALIZER,
+    TENANT_LABEL,
+)
+from vkgateway.api.times import render_time
+from vkgateway.api.types import Tenant
+from vkgateway.clusters.controller import ComputeController
+from vkgateway.clusters.status import Verdict, false_verdict, true_verdict, unknown_verdict
+from vkgateway.clusters.tenant_owners import GatewayIdentity
+from vkgateway.kinds.services.platform_service import Endpoint
+from vkgateway.kube.client import Client
+from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
+from vkgateway.kube.resources import EVENTS, NAMESPACES, PODS, TENANTS
+from vkgateway.planes.drivers.base import DriverListener
+from vkgateway.planes.publication import Publication
+from vkgateway.runtime.object_events import EventRecorder
+from vkgateway.runtime.workqueue import ReconcileResult
+from vkgateway.tenants.accepted_specs import ACCEPTED_FOR_ANNOTATION, ACCEPTED_SPEC_ANNOTATION
+from vkgateway.tenants.control_plane_reconciler import (
     FIRST_RENEWAL_SECONDS,
     MAX_FAILED_PROBES,
     PROBE_SECONDS,
@@ -29,27 +48,8 @@ from vkgateway.gateway.control_plane_reconciler import (
     RENEW_SECONDS,
     RESTORE_SECONDS,
 )
-from vkgateway.gateway.events import EventRecorder
-from vkgateway.gateway.interfaces import ApiServerAccess, OnStep, VirtualNodesState
-from vkgateway.gateway.status import Verdict, false_verdict, true_verdict, unknown_verdict
-from vkgateway.gateway.tenant_controller import TenantController
-from vkgateway.gateway.workqueue import ReconcileResult
-from vkgateway.kube.client import Client
-from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
-from vkgateway.kube.resources import EVENTS, NAMESPACES, PODS, TENANTS
-from vkgateway.model.api import Tenant
-from vkgateway.model.clusters import ClusterIdentity
-from vkgateway.model.errors import UnavailableError
-from vkgateway.model.names import (
-    MIRROR_FINALIZER,
-    NAME_ANNOTATION,
-    NAMESPACE_ANNOTATION,
-    TENANT_FINALIZER,
-    TENANT_LABEL,
-)
-from vkgateway.model.times import render_time
-from vkgateway.sync.compute.tenant_owners import GatewayIdentity
-from vkgateway.sync.network.platform_service import Endpoint
+from vkgateway.tenants.controller import TenantController
+from vkgateway.tenants.interfaces import ApiServerAccess, OnStep, VirtualNodesState
 
 
 class Planes:

@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from vkgateway.gateway.tenant_pods import placed_pods, pod_target
-from vkgateway.model.objects import Meta, NodeView
-from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.views.ownership import Key
-from vkgateway.sync.views.pods import ComputePodView, decode_compute_pod, decode_tenant_pod
+from vkgateway.api.objects import Meta, NodeView
+from vkgateway.clusters.link import ComputeLink
+from vkgateway.runtime.views.ownership import Key
+from vkgateway.runtime.views.pods import ComputePodView, decode_compute_pod, decode_tenant_pod
+from vkgateway.tenants.pods import placed_pods, pod_target
 
 
 class Pods:

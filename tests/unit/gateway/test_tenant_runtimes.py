@@ -18,28 +18,28 @@ from tests.support.owners import delete_record, record_owner, recorded_owner
 from tests.support.waiting import let_pass, wait_until
 from tests.unit.gateway.conftest import add_compute_cluster
 from tests.unit.sync.scopes import FakePlatform
-from vkgateway.gateway.compute_clusters import ComputeClusters
-from vkgateway.gateway.compute_controller import ComputeController
-from vkgateway.gateway.config import Nodes
-from vkgateway.gateway.events import EventRecorder
-from vkgateway.gateway.interfaces import ApiServerAccess, VirtualNodesState
-from vkgateway.gateway.node_source import NodeSource
-from vkgateway.gateway.running_tenants import RunningTenants
-from vkgateway.gateway.tenant_runtime import TenantRuntime
-from vkgateway.gateway.tenant_runtimes import TenantRuntimes
+from vkgateway.api.errors import NotFoundError, UnavailableError
+from vkgateway.api.objects import Meta
+from vkgateway.api.types import ComputeClusterSpec, Pool, Tenant, TenantPool, TenantSpec
+from vkgateway.clusters.compute_clusters import ComputeClusters
+from vkgateway.clusters.controller import ComputeController
+from vkgateway.clusters.link import ComputeLink
+from vkgateway.clusters.tenant_owners import GatewayIdentity
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import COMPUTE_CLUSTERS, NAMESPACES, NODES, PODS
-from vkgateway.kubelet.target import NoComputePodError
-from vkgateway.kubelet.virtualnode import SETTLE_SECONDS
-from vkgateway.model.api import ComputeClusterSpec, Pool, Tenant, TenantPool, TenantSpec
-from vkgateway.model.errors import NotFoundError, UnavailableError
-from vkgateway.model.objects import Meta
-from vkgateway.sync.admission.arbitration import Arbitration, ArbitrationSettings
-from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.compute.tenant_owners import GatewayIdentity
-from vkgateway.sync.runtime.workers import WorkerPool
-from vkgateway.sync.views.pods import decode_tenant_pod
+from vkgateway.nodes.node_source import NodeSource
+from vkgateway.nodes.target import NoComputePodError
+from vkgateway.nodes.virtualnode import SETTLE_SECONDS
+from vkgateway.runtime.object_events import EventRecorder
+from vkgateway.runtime.views.pods import decode_tenant_pod
+from vkgateway.runtime.workers import WorkerPool
+from vkgateway.scheduler.service.arbitration import Arbitration, ArbitrationSettings
+from vkgateway.settings.config import Nodes
+from vkgateway.tenants.interfaces import ApiServerAccess, VirtualNodesState
+from vkgateway.tenants.running_tenants import RunningTenants
+from vkgateway.tenants.runtime import TenantRuntime
+from vkgateway.tenants.runtimes import TenantRuntimes
 
 GPU = "nvidia.com/gpu"
 
@@ -300,7 +300,7 @@ async def test_failed_node_deletion_is_retried(world: Setting, *, comes_back: bo
 
 
 async def test_sweep_deletes_only_nodes_of_lost_pools(world: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vkgateway.gateway.tenant_runtime._FIRST_SWEEP_SECONDS", 0.01)
+    monkeypatch.setattr("vkgateway.tenants.runtime._FIRST_SWEEP_SECONDS", 0.01)
     ours = {"type": "virtual-kubelet", "vkgateway.io/compute-cluster": "local"}
     for name, labels in (("old.local", ours), ("own", {"type": "virtual-kubelet"})):
         world.tenant.store.create(NODES, {"kind": "Node", "metadata": {"name": name, "labels": labels}})
@@ -405,8 +405,8 @@ async def test_removed_pool_deletes_its_node_while_cluster_is_disconnected(
 
 
 async def test_sweep_keeps_nodes_of_disconnected_cluster(world: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vkgateway.gateway.tenant_runtime._FIRST_SWEEP_SECONDS", 0.01)
-    monkeypatch.setattr("vkgateway.gateway.tenant_runtime._SWEEP_SECONDS", 0.01)
+    monkeypatch.setattr("vkgateway.tenants.runtime._FIRST_SWEEP_SECONDS", 0.01)
+    monkeypatch.setattr("vkgateway.tenants.runtime._SWEEP_SECONDS", 0.01)
     disconnect(monkeypatch)
     labels = {"type": "virtual-kubelet", "vkgateway.io/compute-cluster": "local"}
     for name in ("a100.local", "old.local"):
@@ -422,7 +422,7 @@ async def test_sweep_keeps_nodes_of_disconnected_cluster(world: Setting, monkeyp
 async def test_sweep_keeps_node_of_cluster_that_connects_meanwhile(
     world: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vkgateway.gateway.tenant_runtime._FIRST_SWEEP_SECONDS", 0.01)
+    monkeypatch.setattr("vkgateway.tenants.runtime._FIRST_SWEEP_SECONDS", 0.01)
     removing = world.tenant.hold("DELETE", "/nodes/a-old.local")
     labels = {"type": "virtual-kubelet", "vkgateway.io/compute-cluster": "local"}
     for name in ("a-old.local", "a100.local"):
@@ -521,7 +521,7 @@ async def test_pod_list_has_only_pods_on_virtual_nodes(world: Setting, monkeypat
         await names("", "x")
     with pytest.raises(NotFoundError):
         await world.running.list_pods("beta", "", "")
-    monkeypatch.setattr("vkgateway.gateway.tenant_pods.PODS_MAX_BYTES", 100)
+    monkeypatch.setattr("vkgateway.tenants.pods.PODS_MAX_BYTES", 100)
     with pytest.raises(UnavailableError, match="the pods exceed 100 bytes"):
         await world.running.list_pods("alpha", "", "")
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from vkgateway.gateway.jsonlines import ROTATED_FILES, rotated_path
-from vkgateway.gateway.usagelog import UsageLog, read_usage, sum_usage
-from vkgateway.usage.records import UsageRecord
+from vkgateway.runtime.jsonlines import ROTATED_FILES, rotated_path
+from vkgateway.tenants.usage.log import UsageLog, read_usage, sum_usage
+from vkgateway.tenants.usage.records import UsageRecord
 
 HOUR = 3600.0
 

@@ -9,10 +9,10 @@ from prometheus_client import REGISTRY
 
 from tests.support.machine import patience
 from tests.unit.background import in_background
-from vkgateway.gateway.workqueue import DONE, ReconcileResult, WorkQueue
+from vkgateway.api.errors import VkgatewayError
 from vkgateway.kube import errors
 from vkgateway.kube.backoff import Backoff
-from vkgateway.model.errors import VkgatewayError
+from vkgateway.runtime.workqueue import DONE, ReconcileResult, WorkQueue
 
 SOON = Backoff(base=0.001, cap=0.001)
 

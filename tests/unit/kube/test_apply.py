@@ -8,11 +8,11 @@ import pytest
 
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.clock import FakeClock
+from vkgateway.api.errors import InputError
 from vkgateway.kube import errors
 from vkgateway.kube.apply import Discovery, apply_objects
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import CONFIG_MAPS, CRDS, NAMESPACES, Resource
-from vkgateway.model.errors import InputError
 
 WIDGETS = Resource("apis/example.org/v1", "widgets", "Widget", namespaced=False)
 CRD: dict[str, Any] = {

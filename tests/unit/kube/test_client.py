@@ -10,10 +10,10 @@ import pytest
 
 from tests.fakes.apiserver import FakeApiServer
 from tests.support.machine import patience
+from vkgateway.api.errors import InputError
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import CONFIG_MAPS, KNOWN_RESOURCES, NAMESPACES, NODES, PODS, SERVICE_ACCOUNTS, Resource
-from vkgateway.model.errors import InputError
 
 POD: dict[str, Any] = {"metadata": {"name": "a"}, "spec": {"nodeName": "n", "containers": []}}
 

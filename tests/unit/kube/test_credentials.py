@@ -16,11 +16,11 @@ import pytest
 
 from tests.fakes.apiserver import FakeApiServer
 from tests.support.machine import patience
-from vkgateway.controlplane.pki import Authority
+from vkgateway.api.errors import UnavailableError
 from vkgateway.kube import bearer, errors, kubeconfig
 from vkgateway.kube.client import Client
 from vkgateway.kube.tls import load_identity
-from vkgateway.model.errors import UnavailableError
+from vkgateway.planes.pki import Authority
 
 
 @pytest.fixture

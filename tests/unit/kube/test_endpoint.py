@@ -14,7 +14,6 @@ import uvloop
 
 from tests.support.machine import patience
 from tests.support.waiting import let_pass
-from vkgateway.controlplane.pki import Authority
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.endpoint import Endpoint
@@ -24,6 +23,7 @@ from vkgateway.kube.tls import client_context, load_identity
 from vkgateway.kube.tls_engine import TlsEngine
 from vkgateway.kube.tls_protocol import TlsProtocol
 from vkgateway.kube.write_gate import Permit
+from vkgateway.planes.pki import Authority
 
 REQUEST = b"GET / HTTP/1.1\r\n\r\n"
 REQUEST_LINE_END = b" HTTP/1.1\r\n"

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from vkgateway.api.errors import VkgatewayError
 from vkgateway.kube import errors
-from vkgateway.model.errors import VkgatewayError
 
 
 def _status(code: int, reason: str = "", message: str = "why", **details: object) -> bytes:

@@ -19,9 +19,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from tests.fakes.apiserver import FakeApiServer
+from vkgateway.api.errors import ConflictError, InputError
 from vkgateway.kube import bearer, kubeconfig, tls
 from vkgateway.kube.client import Client
-from vkgateway.model.errors import ConflictError, InputError
 
 
 def _identity(name: str) -> tuple[bytes, bytes]:

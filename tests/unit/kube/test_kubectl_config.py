@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
+from vkgateway.api.errors import InputError
 from vkgateway.kube.kubectl_config import ConfigChoice, load_client_config
-from vkgateway.model.errors import InputError
 
 
 def write(folder: Path, name: str, **sections: Any) -> Path:

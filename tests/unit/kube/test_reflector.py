@@ -13,11 +13,11 @@ import pytest
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.clock import FakeClock
 from tests.support.machine import patience
+from vkgateway.api.objects import Meta
 from vkgateway.kube import reflector
 from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
 from vkgateway.kube.resources import CONFIG_MAPS, PODS
-from vkgateway.model.objects import Meta
 
 
 class View(msgspec.Struct):

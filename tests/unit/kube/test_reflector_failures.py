@@ -12,10 +12,10 @@ import pytest
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.store import ObjectStore
 from tests.unit.kube.test_reflector import put, remove, watching
+from vkgateway.api.errors import InputError
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import CONFIG_MAPS
 from vkgateway.kube.response_streams import ResponseStream
-from vkgateway.model.errors import InputError
 
 
 def back_up(server: FakeApiServer) -> ObjectStore:

@@ -8,9 +8,9 @@ import ssl
 
 import pytest
 
-from vkgateway.controlplane.pki import Authority
 from vkgateway.kube.tls import client_context, load_identity
 from vkgateway.kube.tls_engine import CHUNK_BYTES, TlsEngine
+from vkgateway.planes.pki import Authority
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,6 @@ import pytest
 import uvloop
 
 from tests.support.machine import patience
-from vkgateway.controlplane.pki import Authority
 from vkgateway.kube.byte_stream import ByteStream
 from vkgateway.kube.dialer import HostDialer
 from vkgateway.kube.errors import Unreachable
@@ -29,6 +28,7 @@ from vkgateway.kube.upgrade import (
     open_upgrade,
     run_tunnel,
 )
+from vkgateway.planes.pki import Authority
 
 
 @dataclass

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from tests.unit.kubelet.compute import FakeCompute, answer
-from vkgateway.controlplane.pki import Authority, KeyPair
+from vkgateway.api.errors import NotFoundError
+from vkgateway.api.names import compute_namespace
 from vkgateway.kube.tls import client_context
-from vkgateway.kubelet.identity import CN_PREFIX, server_context
-from vkgateway.kubelet.server import KubeletServer
-from vkgateway.kubelet.target import PodTarget
-from vkgateway.model.errors import NotFoundError
-from vkgateway.model.names import compute_namespace
+from vkgateway.nodes.identity import CN_PREFIX, server_context
+from vkgateway.nodes.server import KubeletServer
+from vkgateway.nodes.target import PodTarget
+from vkgateway.planes.pki import Authority, KeyPair
 
 Open = Callable[..., Awaitable["Caller"]]
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.unit.kubelet.compute import Asked, Reader, Writer
-from vkgateway.kubelet.target import NodeProxy, PlacedPod
-from vkgateway.model.names import compute_namespace
+from vkgateway.api.names import compute_namespace
+from vkgateway.nodes.target import NodeProxy, PlacedPod
 
 TIME = "2026-01-02T03:04:05Z"
 Object = dict[str, Any]

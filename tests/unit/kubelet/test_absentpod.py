@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from vkgateway.kubelet.absentpod import AbsentPod
+from vkgateway.nodes.absentpod import AbsentPod
 
 END = "2026-01-02T03:04:05Z"
 PREEMPTED = {

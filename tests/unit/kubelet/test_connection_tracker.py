@@ -17,9 +17,9 @@ from tests.unit.kubelet.compute import Asked, Reader, Writer
 from tests.unit.kubelet.conftest import Caller, Endpoint
 from vkgateway.kube.byte_stream import ByteStream
 from vkgateway.kube.tls import client_context
-from vkgateway.kubelet import connection_tracker, server
-from vkgateway.kubelet.connection_tracker import ClientConnection, ConnectionTracker
-from vkgateway.kubelet.shared_limit import SharedLimit
+from vkgateway.nodes import connection_tracker, server
+from vkgateway.nodes.connection_tracker import ClientConnection, ConnectionTracker
+from vkgateway.nodes.shared_limit import SharedLimit
 
 Make = Callable[..., Awaitable[Endpoint]]
 LOG = "/containerLogs/default/web/main?follow=true"

@@ -8,7 +8,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vkgateway.kubelet.errorchannel import ErrorChannelFilter, is_needed
+from vkgateway.nodes.errorchannel import ErrorChannelFilter, is_needed
 
 GENERIC = "exec of pod default/web cannot be reached at the moment, try again"
 DIAL = 'error sending request: Post "https://10.9.8.7:10250/exec/alpha--default/web": dial tcp 10.9.8.7:10250: refused'

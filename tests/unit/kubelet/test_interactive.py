@@ -10,10 +10,10 @@ import pytest
 
 from tests.unit.kubelet.compute import Asked, Reader, Writer, answer
 from tests.unit.kubelet.conftest import Caller, Endpoint
-from vkgateway.kubelet import interactive
-from vkgateway.kubelet.call import Rejected
-from vkgateway.kubelet.http import Request
-from vkgateway.kubelet.interactive import stream_params
+from vkgateway.nodes import interactive
+from vkgateway.nodes.call import Rejected
+from vkgateway.nodes.http import Request
+from vkgateway.nodes.interactive import stream_params
 
 Make = Callable[..., Awaitable[Endpoint]]
 EXEC = "/exec/default/web/main?command=sh&command=-c&command=echo+%22a+b%22&input=1&output=1&tty=1"

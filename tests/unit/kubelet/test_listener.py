@@ -11,11 +11,11 @@ import pytest
 
 from tests.support.machine import patience
 from tests.support.waiting import wait_until
-from vkgateway.controlplane.pki import Authority
-from vkgateway.gateway.authorization import server_context
 from vkgateway.kube.tls import client_context
-from vkgateway.kubelet.http import Reply, Request, Session
-from vkgateway.kubelet.listener import HttpListener
+from vkgateway.nodes.http import Reply, Request, Session
+from vkgateway.nodes.listener import HttpListener
+from vkgateway.planes.pki import Authority
+from vkgateway.serve.authorization import server_context
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 POST = b"POST / HTTP/1.1\r\nHost: x\r\n"

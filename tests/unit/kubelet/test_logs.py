@@ -11,10 +11,10 @@ import pytest
 from tests.support.waiting import wait_until
 from tests.unit.kubelet.compute import Asked, Reader, Writer, answer
 from tests.unit.kubelet.conftest import Caller, Endpoint
-from vkgateway.kubelet.absentpod import AbsentPod
-from vkgateway.kubelet.http import Request
-from vkgateway.kubelet.logs import log_options
-from vkgateway.kubelet.target import NoComputePodError, PodTarget
+from vkgateway.nodes.absentpod import AbsentPod
+from vkgateway.nodes.http import Request
+from vkgateway.nodes.logs import log_options
+from vkgateway.nodes.target import NoComputePodError, PodTarget
 
 Make = Callable[..., Awaitable[Endpoint]]
 URL = "/containerLogs/default/web/main"

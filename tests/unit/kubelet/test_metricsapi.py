@@ -11,13 +11,13 @@ import pytest
 
 from tests.unit.kubelet.conftest import Endpoint
 from tests.unit.kubelet.nodes import Nodes, below, pod_stats
-from vkgateway.controlplane.pki import Authority
 from vkgateway.kube.client import Client
 from vkgateway.kube.tls import client_context
-from vkgateway.kubelet import labelselector
-from vkgateway.kubelet.node_stats_reader import NodeStatsReader
-from vkgateway.kubelet.stats import MAX_CONCURRENT_REQUESTS, StatsProvider
-from vkgateway.kubelet.target import PlacedPod
+from vkgateway.nodes import labelselector
+from vkgateway.nodes.node_stats_reader import NodeStatsReader
+from vkgateway.nodes.stats import MAX_CONCURRENT_REQUESTS, StatsProvider
+from vkgateway.nodes.target import PlacedPod
+from vkgateway.planes.pki import Authority
 
 BASE = "/apis/metrics.k8s.io/v1beta1"
 LABELS = {"vkgateway.io/pool": "a100"}

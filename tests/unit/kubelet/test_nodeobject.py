@@ -5,15 +5,15 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from vkgateway.kubelet.nodeobject import (
+from vkgateway.api.objects import Taint
+from vkgateway.nodes.nodeobject import (
     build_documents,
     labels_and_taints,
     project_node,
     stamp_conditions,
     without_times,
 )
-from vkgateway.model.objects import Taint
-from vkgateway.translate.governed import CORDON_TAINT
+from vkgateway.scheduler.governed import CORDON_TAINT
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 EARLIER = "2026-01-01T00:00:00Z"

@@ -11,7 +11,7 @@ import pytest
 from tests.support.machine import patience
 from tests.unit.kubelet.compute import Asked, Reader, Script, Writer, answer
 from tests.unit.kubelet.conftest import Endpoint
-from vkgateway.kubelet import runcommand
+from vkgateway.nodes import runcommand
 
 URL = "/run/default/web/main?cmd=echo+a++b"
 DONE = b'\x03{"metadata":{},"status":"Success"}'

@@ -13,11 +13,11 @@ import pytest
 
 from tests.support.machine import patience
 from tests.unit.kubelet.conftest import Endpoint
-from vkgateway.controlplane.pki import Authority
+from vkgateway.api.errors import UnavailableError
 from vkgateway.kube.tls import client_context
-from vkgateway.kubelet.identity import CN_PREFIX, certificate_fingerprint
-from vkgateway.kubelet.server import KubeletServer
-from vkgateway.model.errors import UnavailableError
+from vkgateway.nodes.identity import CN_PREFIX, certificate_fingerprint
+from vkgateway.nodes.server import KubeletServer
+from vkgateway.planes.pki import Authority
 
 Make = Callable[..., Awaitable[Endpoint]]
 

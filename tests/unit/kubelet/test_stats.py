@@ -17,12 +17,12 @@ from tests.support.machine import patience
 from tests.support.waiting import wait_until
 from tests.unit.kubelet.conftest import Endpoint
 from tests.unit.kubelet.nodes import TIME, Nodes, below, pod_stats, uid
+from vkgateway.api.errors import InputError, NotFoundError
 from vkgateway.kube.client import Client
-from vkgateway.kubelet.node_stats_reader import NodeStatsReader
-from vkgateway.kubelet.simulation import read_simulation
-from vkgateway.kubelet.stats import MAX_CONCURRENT_REQUESTS, StatsProvider
-from vkgateway.kubelet.target import PlacedPod
-from vkgateway.model.errors import InputError, NotFoundError
+from vkgateway.nodes.node_stats_reader import NodeStatsReader
+from vkgateway.nodes.simulation import read_simulation
+from vkgateway.nodes.stats import MAX_CONCURRENT_REQUESTS, StatsProvider
+from vkgateway.nodes.target import PlacedPod
 
 NODE = "/nodes/a100.local"
 PATHS = ("/stats/summary", "/metrics", "/metrics/resource", "/metrics/cadvisor", "/metrics/probes")

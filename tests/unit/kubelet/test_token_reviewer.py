@@ -14,10 +14,10 @@ from tests.fakes.clock import FakeClock
 from tests.support.waiting import wait_until
 from tests.unit.kubelet.compute import Asked, FakeCompute, Reader, Writer
 from tests.unit.kubelet.conftest import Endpoint
+from vkgateway.api.errors import NotFoundError
 from vkgateway.kube.client import Client
 from vkgateway.kube.tls import client_context
-from vkgateway.kubelet.token_reviewer import ALLOWED_CACHE_SECONDS, DENIED_CACHE_SECONDS, TokenReviewer
-from vkgateway.model.errors import NotFoundError
+from vkgateway.nodes.token_reviewer import ALLOWED_CACHE_SECONDS, DENIED_CACHE_SECONDS, TokenReviewer
 
 METRICS = "/tenants/alpha/nodes/a100.local/metrics/resource"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.fakes.clock import FakeClock
-from vkgateway.kubelet.ttl_cache import TtlCache
+from vkgateway.nodes.ttl_cache import TtlCache
 
 
 def test_value_is_kept_for_its_lifetime() -> None:

@@ -13,11 +13,11 @@ import pytest
 from tests.fakes.apiserver import FakeApiServer
 from tests.support.waiting import wait_until
 from tests.unit.background import in_background
+from vkgateway.api.objects import Taint
 from vkgateway.kube.backoff import Backoff
 from vkgateway.kube.resources import LEASES, NAMESPACES, NODES
-from vkgateway.kubelet.virtualnode import VirtualNode
-from vkgateway.model.objects import Taint
-from vkgateway.translate.governed import CORDON_TAINT
+from vkgateway.nodes.virtualnode import VirtualNode
+from vkgateway.scheduler.governed import CORDON_TAINT
 
 NAME = "a100.local"
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from vkgateway.model.errors import ConflictError, InputError
+from vkgateway.api.errors import ConflictError, InputError
 from vkgateway_platform.embedded import choices
 from vkgateway_platform.embedded.choices import MachineState
 from vkgateway_platform.embedded.options import PORTS, UpOptions

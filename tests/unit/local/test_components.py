@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
-from vkgateway.gateway import settingsfile
+from vkgateway.api.errors import UnavailableError
+from vkgateway.api.names import FIELD_MANAGER
 from vkgateway.kube.apply import apply_objects
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import Resource
-from vkgateway.model.errors import UnavailableError
-from vkgateway.model.names import FIELD_MANAGER
+from vkgateway.settings import file as settingsfile
 from vkgateway_platform.embedded import compute, etcd, gateway_process, network
 from vkgateway_platform.embedded.gateway_steps import GatewaySteps
 from vkgateway_platform.embedded.hollow.nodes import DOMAIN_LABEL, POOL_LABEL

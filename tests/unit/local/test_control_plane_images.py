@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.report import Silent
+from vkgateway.api.types import DEFAULT_KUBERNETES_VERSION
 from vkgateway.cli.check import IMAGE as CHECK_IMAGE
-from vkgateway.controlplane.drivers.kubernetes.parameters import Parameters
-from vkgateway.controlplane.plane import COMPONENTS
-from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
+from vkgateway.planes.drivers.kubernetes.parameters import Parameters
+from vkgateway.planes.plane import COMPONENTS
 from vkgateway_platform.binaries.catalogue import DEFAULT_VERSIONS
 from vkgateway_platform.embedded import control_plane_images
 from vkgateway_platform.embedded.control_plane_images import image_names, write_control_plane_images

@@ -8,8 +8,8 @@ from typing import NoReturn
 import pytest
 
 from tests.fakes.report import Silent
-from vkgateway.model.errors import ConflictError, NotFoundError, UnavailableError, VkgatewayError
-from vkgateway.programs.supervisor.spec import SupervisorPaths
+from vkgateway.api.errors import ConflictError, NotFoundError, UnavailableError, VkgatewayError
+from vkgateway.planes.supervisor.spec import SupervisorPaths
 from vkgateway_platform.embedded import choices, down, startup, status
 from vkgateway_platform.embedded.disk import check_free_space, disk_errors
 from vkgateway_platform.embedded.lock import work_lock

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from vkgateway.model.names import HOLLOW_DOMAIN, MIRROR_FINALIZER, is_reserved
+from vkgateway.api.names import HOLLOW_DOMAIN, MIRROR_FINALIZER, is_reserved
 from vkgateway_platform.embedded.hollow import kwok
 from vkgateway_platform.embedded.hollow.nodes import DOMAIN_LABEL, POOL_LABEL, hollow_nodes
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.report import Silent
+from vkgateway.api.errors import InputError, UnavailableError
 from vkgateway.cli.main import run_command
-from vkgateway.model.errors import InputError, UnavailableError
 from vkgateway_platform.embedded import images, record
 from vkgateway_platform.embedded.paths import PlatformPaths
 from vkgateway_platform.embedded.realnode.host import ToolError

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from vkgateway.model.errors import ConflictError
+from vkgateway.api.errors import ConflictError
 from vkgateway_platform.embedded.lock import work_lock
 
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.machine import patience
-from vkgateway.model.errors import NotFoundError
-from vkgateway.programs.supervisor import logs as files
+from vkgateway.api.errors import NotFoundError
+from vkgateway.planes.supervisor import logs as files
 from vkgateway_platform.embedded import logs
 
 

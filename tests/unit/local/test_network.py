@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vkgateway.model.errors import VkgatewayError
+from vkgateway.api.errors import VkgatewayError
 from vkgateway_platform.embedded import network
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from vkgateway.model.errors import ConflictError, VkgatewayError
-from vkgateway.programs.supervisor.spec import ProcessState
+from vkgateway.api.errors import ConflictError, VkgatewayError
+from vkgateway.planes.supervisor.spec import ProcessState
 from vkgateway_platform.binaries.errors import UnknownVersionError
 from vkgateway_platform.embedded import record as records
 from vkgateway_platform.embedded import startup

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from vkgateway.controlplane.pki import Authority, alternative_names, common_name, is_matching_pair
-from vkgateway.model.errors import InputError
+from vkgateway.api.errors import InputError
+from vkgateway.planes.pki import Authority, alternative_names, common_name, is_matching_pair
 from vkgateway_platform.embedded.paths import PlatformPaths
 from vkgateway_platform.embedded.pki import (
     ETCD_CA,

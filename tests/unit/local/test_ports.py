@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vkgateway.model.errors import ConflictError, InputError
+from vkgateway.api.errors import ConflictError, InputError
 from vkgateway_platform.embedded import ports
 
 PREFERRED = {"api": 6443, "etcd": 2379}

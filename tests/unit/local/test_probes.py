@@ -21,8 +21,8 @@ from tests.fakes.apiserver import FakeApiServer
 from tests.support.machine import patience
 from vkgateway.kube import kubeconfig
 from vkgateway.kube.resources import LEASES
-from vkgateway.programs.supervisor import procfs
-from vkgateway.programs.supervisor.spec import ProcessState
+from vkgateway.planes.supervisor import procfs
+from vkgateway.planes.supervisor.spec import ProcessState
 from vkgateway_platform.embedded import probes, processes
 from vkgateway_platform.embedded import record as records
 from vkgateway_platform.embedded.options import PORTS

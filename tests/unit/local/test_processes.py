@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.clock import FakeClock
-from vkgateway.model.errors import UnavailableError
-from vkgateway.programs.supervisor import procfs
-from vkgateway.programs.supervisor.client import SupervisorClient, SupervisorUnavailable
-from vkgateway.programs.supervisor.spec import ProcessState
+from vkgateway.api.errors import UnavailableError
+from vkgateway.planes.supervisor import procfs
+from vkgateway.planes.supervisor.client import SupervisorClient, SupervisorUnavailable
+from vkgateway.planes.supervisor.spec import ProcessState
 from vkgateway_platform.embedded import processes
 
 

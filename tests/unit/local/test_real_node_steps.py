@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from vkgateway.controlplane.pki import Authority
+from vkgateway.api.errors import UnavailableError
 from vkgateway.kube.client import Client
-from vkgateway.model.errors import UnavailableError
-from vkgateway.programs.supervisor.client import SupervisorClient
+from vkgateway.planes.pki import Authority
+from vkgateway.planes.supervisor.client import SupervisorClient
 from vkgateway_platform.embedded.options import PORTS
 from vkgateway_platform.embedded.real_node_steps import RealNodeSteps
 from vkgateway_platform.embedded.realnode.host import ToolError

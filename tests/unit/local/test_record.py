@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from vkgateway.model.errors import ConflictError, InputError
+from vkgateway.api.errors import ConflictError, InputError
 from vkgateway_platform.embedded.record import LAYOUT_VERSION, PlatformRecord, load_record, save_record
 
 

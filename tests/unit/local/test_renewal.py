@@ -15,10 +15,10 @@ import msgspec
 import pytest
 import yaml
 
-from vkgateway.controlplane.pki import AUTHORITY_DAYS, Authority, cert_expiry
-from vkgateway.model.errors import ConflictError
-from vkgateway.programs.supervisor.client import SupervisorUnavailable
-from vkgateway.programs.supervisor.spec import ProcessSpec, ProcessState
+from vkgateway.api.errors import ConflictError
+from vkgateway.planes.pki import AUTHORITY_DAYS, Authority, cert_expiry
+from vkgateway.planes.supervisor.client import SupervisorUnavailable
+from vkgateway.planes.supervisor.spec import ProcessSpec, ProcessState
 from vkgateway_platform.embedded import compute, real_node_steps
 from vkgateway_platform.embedded import record as records
 from vkgateway_platform.embedded.hollow import kwok

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tests.fakes.clock import FakeClock
-from vkgateway.model.errors import UnavailableError
+from vkgateway.api.errors import UnavailableError
 from vkgateway_platform.embedded.steps import Step, run_steps
 
 

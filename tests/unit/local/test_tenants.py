@@ -9,9 +9,9 @@ import pytest
 
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.clock import FakeClock
-from vkgateway.controlplane.plane_files import PlaneFiles
 from vkgateway.kube.kubeconfig import write_file
 from vkgateway.kube.resources import TENANTS
+from vkgateway.planes.plane_files import PlaneFiles
 from vkgateway_platform.embedded import tenants
 
 

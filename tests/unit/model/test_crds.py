@@ -8,14 +8,14 @@ import msgspec
 import pytest
 import yaml
 
-from vkgateway.model import api
-from vkgateway.model.reserve import pool_problems
+from vkgateway.api import types as api
+from vkgateway.api.reserve import pool_problems
 
 TYPES: dict[str, type[msgspec.Struct]] = {"tenants": api.Tenant, "computeclusters": api.ComputeCluster}
 
 
 def schema(plural: str) -> dict[str, Any]:
-    text = (resources.files("vkgateway.model") / "crds" / f"{plural}.yaml").read_text()
+    text = (resources.files("vkgateway.api") / "crds" / f"{plural}.yaml").read_text()
     crd = yaml.safe_load(text)
     assert crd["metadata"]["name"] == f"{plural}.vkgateway.io"
     found: dict[str, Any] = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from vkgateway.model import names
-from vkgateway.model.errors import InputError
+from vkgateway.api import names
+from vkgateway.api.errors import InputError
 
 
 @pytest.mark.parametrize("name", ["a", "team-a", "a1", "x" * 32])

@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from vkgateway.model import times
-from vkgateway.model.api import ComputeCluster, Tenant, TenantStatus
-from vkgateway.model.objects import Condition, NodeView, find_condition, is_condition_true, set_condition
+from vkgateway.api import times
+from vkgateway.api.objects import Condition, NodeView, find_condition, is_condition_true, set_condition
+from vkgateway.api.types import ComputeCluster, Tenant, TenantStatus
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=5)

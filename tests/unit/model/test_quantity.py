@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vkgateway.model import quantity
-from vkgateway.model.requests import to_milli
+from vkgateway.api import quantity
+from vkgateway.api.requests import to_milli
 
 
 @pytest.mark.parametrize(

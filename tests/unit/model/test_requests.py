@@ -1,6 +1,6 @@
 """Resource requests of pods."""
 
-from vkgateway.model.requests import pod_requests, render_milli, to_milli
+from vkgateway.api.requests import pod_requests, render_milli, to_milli
 
 
 def test_limit_without_request_is_the_request() -> None:

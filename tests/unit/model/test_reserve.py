@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from vkgateway.model.api import Pool
-from vkgateway.model.reserve import Reserve, parse_reserve, pool_problems, pool_reserve
+from vkgateway.api.reserve import Reserve, parse_reserve, pool_problems, pool_reserve
+from vkgateway.api.types import Pool
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from tests.unit.model.test_crds import schema
-from vkgateway.model.api import DefaultRunLimits, Pool
-from vkgateway.model.run_limits import default_limits, parse_duration, render_duration, run_limit_problems
+from vkgateway.api.run_limits import default_limits, parse_duration, render_duration, run_limit_problems
+from vkgateway.api.types import DefaultRunLimits, Pool
 
 
 def limited_pool(low: str, *, enforce: bool = True) -> Pool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from vkgateway.model.api import Pool, PoolScheduling, PoolStatus
-from vkgateway.model.scheduling import effective_pools, next_mode, queue_name, scheduling_problems
+from vkgateway.api.scheduling import effective_pools, next_mode, queue_name, scheduling_problems
+from vkgateway.api.types import Pool, PoolScheduling, PoolStatus
 
 KUEUE = PoolScheduling(mode="kueue")
 

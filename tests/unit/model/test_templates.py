@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from vkgateway.model.api import Pool, PoolScheduling
-from vkgateway.model.scheduling import scheduling_problems
-from vkgateway.model.templates import render_template, render_templates, template_keys
+from vkgateway.api.scheduling import scheduling_problems
+from vkgateway.api.templates import render_template, render_templates, template_keys
+from vkgateway.api.types import Pool, PoolScheduling
 
 
 def problems(**scheduling: Any) -> str:

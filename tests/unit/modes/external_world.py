@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 
 from tests.unit.arbiter.simulated_cluster import KEY
 from tests.unit.modes.world import World
-from vkgateway.arbiter.snapshot import PodState
-from vkgateway.model.api import Pool as PoolSpec
-from vkgateway.model.api import PoolScheduling
-from vkgateway.modes.external.mode import ExternalMode
-from vkgateway.modes.mode import ModeInput, SchedulingMode
+from vkgateway.api.types import Pool as PoolSpec
+from vkgateway.api.types import PoolScheduling
+from vkgateway.scheduler.backends.external.mode import ExternalMode
+from vkgateway.scheduler.backends.mode import ModeInput, SchedulingMode
+from vkgateway.scheduler.core.snapshot import PodState
 
 SPEC = PoolSpec(name=KEY[1], scheduling=PoolScheduling(mode="external", scheduler_name="gpu-scheduler"))
 

@@ -9,13 +9,13 @@ import pytest
 
 from tests.unit.arbiter.simulated_cluster import GPU, KEY, make_quota, reports_by_gang
 from tests.unit.modes.world import MODE, SPEC, WAIT, World
-from vkgateway.arbiter.decisions import PendingReason
-from vkgateway.arbiter.snapshot import Band, PodState
-from vkgateway.model.api import PoolScheduling
-from vkgateway.modes.attempt import AttemptState, Wait
-from vkgateway.modes.attempts import plan_attempts
-from vkgateway.modes.kueue.mode import KueueMode
-from vkgateway.modes.mode import Request
+from vkgateway.api.types import PoolScheduling
+from vkgateway.scheduler.backends.attempt import AttemptState, Wait
+from vkgateway.scheduler.backends.attempts import plan_attempts
+from vkgateway.scheduler.backends.kueue.mode import KueueMode
+from vkgateway.scheduler.backends.mode import Request
+from vkgateway.scheduler.core.decisions import PendingReason
+from vkgateway.scheduler.core.snapshot import Band, PodState
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.arbiter.simulated_cluster import reports_by_gang
 from tests.unit.modes.world import SingleEvictions, World
-from vkgateway.arbiter.decisions import PendingReason
+from vkgateway.scheduler.core.decisions import PendingReason
 
 
 @pytest.fixture

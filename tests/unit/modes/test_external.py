@@ -9,13 +9,13 @@ import pytest
 
 from tests.unit.arbiter.simulated_cluster import KEY, make_quota, reports_by_gang
 from tests.unit.modes.external_world import ExternalWorld
-from vkgateway.arbiter.decisions import PendingReason
-from vkgateway.arbiter.snapshot import Band, Gang, PodState
-from vkgateway.model.api import Pool as PoolSpec
-from vkgateway.model.api import PoolScheduling
-from vkgateway.modes.external.mode import ExternalMode
-from vkgateway.modes.gang_split import GangSplit, GangSplitter
-from vkgateway.modes.mode import Request
+from vkgateway.api.types import Pool as PoolSpec
+from vkgateway.api.types import PoolScheduling
+from vkgateway.scheduler.backends.external.mode import ExternalMode
+from vkgateway.scheduler.backends.gang_split import GangSplit, GangSplitter
+from vkgateway.scheduler.backends.mode import Request
+from vkgateway.scheduler.core.decisions import PendingReason
+from vkgateway.scheduler.core.snapshot import Band, Gang, PodState
 
 SCHEDULING = PoolScheduling(
     mode="external",

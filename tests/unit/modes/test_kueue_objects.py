@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from tests.unit.arbiter.simulated_cluster import GPU, KEY, gpu_shape, make_gang, make_nodes, make_quota
-from vkgateway.arbiter.snapshot import Band, Gang, Pool, Requirement, Toleration
-from vkgateway.model.api import Pool as PoolSpec
-from vkgateway.model.api import PoolScheduling
-from vkgateway.model.objects import Object
-from vkgateway.modes.kueue.mode import KueueMode
-from vkgateway.modes.kueue.workloads import workload_priority
-from vkgateway.modes.mode import Request
-from vkgateway.modes.names import attempt_name
-from vkgateway.modes.pod_sets import pod_set_name
+from vkgateway.api.objects import Object
+from vkgateway.api.types import Pool as PoolSpec
+from vkgateway.api.types import PoolScheduling
+from vkgateway.scheduler.backends.kueue.mode import KueueMode
+from vkgateway.scheduler.backends.kueue.workloads import workload_priority
+from vkgateway.scheduler.backends.mode import Request
+from vkgateway.scheduler.backends.names import attempt_name
+from vkgateway.scheduler.backends.pod_sets import pod_set_name
+from vkgateway.scheduler.core.snapshot import Band, Gang, Pool, Requirement, Toleration
 
 MODE = KueueMode()
 KUEUE = PoolScheduling(mode="kueue")

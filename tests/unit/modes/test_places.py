@@ -7,10 +7,10 @@ from dataclasses import replace
 from tests.support.machine import assert_linear
 from tests.unit.arbiter.simulated_cluster import GPU, KEY, OTHER, gpu_shape, make_quota, reports_by_gang
 from tests.unit.modes.world import World
-from vkgateway.arbiter.snapshot import Band, PoolKey
-from vkgateway.model.requests import MilliResources
-from vkgateway.modes.attempt import Attempt, AttemptState
-from vkgateway.modes.places import QueueUsage, queue_places
+from vkgateway.api.requests import MilliResources
+from vkgateway.scheduler.backends.attempt import Attempt, AttemptState
+from vkgateway.scheduler.backends.places import QueueUsage, queue_places
+from vkgateway.scheduler.core.snapshot import Band, PoolKey
 
 
 def pending(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.unit.arbiter.simulated_cluster import GPU, KEY, OTHER, make_gang, make_nodes, make_quota, with_pod_pools
-from vkgateway.arbiter.decisions import Admit, Decisions, Evict
-from vkgateway.arbiter.snapshot import Gang, PodState, Pool, PoolKey, Snapshot
-from vkgateway.modes.split import native_decisions, split_snapshot
+from vkgateway.scheduler.backends.split import native_decisions, split_snapshot
+from vkgateway.scheduler.core.decisions import Admit, Decisions, Evict
+from vkgateway.scheduler.core.snapshot import Gang, PodState, Pool, PoolKey, Snapshot
 
 POOLS = tuple(Pool(key=key, nodes=tuple(make_nodes(1)), governed=(GPU,)) for key in (KEY, OTHER))
 

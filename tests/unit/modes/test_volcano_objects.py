@@ -9,16 +9,16 @@ import msgspec
 import pytest
 
 from tests.unit.arbiter.simulated_cluster import GPU, KEY, make_gang, make_nodes, make_quota
-from vkgateway.arbiter.snapshot import Band, Gang, Pool
-from vkgateway.model.api import Pool as PoolSpec
-from vkgateway.model.api import PoolScheduling
-from vkgateway.modes.attempt import AttemptState
-from vkgateway.modes.mode import Request
-from vkgateway.modes.names import attempt_name
-from vkgateway.modes.pod_sets import pod_set_name
-from vkgateway.modes.volcano.mode import VolcanoMode
-from vkgateway.modes.volcano.pod_groups import decode_pod_group, read_attempt
-from vkgateway.modes.volcano.priorities import volcano_priority
+from vkgateway.api.types import Pool as PoolSpec
+from vkgateway.api.types import PoolScheduling
+from vkgateway.scheduler.backends.attempt import AttemptState
+from vkgateway.scheduler.backends.mode import Request
+from vkgateway.scheduler.backends.names import attempt_name
+from vkgateway.scheduler.backends.pod_sets import pod_set_name
+from vkgateway.scheduler.backends.volcano.mode import VolcanoMode
+from vkgateway.scheduler.backends.volcano.pod_groups import decode_pod_group, read_attempt
+from vkgateway.scheduler.backends.volcano.priorities import volcano_priority
+from vkgateway.scheduler.core.snapshot import Band, Gang, Pool
 
 MODE = VolcanoMode()
 SPEC = PoolSpec(name=KEY[1], scheduling=PoolScheduling(mode="volcano"))

@@ -9,17 +9,17 @@ from random import Random
 from typing import Any
 
 from tests.unit.arbiter.simulated_cluster import GPU, KEY, gpu_shape, make_gang, make_nodes, make_quota
-from vkgateway.arbiter.decisions import Decisions, PendingReason
-from vkgateway.arbiter.snapshot import Gang, PodState, Pool, Quota, Snapshot
-from vkgateway.model.api import Pool as PoolSpec
-from vkgateway.model.api import PoolScheduling
-from vkgateway.model.objects import Object
-from vkgateway.modes.attempt import Attempt, AttemptState, Breach, Wait
-from vkgateway.modes.attempts import plan_attempts
-from vkgateway.modes.breaches import update_breaches
-from vkgateway.modes.kueue.mode import KueueMode
-from vkgateway.modes.mode import ModeInput, ModeResult, SchedulingMode
-from vkgateway.modes.names import attempt_name
+from vkgateway.api.objects import Object
+from vkgateway.api.types import Pool as PoolSpec
+from vkgateway.api.types import PoolScheduling
+from vkgateway.scheduler.backends.attempt import Attempt, AttemptState, Breach, Wait
+from vkgateway.scheduler.backends.attempts import plan_attempts
+from vkgateway.scheduler.backends.breaches import update_breaches
+from vkgateway.scheduler.backends.kueue.mode import KueueMode
+from vkgateway.scheduler.backends.mode import ModeInput, ModeResult, SchedulingMode
+from vkgateway.scheduler.backends.names import attempt_name
+from vkgateway.scheduler.core.decisions import Decisions, PendingReason
+from vkgateway.scheduler.core.snapshot import Gang, PodState, Pool, Quota, Snapshot
 
 MODE = KueueMode()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from operators.debian import unpack_package
-from vkgateway.model.errors import UnavailableError
+from vkgateway.api.errors import UnavailableError
 
 
 @pytest.fixture(scope="session")

@@ -6,9 +6,9 @@ import re
 
 from prometheus_client import REGISTRY, Metric
 
-from vkgateway.gateway import metrics
-from vkgateway.sync import metrics as sync_metrics
-from vkgateway.sync import startup_metrics
+from vkgateway.kinds.pods import startup_metrics
+from vkgateway.runtime import metrics as sync_metrics
+from vkgateway.tenants import metrics
 
 MODULES = (metrics, sync_metrics, startup_metrics)
 """Importing these modules registers all metrics."""

@@ -16,10 +16,10 @@ from yarl import URL
 from tests.fakes.page_gateway import FakeGateway, make_gang, make_tenant, small_gateway
 from tests.support.machine import patience
 from tests.support.waiting import let_pass, wait_until
+from vkgateway.api.errors import NotFoundError
 from vkgateway.kube import errors
-from vkgateway.kubelet.listener import HttpListener
-from vkgateway.kubelet.token_reviewer import TokenReviewer
-from vkgateway.model.errors import NotFoundError
+from vkgateway.nodes.listener import HttpListener
+from vkgateway.nodes.token_reviewer import TokenReviewer
 from vkgateway.page import hub as hubs
 from vkgateway.page import streams
 from vkgateway.page.access import PageAccess

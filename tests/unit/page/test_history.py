@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.fakes.page_gateway import small_gateway
-from vkgateway.arbiter.reasons.report import build_summary
 from vkgateway.page.history import History
+from vkgateway.scheduler.core.reasons.report import build_summary
 
 
 def test_tenant_reads_no_samples_of_a_deleted_one_with_its_name() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from vkgateway.kubelet.http import Request
+from vkgateway.nodes.http import Request
 from vkgateway.page.static_files import StaticFile, find_file, load_files, reply_file
 
 

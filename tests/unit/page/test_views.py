@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from tests.fakes.page_gateway import FakeGateway, make_gang, make_tenant, small_gateway
-from vkgateway.arbiter.reasons.gang_names import LONE_POD, gang_text, hide_gang
-from vkgateway.arbiter.snapshot import Band
 from vkgateway.page.deltas import encode_delta
 from vkgateway.page.documents import Document
 from vkgateway.page.facts import build_facts
 from vkgateway.page.views import platform_document, tenant_document
+from vkgateway.scheduler.core.reasons.gang_names import LONE_POD, gang_text, hide_gang
+from vkgateway.scheduler.core.snapshot import Band
 
 
 def document_of(gateway: FakeGateway, tenant: str = "", namespaces: tuple[str, ...] | None = None) -> Document:

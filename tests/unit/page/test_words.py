@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from vkgateway.arbiter.decisions import PERMANENT_REASONS, PendingReason
-from vkgateway.arbiter.whatif.answers import EffectKind, Verdict
+from vkgateway.scheduler.core.decisions import PERMANENT_REASONS, PendingReason
+from vkgateway.scheduler.core.whatif.answers import EffectKind, Verdict
 
 WORDS = Path("vkgateway/page/static/js/core/words.js").read_text()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.clock import FakeClock
-from vkgateway.model.errors import InputError
+from vkgateway.api.errors import InputError
 from vkgateway_platform.binaries import errors
 from vkgateway_platform.binaries.cache import BUILT_PREFIX, Cache
 from vkgateway_platform.binaries.catalogue import (

@@ -7,7 +7,7 @@ import sys
 
 SCRIPT = """
 import resource
-from vkgateway.programs.file_limit import raise_file_limit
+from vkgateway.planes.supervisor.file_limit import raise_file_limit
 resource.setrlimit(resource.RLIMIT_NOFILE, (100, 200))
 print(raise_file_limit(), *resource.getrlimit(resource.RLIMIT_NOFILE))
 """

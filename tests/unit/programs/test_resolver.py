@@ -18,7 +18,7 @@ from aiohttp.test_utils import TestServer
 
 from tests.support.machine import patience
 from tests.support.waiting import wait_until
-from vkgateway.model.errors import ConflictError, InputError
+from vkgateway.api.errors import ConflictError, InputError
 from vkgateway_platform.binaries import errors
 from vkgateway_platform.binaries import resolver as resolver_module
 from vkgateway_platform.binaries.cache import Cache

@@ -13,19 +13,19 @@ import pytest
 
 from tests.support.machine import patience
 from tests.support.waiting import wait_until
+from vkgateway.api.errors import InputError, UnavailableError, VkgatewayError
 from vkgateway.kube.errors import NotLeader
 from vkgateway.kube.write_gate import WriteGate
-from vkgateway.model.errors import InputError, UnavailableError, VkgatewayError
-from vkgateway.programs.supervisor import procfs, running_process, server
-from vkgateway.programs.supervisor.client import (
+from vkgateway.planes.supervisor import procfs, running_process, server
+from vkgateway.planes.supervisor.client import (
     SupervisorClient,
     SupervisorUnavailable,
     start_supervisor,
     stop_leftovers,
 )
-from vkgateway.programs.supervisor.daemon import Supervisor
-from vkgateway.programs.supervisor.protocol import ListProcesses, Remove
-from vkgateway.programs.supervisor.spec import ProcessSpec, ProcessState, SupervisorPaths
+from vkgateway.planes.supervisor.daemon import Supervisor
+from vkgateway.planes.supervisor.protocol import ListProcesses, Remove
+from vkgateway.planes.supervisor.spec import ProcessSpec, ProcessState, SupervisorPaths
 
 
 def spec(name: str, script: str, *, stop_rank: int = 50, stop_timeout: float = 5.0) -> ProcessSpec:

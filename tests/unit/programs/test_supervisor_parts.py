@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vkgateway.model.errors import InputError
-from vkgateway.programs.supervisor import logs, protocol, state_file
-from vkgateway.programs.supervisor.running_process import describe_exit, process_environment
-from vkgateway.programs.supervisor.spec import ProcessSpec, SupervisorPaths, in_group
-from vkgateway.programs.supervisor.supervised_process import Backoff
+from vkgateway.api.errors import InputError
+from vkgateway.planes.supervisor import logs, state_file
+from vkgateway.planes.supervisor.running_process import describe_exit, process_environment
+from vkgateway.planes.supervisor.spec import ProcessSpec, SupervisorPaths, in_group
+from vkgateway.planes.supervisor.supervised_process import Backoff
+from vkgateway.runtime.socket_paths import short_socket_path
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ def test_backoff_stays_within_its_bounds(lives: list[float]) -> None:
         "panic: runtime error: index out of range",
         '{"level":"fatal","ts":"2026-11-21","msg":"discovery failed"}',
         'time="2026-11-21T10:15:00Z" level=fatal msg="no plugins"',
-        "vkgateway.model.errors.InputError: bad",
+        "vkgateway.api.errors.InputError: bad",
     ],
 )
 def test_error_line_is_the_last_error_not_the_last_line(tmp_path: Path, telling: str) -> None:
@@ -173,6 +174,6 @@ def test_long_socket_path_is_shortened(tmp_path: Path) -> None:
     folder = tmp_path / ("x" * 120)
     folder.mkdir()
     (folder / "s").write_text("here")
-    with protocol.short_socket_path(folder / "s") as short:
+    with short_socket_path(folder / "s") as short:
         assert len(short) < 100
         assert Path(short).read_text() == "here"

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from vkgateway.model.errors import InputError
-from vkgateway.programs.supervisor.spec import ProcessSpec
-from vkgateway.programs.supervisor.timer_slack import timer_slack
+from vkgateway.api.errors import InputError
+from vkgateway.planes.supervisor.spec import ProcessSpec
+from vkgateway.planes.supervisor.timer_slack import timer_slack
 
 
 def slack_of_a_child() -> int:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from vkgateway.arbiter.snapshot import GUARANTEED, WAITING, Quota, Shape
+from vkgateway.scheduler.core.snapshot import GUARANTEED, WAITING, Quota, Shape
 from vkgateway_platform.simulate.cluster import equal_nodes, equal_quotas
 from vkgateway_platform.simulate.engine import Simulation
 from vkgateway_platform.simulate.policies.scheduler import Scheduler

@@ -11,9 +11,9 @@ import pytest
 
 from tests.unit.simulate.scenarios import drawn, job, quota, run_of, scenario, simulated
 from tests.unit.usage.records import HOUR, at, used
-from vkgateway.arbiter.snapshot import LOW, WAITING, Quota
-from vkgateway.model.api import TenantBudget
-from vkgateway.usage.ledger import UsageLedger
+from vkgateway.api.types import TenantBudget
+from vkgateway.scheduler.core.snapshot import LOW, WAITING, Quota
+from vkgateway.tenants.usage.ledger import UsageLedger
 from vkgateway_platform.simulate.engine import Simulation
 from vkgateway_platform.simulate.metrics import make_result
 from vkgateway_platform.simulate.policies.arbiter import ArbiterScheduler

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from tests.unit.simulate.scenarios import drawn, job, quota, run_of, scenario, simulated
-from vkgateway.arbiter.decisions import Admit, Decisions
-from vkgateway.arbiter.past_share import PastShare
-from vkgateway.arbiter.snapshot import GUARANTEED, LOW, Policy, Snapshot
+from vkgateway.scheduler.core.decisions import Admit, Decisions
+from vkgateway.scheduler.core.past_share import PastShare
+from vkgateway.scheduler.core.snapshot import GUARANTEED, LOW, Policy, Snapshot
 from vkgateway_platform.simulate.engine import PartialGangError, Simulation
 from vkgateway_platform.simulate.metrics import make_result
 from vkgateway_platform.simulate.policies.arbiter import ArbiterScheduler

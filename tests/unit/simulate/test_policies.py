@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.simulate.scenarios import drawn, job, quota, run_of, scenario, simulated
-from vkgateway.arbiter.snapshot import LOW
-from vkgateway.model.errors import InputError
+from vkgateway.api.errors import InputError
+from vkgateway.scheduler.core.snapshot import LOW
 from vkgateway_platform.simulate.metrics import make_result, private_waits
 from vkgateway_platform.simulate.policies.fifo import PriorityFifo
 from vkgateway_platform.simulate.policies.kueue import Kueue

@@ -14,7 +14,7 @@ import yaml
 from tests.unit.arbiter.simulated_cluster import Cluster, make_gang, make_node
 from tests.unit.arbiter.simulated_cluster import make_quota as arbiter_quota
 from tests.unit.simulate.scenarios import job
-from vkgateway.arbiter.snapshot import GUARANTEED, LOW, Requirement, Snapshot
+from vkgateway.scheduler.core.snapshot import GUARANTEED, LOW, Requirement, Snapshot
 from vkgateway_platform.simulate import tenants
 from vkgateway_platform.simulate.cluster import equal_nodes
 from vkgateway_platform.simulate.scenario import GPU, POOL

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from vkgateway.arbiter.capacity.node_resources import NodeResources
-from vkgateway.arbiter.capacity.placement import place_pods
-from vkgateway.arbiter.decisions import Decisions, PendingReason
-from vkgateway.arbiter.queueing.pending_gangs import PendingGang, read_pending_gang
-from vkgateway.arbiter.snapshot import Gang, Pod, Pool, Snapshot
+from vkgateway.scheduler.core.capacity.node_resources import NodeResources
+from vkgateway.scheduler.core.capacity.placement import place_pods
+from vkgateway.scheduler.core.decisions import Decisions, PendingReason
+from vkgateway.scheduler.core.queueing.pending_gangs import PendingGang, read_pending_gang
+from vkgateway.scheduler.core.snapshot import Gang, Pod, Pool, Snapshot
 from vkgateway_platform.simulate.policies.arbiter import ArbiterScheduler
 
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from tests.fakes.clock import EPOCH, FakeClock
+from vkgateway.api.types import Pool
+from vkgateway.clusters.link import ComputeLink
+from vkgateway.kinds.context import TenantContext
+from vkgateway.kinds.tenant_scope import TenantScope, VirtualNodeBinding
 from vkgateway.kube.client import Client
 from vkgateway.kube.clock import Clock
-from vkgateway.model.api import Pool
-from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.runtime.requests import GATE, POD, ReconcileRequest, RequestQueue, WorkQueue
-from vkgateway.sync.tenant_scope import TenantScope, VirtualNodeBinding
-from vkgateway.sync.views.ownership import Key
-from vkgateway.translate.context import TenantContext
+from vkgateway.runtime.requests import GATE, POD, ReconcileRequest, RequestQueue, WorkQueue
+from vkgateway.runtime.views.ownership import Key
 
 TENANT = "alpha"
 

@@ -14,10 +14,10 @@ from tests.fakes.clock import AdjustedClock
 from tests.fakes.store import Refusal
 from tests.support.waiting import wait_until
 from tests.unit.sync.world import COMPUTE_NAMESPACE, COMPUTE_NODE, NODE, TENANT, World, start_world
+from vkgateway.api.names import POD_SERVICE_ACCOUNT
+from vkgateway.kinds.context import TenantContext
+from vkgateway.kinds.pods import reconciler
 from vkgateway.kube.resources import PODS, SERVICE_ACCOUNTS, Resource
-from vkgateway.model.names import POD_SERVICE_ACCOUNT
-from vkgateway.sync.pods import reconciler
-from vkgateway.translate.context import TenantContext
 
 HOUR = timedelta(hours=1)
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 from prometheus_client import REGISTRY
 
 from tests.unit.arbiter.simulated_cluster import GPU, LOW, Cluster, make_gang, make_node, make_quota
-from vkgateway.arbiter.cycle import decide
-from vkgateway.arbiter.decisions import Admit, Decisions, Evict
-from vkgateway.arbiter.reasons.report import build_summary
-from vkgateway.arbiter.reasons.report_types import ArbiterReport
-from vkgateway.arbiter.snapshot import PodState
-from vkgateway.sync import arbiter_metrics as metrics
+from vkgateway.scheduler.core.cycle import decide
+from vkgateway.scheduler.core.decisions import Admit, Decisions, Evict
+from vkgateway.scheduler.core.reasons.report import build_summary
+from vkgateway.scheduler.core.reasons.report_types import ArbiterReport
+from vkgateway.scheduler.core.snapshot import PodState
+from vkgateway.scheduler.service import metrics
 
 
 def metric_value(name: str, **labels: str) -> float | None:

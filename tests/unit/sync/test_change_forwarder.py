@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.waiting import wait_until
 from tests.unit.sync.world import COMPUTE_NAMESPACE, COMPUTE_NODE, World, start_world
+from vkgateway.kinds.pods import change_forwarder
 from vkgateway.kube.resources import CONFIG_MAPS, PODS
-from vkgateway.sync.pods import change_forwarder
 
 CPU = {"resources": {"requests": {"cpu": "1"}}}
 

@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.waiting import wait_until
 from tests.unit.sync.world import COMPUTE_NAMESPACE, World, start_world
+from vkgateway.kinds.configs import reconciler as copies
 from vkgateway.kube.resources import CONFIG_MAPS, PODS, SECRETS
-from vkgateway.sync import copies
 
 USES_SETTINGS: dict[str, Any] = {"volumes": [{"name": "settings", "configMap": {"name": "settings"}}]}
 USES_KEY: dict[str, Any] = {

@@ -11,8 +11,8 @@ import pytest
 from tests.support.waiting import wait_until
 from tests.unit.sync.network.test_services import count_writes
 from tests.unit.sync.world import COMPUTE_NAMESPACE, World, object_names, start_world
+from vkgateway.kinds.budgets.translation import NONE_ALLOWED
 from vkgateway.kube.resources import DISRUPTION_BUDGETS
-from vkgateway.translate.disruption_budgets import NONE_ALLOWED
 
 WEB = {"matchLabels": {"app": "web"}}
 

@@ -14,11 +14,11 @@ from tests.fakes.clock import EPOCH, FakeClock
 from tests.support.waiting import wait_until
 from tests.unit.sync.scopes import tenant_scope
 from tests.unit.sync.world import COMPUTE_NAMESPACE, COMPUTE_NODE, NODE, World, start_world
+from vkgateway.api.times import render_time
+from vkgateway.kinds.events import reconciler as event_mirror
+from vkgateway.kinds.events.reconciler import EventMirror
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import EVENTS
-from vkgateway.model.times import render_time
-from vkgateway.sync import event_mirror
-from vkgateway.sync.event_mirror import EventMirror
 
 Document = dict[str, Any]
 

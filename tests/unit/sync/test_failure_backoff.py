@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vkgateway.sync.pods.failures import FailureBackoff
-from vkgateway.sync.views.pods import Owner, decode_tenant_pod, owner_of
+from vkgateway.kinds.pods.failures import FailureBackoff
+from vkgateway.runtime.views.pods import Owner, decode_tenant_pod, owner_of
 
 WEB: Owner = ("default", "ReplicaSet/web-1")
 JOB: Owner = ("default", "Job/train")

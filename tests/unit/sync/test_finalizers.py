@@ -21,7 +21,7 @@ from tests.unit.sync.storage.controllers import (
 )
 from tests.unit.sync.world import World, start_world
 from vkgateway.kube.resources import PERSISTENT_VOLUMES, PODS, Resource
-from vkgateway.sync.teardown import remove_tenant
+from vkgateway.tenants.teardown import remove_tenant
 
 THEIRS = "backup.example.com/hold"
 

@@ -11,15 +11,15 @@ from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.clock import EPOCH, FakeClock
 from tests.support.waiting import wait_until
 from tests.unit.sync.scopes import tenant_scope
+from vkgateway.api.objects import Meta
+from vkgateway.clusters.link import ComputeLink
+from vkgateway.kinds.pods.mirror import PodMirror
+from vkgateway.kinds.pods.pod_context import PodContext
 from vkgateway.kube.client import Client
 from vkgateway.kube.errors import ServerError
 from vkgateway.kube.resources import EVENTS
-from vkgateway.model.objects import Meta
-from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.events import EventRecorder
-from vkgateway.sync.pods.mirror import PodMirror
-from vkgateway.sync.pods.pod_context import PodContext
-from vkgateway.sync.views.pods import decode_tenant_pod
+from vkgateway.runtime.events import EventRecorder
+from vkgateway.runtime.views.pods import decode_tenant_pod
 
 POD = b'{"metadata": {"name": "web", "namespace": "default", "uid": "u1"}, "spec": {"nodeName": "a100.local"}}'
 

@@ -9,7 +9,7 @@ from prometheus_client import REGISTRY
 
 from tests.support.waiting import wait_until
 from tests.unit.sync.world import World, start_world
-from vkgateway.sync import metrics
+from vkgateway.runtime import metrics
 
 
 @pytest.fixture

@@ -12,12 +12,12 @@ import pytest
 from tests.support.machine import patience
 from tests.support.waiting import wait_until
 from tests.unit.sync.world import COMPUTE_NAMESPACE, NODE, World, object_names, start_world
+from vkgateway.api.names import FENCE_ANNOTATION, POD_SERVICE_ACCOUNT, TENANT_LABEL
+from vkgateway.kinds.sweeper import SWEEP
 from vkgateway.kube import errors
 from vkgateway.kube.resources import NAMESPACES, NETWORK_POLICIES, PODS, SECRETS, SERVICE_ACCOUNTS
-from vkgateway.model.names import FENCE_ANNOTATION, POD_SERVICE_ACCOUNT, TENANT_LABEL
-from vkgateway.sync.runtime.requests import ReconcileRequest
-from vkgateway.sync.sweeper import SWEEP
-from vkgateway.sync.teardown import remove_tenant
+from vkgateway.runtime.requests import ReconcileRequest
+from vkgateway.tenants.teardown import remove_tenant
 
 
 @pytest.fixture

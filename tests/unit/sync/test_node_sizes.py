@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.waiting import wait_until
 from tests.unit.sync.world import COMPUTE_NAMESPACE, COMPUTE_NODE, NODE, World, make_node, start_world
+from vkgateway.api.names import ADMISSION_GATE
 from vkgateway.kube.resources import NODES, PODS, Resource
-from vkgateway.model.names import ADMISSION_GATE
 
 pytestmark = pytest.mark.usefixtures("told_soon")
 

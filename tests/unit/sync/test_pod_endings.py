@@ -10,9 +10,9 @@ import pytest
 
 from tests.support.waiting import wait_until
 from tests.unit.sync.world import COMPUTE_NAMESPACE, World, start_world
+from vkgateway.kinds.pods import mirror
 from vkgateway.kube.resources import PODS
-from vkgateway.sync.pods import mirror
-from vkgateway.sync.views.annotations import EVICTED, LOG_TAILS
+from vkgateway.runtime.views.annotations import EVICTED, LOG_TAILS
 
 LOG = "step 41\nstep 42\n"
 

@@ -13,11 +13,17 @@ import pytest
 
 from tests.support.waiting import wait_until
 from tests.unit.sync.world import COMPUTE_NAMESPACE, COMPUTE_NODE, World, start_world
+from vkgateway.api.names import (
+    MIRROR_FINALIZER,
+    NAME_ANNOTATION,
+    NAMESPACE_ANNOTATION,
+    TENANT_LABEL,
+    UID_ANNOTATION,
+)
+from vkgateway.api.times import render_time
+from vkgateway.kinds.pods.reporter import error_message
 from vkgateway.kube import errors
 from vkgateway.kube.resources import NAMESPACES, PODS
-from vkgateway.model.names import MIRROR_FINALIZER, NAME_ANNOTATION, NAMESPACE_ANNOTATION, TENANT_LABEL, UID_ANNOTATION
-from vkgateway.model.times import render_time
-from vkgateway.sync.pods.reporter import error_message
 
 
 def wait_deleting(world: World, name: str = "web") -> bool:

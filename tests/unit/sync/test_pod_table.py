@@ -6,15 +6,9 @@ import itertools
 
 import pytest
 
-from vkgateway.arbiter.queueing.admission import AdmissionState
-from vkgateway.sync.pods import table
-from vkgateway.sync.pods.record import (
-    ComputePodState,
-    DependencyState,
-    Instruction,
-    Record,
-    TenantPodState,
-)
+from vkgateway.kinds.pods import table
+from vkgateway.kinds.pods.record import ComputePodState, DependencyState, Instruction, Record, TenantPodState
+from vkgateway.scheduler.core.queueing.admission import AdmissionState
 
 
 def every_record() -> list[Record]:

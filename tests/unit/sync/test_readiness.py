@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.waiting import wait_until
 from tests.unit.sync.world import COMPUTE_NAMESPACE, World, start_world
+from vkgateway.api.objects import Object
 from vkgateway.kube.resources import PODS
-from vkgateway.model.objects import Object
 
 GATES = [{"conditionType": "example.org/warm"}, {"conditionType": "ContainersReady"}]
 

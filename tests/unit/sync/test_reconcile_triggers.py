@@ -9,12 +9,12 @@ import pytest
 
 from tests.support.waiting import wait_until
 from tests.unit.sync.world import COMPUTE_NAMESPACE, NODE, TENANT, World, start_world
+from vkgateway.kinds.sources import COMPUTE_PODS, TENANT_PODS
 from vkgateway.kube.resources import PODS
-from vkgateway.sync.runtime.requests import POD, ReconcileRequest
-from vkgateway.sync.runtime.sources import COMPUTE_PODS, TENANT_PODS
-from vkgateway.sync.tenant import TenantSync
-from vkgateway.sync.views.ownership import Key
-from vkgateway.sync.views.pods import TenantPodView
+from vkgateway.runtime.requests import POD, ReconcileRequest
+from vkgateway.runtime.views.ownership import Key
+from vkgateway.runtime.views.pods import TenantPodView
+from vkgateway.tenants.tenant import TenantSync
 
 KEY = ("default", "web")
 

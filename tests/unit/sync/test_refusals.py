@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from vkgateway.api.errors import ConflictError
+from vkgateway.kinds.refusals import is_object_refused, is_starting, lacks_rights
 from vkgateway.kube import errors
-from vkgateway.model.errors import ConflictError
-from vkgateway.sync.refusals import is_object_refused, is_starting, lacks_rights
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.clock import EPOCH, FakeClock
 from tests.unit.sync.scopes import RecordedRequests, tenant_scope
-from vkgateway.kube.client import Client
-from vkgateway.kube.resources import EVENTS
-from vkgateway.model.names import (
+from vkgateway.api.names import (
     ADMISSION_GATE,
     NAME_ANNOTATION,
     NAMESPACE_ANNOTATION,
@@ -25,15 +23,17 @@ from vkgateway.model.names import (
     UID_ANNOTATION,
     compute_namespace,
 )
-from vkgateway.model.times import render_time
-from vkgateway.sync import startup_metrics, startups
-from vkgateway.sync.compute.event_views import decode_event
-from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.startup_metrics import SHOWN_IMAGES, STATISTICS, StartStatistics
-from vkgateway.sync.startups import PodStartups
-from vkgateway.sync.views.pods import decode_compute_pod, decode_tenant_pod
-from vkgateway.translate.pull_events import Pull
-from vkgateway.translate.start_phases import PHASES
+from vkgateway.api.times import render_time
+from vkgateway.clusters.link import ComputeLink
+from vkgateway.kinds.events.pulls import Pull
+from vkgateway.kinds.events.views import decode_event
+from vkgateway.kinds.pods import startup_metrics, startups
+from vkgateway.kinds.pods.startup_metrics import SHOWN_IMAGES, STATISTICS, StartStatistics
+from vkgateway.kinds.pods.startups import PodStartups
+from vkgateway.kinds.pods.translation.start_phases import PHASES
+from vkgateway.kube.client import Client
+from vkgateway.kube.resources import EVENTS
+from vkgateway.runtime.views.pods import decode_compute_pod, decode_tenant_pod
 
 Document = dict[str, Any]
 TENANT, KEY, UID = "alpha", ("default", "web"), "t-1"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vkgateway.sync.pods.limit_tracker import WAITING_FOR_QUOTA, TenantLimits
+from vkgateway.kinds.pods.limit_tracker import WAITING_FOR_QUOTA, TenantLimits
 
 NODE = "a100.local"
 

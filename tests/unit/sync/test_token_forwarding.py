@@ -12,8 +12,8 @@ import pytest
 from tests.fakes.clock import AdjustedClock
 from tests.support.waiting import wait_until
 from tests.unit.sync.world import COMPUTE_NAMESPACE, World, start_world
+from vkgateway.api.names import POD_SERVICE_ACCOUNT
 from vkgateway.kube.resources import CONFIG_MAPS, PODS, SECRETS, SERVICE_ACCOUNTS
-from vkgateway.model.names import POD_SERVICE_ACCOUNT
 
 TOKEN_VOLUME: dict[str, Any] = {
     "serviceAccountName": "builder",

@@ -11,10 +11,10 @@ import msgspec
 
 from tests.fakes.clock import FakeClock
 from tests.unit.sync.scopes import tenant_scope
-from vkgateway.model import times
-from vkgateway.model.objects import Meta
-from vkgateway.sync.tokens import ServiceAccountTokens
-from vkgateway.translate.pod_references import TokenSource
+from vkgateway.api import times
+from vkgateway.api.objects import Meta
+from vkgateway.kinds.pods.translation.pod_references import TokenSource
+from vkgateway.kinds.tokens.reconciler import ServiceAccountTokens
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 POD = Meta(name="web", namespace="default", uid="uid-1")

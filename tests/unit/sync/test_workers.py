@@ -10,10 +10,10 @@ from prometheus_client import REGISTRY
 
 from tests.support.machine import patience
 from tests.support.waiting import wait_until
+from vkgateway.api.errors import ConflictError, UnavailableError
 from vkgateway.kube.errors import ServerError
-from vkgateway.model.errors import ConflictError, UnavailableError
-from vkgateway.sync.runtime.requests import ReconcileRequest
-from vkgateway.sync.runtime.workers import WorkerPool
+from vkgateway.runtime.requests import ReconcileRequest
+from vkgateway.runtime.workers import WorkerPool
 
 ITEM = ReconcileRequest("pod", ("default", "web"))
 

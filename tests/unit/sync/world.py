@@ -15,21 +15,21 @@ from tests.fakes.rights import Rights
 from tests.fakes.store import ObjectStore
 from tests.support.waiting import let_pass, wait_until
 from tests.unit.sync.scopes import FakePlatform
-from vkgateway.arbiter.snapshot import Quota
+from vkgateway.api.names import compute_namespace
+from vkgateway.api.times import render_time
+from vkgateway.api.types import Pool
+from vkgateway.clusters.link import ComputeLink
+from vkgateway.clusters.tenant_owners import GatewayIdentity
+from vkgateway.kinds.context import PoolContext, TenantContext
+from vkgateway.kinds.services.platform_service import ApiServers, NameServers
+from vkgateway.kinds.tenant_scope import VirtualNodeBinding
 from vkgateway.kube.client import Client
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.kube.resources import EVENTS, NAMESPACES, NODES, PODS, Resource
-from vkgateway.model.api import Pool
-from vkgateway.model.names import compute_namespace
-from vkgateway.model.times import render_time
-from vkgateway.sync.admission.arbitration import Arbitration, ArbitrationSettings
-from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.compute.tenant_owners import GatewayIdentity
-from vkgateway.sync.network.platform_service import ApiServers, NameServers
-from vkgateway.sync.runtime.workers import WorkerPool
-from vkgateway.sync.tenant import TenantSync
-from vkgateway.sync.tenant_scope import VirtualNodeBinding
-from vkgateway.translate.context import PoolContext, TenantContext
+from vkgateway.runtime.workers import WorkerPool
+from vkgateway.scheduler.core.snapshot import Quota
+from vkgateway.scheduler.service.arbitration import Arbitration, ArbitrationSettings
+from vkgateway.tenants.tenant import TenantSync
 
 Document = dict[str, Any]
 

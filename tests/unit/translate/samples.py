@@ -3,10 +3,10 @@
 import copy
 from typing import Any
 
-from vkgateway.model.objects import Object
-from vkgateway.model.scheduling import SchedulerMarks
-from vkgateway.translate.context import PoolContext, TenantContext
-from vkgateway.translate.to_compute import forward_pod
+from vkgateway.api.objects import Object
+from vkgateway.api.scheduling import SchedulerMarks
+from vkgateway.kinds.context import PoolContext, TenantContext
+from vkgateway.kinds.pods.translation.to_compute import forward_pod
 
 TENANT = TenantContext(name="alpha", api_host="10.213.0.1", api_port=20123)
 POOL = PoolContext(

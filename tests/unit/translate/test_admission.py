@@ -9,12 +9,12 @@ import pytest
 
 from tests.refused import ALLOWED, BY_LEVEL_BASELINE, BY_LEVEL_RESTRICTED, BY_POLICY, pod_of
 from tests.unit.translate.samples import TENANT
-from vkgateway.model.api import PodSecurity, TenantPolicy
-from vkgateway.translate import refusal_texts
-from vkgateway.translate.admission import pod_rules, pod_security_rules, service_rules
-from vkgateway.translate.policy import find_refusals
-from vkgateway.translate.security import find_violations
-from vkgateway.translate.security.levels import rule_names
+from vkgateway.api.types import PodSecurity, TenantPolicy
+from vkgateway.kinds.pods.policy import refusal_texts
+from vkgateway.kinds.pods.policy.admission import pod_rules, pod_security_rules, service_rules
+from vkgateway.kinds.pods.policy.rules import find_refusals
+from vkgateway.kinds.pods.policy.security import find_violations
+from vkgateway.kinds.pods.policy.security.levels import rule_names
 
 
 def text(policy: TenantPolicy) -> str:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.fakes.patches import apply_json_patch
-from vkgateway.model.errors import InputError
-from vkgateway.model.names import ADMISSION_GATE
-from vkgateway.translate.admission_review import review_job, review_pod
+from vkgateway.api.errors import InputError
+from vkgateway.api.names import ADMISSION_GATE
+from vkgateway.kinds.pods.policy.admission_review import review_job, review_pod
 
 GPU = {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
 

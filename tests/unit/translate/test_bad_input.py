@@ -3,10 +3,10 @@
 import pytest
 
 from tests.unit.translate.samples import POOL, TENANT, compute_pod, container, forward, pod
-from vkgateway.model.names import token_secret_name
-from vkgateway.translate.pod_diff import PodDiff, diff_pods
-from vkgateway.translate.policy import find_refusals
-from vkgateway.translate.to_tenant import mirror_status
+from vkgateway.api.names import token_secret_name
+from vkgateway.kinds.pods.policy.rules import find_refusals
+from vkgateway.kinds.pods.translation.pod_diff import PodDiff, diff_pods
+from vkgateway.kinds.pods.translation.to_tenant import mirror_status
 
 LONG = ".".join(["a" * 63] * 3 + ["b" * 61])
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from tests.unit.translate.samples import TENANT
-from vkgateway.translate.config_copies import compute_name, forward_config_map, forward_secret
-from vkgateway.translate.downward_api import quote_go, render_map
-from vkgateway.translate.namespaces import namespace_objects
+from vkgateway.kinds.configs.translation import compute_name, forward_config_map, forward_secret
+from vkgateway.kinds.namespaces.translation import namespace_objects
+from vkgateway.kinds.pods.translation.downward_api import quote_go, render_map
 
 
 def source(kind: str, **more: Any) -> dict[str, Any]:

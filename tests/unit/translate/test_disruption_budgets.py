@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from tests.unit.translate.samples import TENANT
-from vkgateway.model.names import TENANT_LABEL
-from vkgateway.translate.disruption_budgets import (
+from vkgateway.api.names import TENANT_LABEL
+from vkgateway.kinds.budgets.translation import (
     NONE_ALLOWED,
     DisruptionBudgetView,
     decode_budget,

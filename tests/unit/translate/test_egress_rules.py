@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vkgateway.translate.egress_rules import NameServerRange, exclude_name_servers
+from vkgateway.kinds.policies.egress_rules import NameServerRange, exclude_name_servers
 
 SERVERS = NameServerRange("10.213.0.1", 10000, 19999, other_ports=(10352,))
 PODS = ("10.214.0.0/24", "198.18.0.0/16", "198.18.7.0/24")

@@ -8,8 +8,12 @@ import pytest
 
 from tests.fakes.fields import without_fields
 from tests.unit.translate.samples import container, forward, pod
-from vkgateway.translate.feature_gates import FeatureGatedField, feature_gated_fields, lost_fields_message
-from vkgateway.translate.subresources import drop_lost_containers
+from vkgateway.kinds.pods.policy.feature_gates import (
+    FeatureGatedField,
+    feature_gated_fields,
+    lost_fields_message,
+)
+from vkgateway.kinds.pods.translation.subresources import drop_lost_containers
 
 GUARDED: list[tuple[str, str, dict[str, Any]]] = [
     ("UserNamespacesSupport", "spec.hostUsers", {"hostUsers": False}),

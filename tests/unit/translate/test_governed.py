@@ -6,9 +6,10 @@ import pytest
 
 from tests.fakes.patches import apply_strategic_patch
 from tests.unit.translate.samples import POOL, container, pod
-from vkgateway.model.objects import Taint
-from vkgateway.model.requests import is_extended
-from vkgateway.translate.governed import (
+from vkgateway.api.objects import Taint
+from vkgateway.api.requests import is_extended
+from vkgateway.kinds.pods.translation.to_compute import pod_band
+from vkgateway.scheduler.governed import (
     CORDON_TAINT,
     VirtualNode,
     governed_requests,
@@ -20,7 +21,6 @@ from vkgateway.translate.governed import (
     ungate_patch,
     unreachable_reason,
 )
-from vkgateway.translate.to_compute import pod_band
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"

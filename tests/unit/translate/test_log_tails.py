@@ -7,7 +7,14 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vkgateway.translate.log_tails import MAX_BYTES, MAX_LINES, MAX_POD_BYTES, cut_log, readable_containers, with_tails
+from vkgateway.kinds.pods.translation.log_tails import (
+    MAX_BYTES,
+    MAX_LINES,
+    MAX_POD_BYTES,
+    cut_log,
+    readable_containers,
+    with_tails,
+)
 
 
 def status(**states: dict[str, Any]) -> dict[str, Any]:

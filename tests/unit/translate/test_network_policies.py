@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.translate.test_egress_rules import opens
-from vkgateway.model.names import CONTROL_PLANE_LABEL, TENANT_LABEL, compute_namespace
-from vkgateway.model.objects import Meta
-from vkgateway.translate.context import TenantContext
-from vkgateway.translate.network_policies import (
+from vkgateway.api.names import CONTROL_PLANE_LABEL, TENANT_LABEL, compute_namespace
+from vkgateway.api.objects import Meta
+from vkgateway.kinds.context import TenantContext
+from vkgateway.kinds.pods.translation.node_terms import all_match
+from vkgateway.kinds.policies.translation import (
     ISOLATION_POLICY,
     IsolationPolicies,
     NetworkPolicyView,
@@ -23,7 +24,6 @@ from vkgateway.translate.network_policies import (
     is_tenant_policy,
     isolation_policies,
 )
-from vkgateway.translate.node_terms import all_match
 
 TENANT = TenantContext(name="alpha", api_host="10.0.0.1", api_port=6443)
 NAMESPACES = {"web": {"team": "shop"}, "db": {"team": "data"}, "ops": {}}

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fakes.patches import apply_strategic_patch
-from vkgateway.model.objects import Meta, NodeStatusView, NodeView
-from vkgateway.model.requests import MilliResources
-from vkgateway.translate.node_sizes import (
+from vkgateway.api.objects import Meta, NodeStatusView, NodeView
+from vkgateway.api.requests import MilliResources
+from vkgateway.clusters.node_sizes import (
     PoolNodeSizes,
     SizeVerdict,
     admit_patch,

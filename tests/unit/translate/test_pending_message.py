@@ -8,8 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vkgateway.arbiter.decisions import PendingReason, PendingReport
-from vkgateway.translate.pending_message import PendingMessage, parse_message, render_expected_start, render_message
+from vkgateway.scheduler.core.decisions import PendingReason, PendingReport
+from vkgateway.scheduler.pending_message import (
+    PendingMessage,
+    parse_message,
+    render_expected_start,
+    render_message,
+)
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC).timestamp()
 MINUTE, HOUR = 60.0, 3600.0

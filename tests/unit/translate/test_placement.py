@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.unit.translate.samples import POOL, TENANT, forward, pod
-from vkgateway.translate.policy import NODE_AFFINITY, find_refusals
+from vkgateway.kinds.pods.policy.rules import NODE_AFFINITY, find_refusals
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from tests.unit.translate.samples import POOL, TENANT, compute_pod, container, forward, pod
-from vkgateway.model.objects import Object
-from vkgateway.model.scheduling import SchedulerMarks
-from vkgateway.translate.metadata import IMAGES_ANNOTATION
-from vkgateway.translate.pod_diff import PodDiff, diff_pods
+from vkgateway.api.objects import Object
+from vkgateway.api.scheduling import SchedulerMarks
+from vkgateway.kinds.metadata import IMAGES_ANNOTATION
+from vkgateway.kinds.pods.translation.pod_diff import PodDiff, diff_pods
 
 START: dict[str, Any] = {
     "containers": [container(resources={"requests": {"cpu": "1"}}), container("side")],

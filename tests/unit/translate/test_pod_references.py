@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.unit.translate.samples import container, pod
-from vkgateway.translate.pod_references import TokenSource, find_references
+from vkgateway.kinds.pods.translation.pod_references import TokenSource, find_references
 
 
 def test_plain_pod_refers_to_certificates_and_token() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from tests.unit.translate.samples import POOL, TENANT, container, pod
-from vkgateway.model.names import GANG_ANNOTATIONS
-from vkgateway.translate.policy import Refusal, find_refusals
+from vkgateway.api.names import GANG_ANNOTATIONS
+from vkgateway.kinds.pods.policy.rules import Refusal, find_refusals
 
 RESTRICTED = {
     "allowPrivilegeEscalation": False,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vkgateway.translate.pull_events import Pull, parse_duration, read_pull, starts_pull
+from vkgateway.kinds.events.pulls import Pull, parse_duration, read_pull, starts_pull
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from tests.fakes.patches import apply_strategic_patch
 from tests.unit.translate.samples import forward, pod
-from vkgateway.model.objects import Object
-from vkgateway.translate.conditions import gate_conditions_patch
-from vkgateway.translate.metadata import tenant_gates
+from vkgateway.api.objects import Object
+from vkgateway.kinds.metadata import tenant_gates
+from vkgateway.kinds.pods.translation.conditions import gate_conditions_patch
 
 AT = "2026-03-01T12:00:00Z"
 KUBERNETES = ["Ready", "ContainersReady", "PodScheduled", "Initialized", "DisruptionTarget", "PodResizePending"]

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from vkgateway.translate.sanitizer import Sanitizer
+from vkgateway.kinds.sanitizer import Sanitizer
 
 VOLUME = "pvc-01234567-89ab-cdef-0123-456789abcdef"
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tests.unit.translate.samples import container, pod
-from vkgateway.model.api import PodSecurity
-from vkgateway.translate.security import find_violations
+from vkgateway.api.types import PodSecurity
+from vkgateway.kinds.pods.policy.security import find_violations
 
 GOOD = {
     "allowPrivilegeEscalation": False,

@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from tests.unit.translate.samples import TENANT
-from vkgateway.model.api import Exposure
-from vkgateway.model.names import NAMESPACE_ANNOTATION, TENANT_LABEL, UID_ANNOTATION, compute_namespace
-from vkgateway.model.objects import Meta
-from vkgateway.translate.exposure import load_balancer_patch
-from vkgateway.translate.services import (
+from vkgateway.api.names import NAMESPACE_ANNOTATION, TENANT_LABEL, UID_ANNOTATION, compute_namespace
+from vkgateway.api.objects import Meta
+from vkgateway.api.types import Exposure
+from vkgateway.kinds.services.exposure import load_balancer_patch
+from vkgateway.kinds.services.translation import (
     ServiceView,
     SliceView,
     decode_service,

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from vkgateway.translate.start_phases import (
+from vkgateway.kinds.pods.translation.start_phases import (
     PHASES,
     StartTimes,
     current_phase,

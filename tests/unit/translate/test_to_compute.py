@@ -15,9 +15,9 @@ from tests.unit.translate.samples import (
     forward,
     pod,
 )
-from vkgateway.model.names import token_secret_name
-from vkgateway.model.scheduling import SchedulerMarks
-from vkgateway.translate.size_budget import OversizeError
+from vkgateway.api.names import token_secret_name
+from vkgateway.api.scheduling import SchedulerMarks
+from vkgateway.kinds.size_budget import OversizeError
 
 
 def env_of(made: dict[str, Any], kind: str = "containers", index: int = 0) -> dict[str, Any]:

@@ -8,9 +8,9 @@ import pytest
 
 from tests.fakes.patches import apply_merge_patch
 from tests.unit.translate.samples import SCHEDULED, compute_pod, pod
-from vkgateway.model.objects import Object
-from vkgateway.translate.conditions import is_disrupted
-from vkgateway.translate.to_tenant import (
+from vkgateway.api.objects import Object
+from vkgateway.kinds.pods.translation.conditions import is_disrupted
+from vkgateway.kinds.pods.translation.to_tenant import (
     Disruption,
     condition_status,
     failed_status,

@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
-from vkgateway.model.objects import NodeView, Object
-from vkgateway.translate.pool_nodes import PoolNodes, is_in_pool
-from vkgateway.translate.virtual_nodes import pool_context, virtual_node
+from vkgateway.api.objects import NodeView, Object
+from vkgateway.clusters.pool_nodes import PoolNodes, is_in_pool
+from vkgateway.nodes.virtual_nodes import pool_context, virtual_node
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 SHARED = {

@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from vkgateway.api.types import TenantBudget
 from vkgateway.kube import errors
-from vkgateway.model.api import TenantBudget
-from vkgateway.usage.budgets import BudgetUse, budget_uses
-from vkgateway.usage.ledger import MonthUsage, StoredMonth, UsageLedger
-from vkgateway.usage.records import UsageRecord
+from vkgateway.tenants.usage.budgets import BudgetUse, budget_uses
+from vkgateway.tenants.usage.ledger import MonthUsage, StoredMonth, UsageLedger
+from vkgateway.tenants.usage.records import UsageRecord
 
 GPU = "nvidia.com/gpu"
 HOUR = 3600.0

@@ -5,11 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.usage.records import GPU, at, uses
-from vkgateway.model.api import TenantBudget
-from vkgateway.usage.budgets import (
-    BudgetState,
-    stopped_resources,
-)
+from vkgateway.api.types import TenantBudget
+from vkgateway.tenants.usage.budgets import BudgetState, stopped_resources
 
 
 @pytest.mark.parametrize(

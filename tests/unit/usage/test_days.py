@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.usage.records import at
-from vkgateway.usage.days import (
+from vkgateway.tenants.usage.days import (
     day_of,
     last_days,
     month_of,

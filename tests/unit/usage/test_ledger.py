@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from tests.unit.usage.records import GPU, HOUR, at, used
-from vkgateway.usage.ledger import MAX_ROWS, MonthUsage, UsageLedger
+from vkgateway.tenants.usage.ledger import MAX_ROWS, MonthUsage, UsageLedger
 
 NOON = at("2026-11-26 12:00")
 

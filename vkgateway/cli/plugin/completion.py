@@ -127,7 +127,7 @@ async def names_of(client: Client, resource: Resource, namespace: str | None) ->
     """Return the names of all objects of a resource, in a namespace or in the cluster."""
     import msgspec
 
-    from vkgateway.model.objects import ObjectView
+    from vkgateway.api.objects import ObjectView
 
     page = await client.list_all(resource, namespace=namespace)
     decode = msgspec.json.Decoder(ObjectView).decode
@@ -141,7 +141,7 @@ async def _within(work: Coroutine[Any, Any, T]) -> T:
 
 def or_nothing(read: Callable[[], list[str]]) -> list[str]:
     """Return the names that a function reads, or none if it fails."""
-    from vkgateway.model.errors import VkgatewayError
+    from vkgateway.api.errors import VkgatewayError
 
     try:
         return read()

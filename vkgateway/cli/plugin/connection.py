@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from vkgateway.api.errors import InputError, UnavailableError
+from vkgateway.api.names import POOL_LABEL
 from vkgateway.cli.plugin.options import Target
 from vkgateway.cli.plugin.rights import (
     RefusedRequestError,
@@ -24,8 +26,6 @@ from vkgateway.kube.client import Client
 from vkgateway.kube.kubeconfig import ClientConfig
 from vkgateway.kube.kubectl_config import ConfigChoice, load_client_config
 from vkgateway.kube.resources import NODES, TENANTS
-from vkgateway.model.errors import InputError, UnavailableError
-from vkgateway.model.names import POOL_LABEL
 
 FIRST_ANSWER_SECONDS: Final = 2.0
 """How long the first request may take, unless the user sets --request-timeout."""

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from vkgateway.api.errors import InputError
 from vkgateway.cli.output import output_option_of
 from vkgateway.cli.plugin import completion
 from vkgateway.cli.plugin.options import Target, run_async, target_options
-from vkgateway.model.errors import InputError
 
 if TYPE_CHECKING:
     from vkgateway.cli.explanation import PodExplanation

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from vkgateway.api.errors import InputError, UnavailableError
 from vkgateway.cli.gateway_state import GatewayEndpoint
 from vkgateway.cli.plugin.connection import Connection, local_data_dir
 from vkgateway.kube import errors
-from vkgateway.model.errors import InputError, UnavailableError
 
 if TYPE_CHECKING:
-    from vkgateway.arbiter.reasons.report_types import ArbiterReport
-    from vkgateway.usage.budgets import UsageReport
+    from vkgateway.scheduler.core.reasons.report_types import ArbiterReport
+    from vkgateway.tenants.usage.budgets import UsageReport
 
 _NO_FOLDER = Path("/nonexistent")
 

@@ -7,12 +7,12 @@ from typing import Final, Literal
 
 import msgspec
 
+from vkgateway.api import times
+from vkgateway.api.names import COMPUTE_CLUSTER_LABEL, POOL_LABEL
+from vkgateway.api.objects import TERMINAL_PHASES, Object
+from vkgateway.api.requests import device_requests
 from vkgateway.cli.pending_gangs import gang_of
-from vkgateway.model import times
-from vkgateway.model.names import COMPUTE_CLUSTER_LABEL, POOL_LABEL
-from vkgateway.model.objects import TERMINAL_PHASES, Object
-from vkgateway.model.requests import device_requests
-from vkgateway.translate.to_compute import pod_band
+from vkgateway.kinds.pods.translation.to_compute import pod_band
 
 PodKey = Literal["namespace", "gang", "pod", "band", "pool", "computeCluster", "resource"]
 KEYS: Final[tuple[PodKey, ...]] = ("namespace", "gang", "pod", "band", "pool", "computeCluster", "resource")

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
+from vkgateway.api.names import GROUP, SYSTEM_NAMESPACE
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import Resource
-from vkgateway.model.names import GROUP, SYSTEM_NAMESPACE
 
 if TYPE_CHECKING:
     from vkgateway.kube.requests import Params

@@ -117,9 +117,9 @@ async def management_status(connection: Connection) -> ClusterStatus:
 
 async def _or_problem(work: Awaitable[T], facts: ClusterFacts) -> tuple[T | None, str]:
     """Return the result, or None and why there is none."""
+    from vkgateway.api.errors import VkgatewayError
     from vkgateway.cli.plugin.rights import RefusedRequestError, refusal_message
     from vkgateway.kube import errors
-    from vkgateway.model.errors import VkgatewayError
 
     try:
         return await work, ""
@@ -135,11 +135,11 @@ async def _leader(connection: Connection) -> str:
     """Return who leads, such as `vkgateway-0/1a2b, renewed 3s ago`."""
     import msgspec
 
+    from vkgateway.api.errors import UnavailableError
+    from vkgateway.api.names import SYSTEM_NAMESPACE
     from vkgateway.cli.cluster_gateway import LEASE_NAME
     from vkgateway.kube import errors
     from vkgateway.kube.resources import LEASES
-    from vkgateway.model.errors import UnavailableError
-    from vkgateway.model.names import SYSTEM_NAMESPACE
 
     try:
         answer = await connection.client.get(LEASES, LEASE_NAME, namespace=SYSTEM_NAMESPACE)

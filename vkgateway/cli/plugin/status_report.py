@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
+from vkgateway.api.names import EVICTION_DEADLINE_ANNOTATION, POOL_LABEL
+from vkgateway.api.objects import TERMINAL_PHASES, Condition, Object, find_condition
+from vkgateway.api.types import CONNECTED, READY, ComputeCluster, Tenant
 from vkgateway.cli.pending_gangs import pending_condition
 from vkgateway.cli.plugin.tenant_quota import is_ready
-from vkgateway.model.api import CONNECTED, READY, ComputeCluster, Tenant
-from vkgateway.model.names import EVICTION_DEADLINE_ANNOTATION, POOL_LABEL
-from vkgateway.model.objects import TERMINAL_PHASES, Condition, Object, find_condition
-from vkgateway.translate.conditions import FORWARDED_CONDITION, POOL_SCHEDULED_CONDITION
-from vkgateway.translate.governed import has_gate, is_governed
-from vkgateway.translate.virtual_nodes import COMPUTE_CONNECTED
+from vkgateway.kinds.pods.translation.conditions import FORWARDED_CONDITION, POOL_SCHEDULED_CONDITION
+from vkgateway.nodes.virtual_nodes import COMPUTE_CONNECTED
+from vkgateway.scheduler.governed import has_gate, is_governed
 
 
 class _Data(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

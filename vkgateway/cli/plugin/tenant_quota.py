@@ -7,12 +7,12 @@ from typing import Final
 
 import msgspec
 
+from vkgateway.api.names import COMPUTE_CLUSTER_LABEL, POOL_LABEL
+from vkgateway.api.objects import TERMINAL_PHASES, Object
+from vkgateway.api.quantity import parse_quantity
+from vkgateway.api.requests import is_extended
 from vkgateway.cli.pending_gangs import gang_of, parse_pending, pending_condition
-from vkgateway.model.names import COMPUTE_CLUSTER_LABEL, POOL_LABEL
-from vkgateway.model.objects import TERMINAL_PHASES, Object
-from vkgateway.model.quantity import parse_quantity
-from vkgateway.model.requests import is_extended
-from vkgateway.translate.governed import governed_requests, has_gate, is_governed
+from vkgateway.scheduler.governed import governed_requests, has_gate, is_governed
 
 NO_NODE: Final = ""
 """Row of waiting pods that are in no queue."""

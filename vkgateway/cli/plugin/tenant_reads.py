@@ -11,7 +11,7 @@ from vkgateway.cli.plugin.rights import RefusedRequestError, Right, read_user, r
 from vkgateway.kube.resources import NODES
 
 if TYPE_CHECKING:
-    from vkgateway.model.objects import Object
+    from vkgateway.api.objects import Object
 
 
 @dataclass(frozen=True, slots=True)

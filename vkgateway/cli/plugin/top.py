@@ -13,9 +13,9 @@ from vkgateway.cli.plugin import completion
 from vkgateway.cli.plugin.options import Target, run_async, target_options
 
 if TYPE_CHECKING:
-    from vkgateway.arbiter.reasons.report_types import ArbiterReport
     from vkgateway.cli.plugin.connection import Connection
     from vkgateway.cli.plugin.tenant_quota import NodeUsage
+    from vkgateway.scheduler.core.reasons.report_types import ArbiterReport
 
 EPILOG = """\b
 Examples:
@@ -85,8 +85,8 @@ async def top(*, watch: bool, interval: float, tenant: str | None, output: str, 
 async def _read_state(connection: Connection, tenant: str | None) -> ArbiterReport:
     import msgspec
 
+    from vkgateway.api.errors import NotFoundError
     from vkgateway.cli.plugin.gateway import read_state
-    from vkgateway.model.errors import NotFoundError
 
     state = await read_state(connection)
     if not tenant:

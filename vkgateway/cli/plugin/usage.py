@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from vkgateway.api.errors import InputError, UnavailableError
 from vkgateway.cli.output import Column, print_table, serialize
 from vkgateway.cli.plugin import completion
 from vkgateway.cli.plugin.options import Target, run_async, target_options
 from vkgateway.cli.usage_options import UsageOptions, usage_options
-from vkgateway.model.errors import InputError, UnavailableError
 
 if TYPE_CHECKING:
     from vkgateway.cli.plugin.connection import Connection
@@ -105,7 +105,7 @@ async def _print_platform(connection: Connection, options: UsageOptions, tenant:
 def _print_log(connection: Connection, options: UsageOptions, tenant: str | None) -> None:
     from vkgateway.cli.plugin.connection import local_data_dir
     from vkgateway.cli.usage import parse_keys, print_totals, usage_log_path
-    from vkgateway.gateway.usagelog import read_usage, sum_usage
+    from vkgateway.tenants.usage.log import read_usage, sum_usage
 
     start, end = options.period()
     keys = parse_keys(options.by or "tenant,band,pool")

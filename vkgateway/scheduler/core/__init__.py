@@ -1,1 +1,1 @@
-"""Decisions of the scheduler: pure functions of pools, quotas and gangs."""
+"""The arbiter: decisions of the scheduler as pure functions of pools, quotas and gangs."""

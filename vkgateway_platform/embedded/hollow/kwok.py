@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
-from vkgateway.controlplane.atomic_files import SECRET_MODE, write_file
-from vkgateway.programs.supervisor.spec import ProcessSpec
+from vkgateway.planes.atomic_files import SECRET_MODE, write_file
+from vkgateway.planes.supervisor.spec import ProcessSpec
 from vkgateway_platform.embedded import core_limit
 from vkgateway_platform.embedded.hollow.kubelet.process import HOST as KUBELET_HOST
 from vkgateway_platform.embedded.hollow.nodes import MANAGED_ANNOTATION

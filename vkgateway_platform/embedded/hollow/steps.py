@@ -11,12 +11,12 @@ from typing import Any
 
 import msgspec
 
+from vkgateway.api.names import FIELD_MANAGER
+from vkgateway.api.objects import NodeView, is_condition_true
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import NODES
-from vkgateway.model.names import FIELD_MANAGER
-from vkgateway.model.objects import NodeView, is_condition_true
-from vkgateway.programs.supervisor.client import SupervisorClient
+from vkgateway.planes.supervisor.client import SupervisorClient
 from vkgateway_platform.embedded.hollow import kwok
 from vkgateway_platform.embedded.hollow.kubelet import process as hollow_kubelet
 from vkgateway_platform.embedded.hollow.nodes import MANAGED_ANNOTATION, POOL_LABEL, hollow_nodes

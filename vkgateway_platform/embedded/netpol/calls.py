@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from vkgateway.model.errors import VkgatewayError
+from vkgateway.api.errors import VkgatewayError
 
 
 class Call(msgspec.Struct):

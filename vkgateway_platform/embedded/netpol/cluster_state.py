@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from vkgateway.model.objects import Meta
-from vkgateway.translate.network_policies import NetworkPolicyView
+from vkgateway.api.objects import Meta
+from vkgateway.kinds.policies.translation import NetworkPolicyView
 
 
 class ContainerPort(msgspec.Struct, rename="camel"):

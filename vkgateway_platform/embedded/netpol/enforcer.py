@@ -8,14 +8,14 @@ from typing import Final
 
 import structlog
 
+from vkgateway.api.errors import UnavailableError
+from vkgateway.api.names import SYSTEM_NAMESPACE, TENANT_LABEL
+from vkgateway.api.objects import TERMINAL_PHASES, NamespaceView, decode_namespace
+from vkgateway.kinds.policies.translation import NetworkPolicyView, decode_policy
+from vkgateway.kinds.services.translation import SliceView, decode_slice
 from vkgateway.kube import resources
 from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
-from vkgateway.model.errors import UnavailableError
-from vkgateway.model.names import SYSTEM_NAMESPACE, TENANT_LABEL
-from vkgateway.model.objects import TERMINAL_PHASES, NamespaceView, decode_namespace
-from vkgateway.translate.network_policies import NetworkPolicyView, decode_policy
-from vkgateway.translate.services import SliceView, decode_slice
 from vkgateway_platform.embedded.netpol.cluster_state import ClusterState, Pod, PodView, Server, Site, decode_pod
 from vkgateway_platform.embedded.netpol.ruleset import render_ruleset
 from vkgateway_platform.embedded.realnode.host import ToolError

@@ -6,8 +6,8 @@ import ipaddress
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from vkgateway.translate.network_policies import Direction
-from vkgateway.translate.node_terms import all_match
+from vkgateway.kinds.pods.translation.node_terms import all_match
+from vkgateway.kinds.policies.translation import Direction
 from vkgateway_platform.embedded.netpol.cluster_state import ClusterState, Pod
 
 Side = Literal["saddr", "daddr"]

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from vkgateway.model.names import CONTROL_PLANE_LABEL, SYSTEM_NAMESPACE, TENANT_LABEL
-from vkgateway.translate.network_policies import Direction, NetworkPolicyView
+from vkgateway.api.names import CONTROL_PLANE_LABEL, SYSTEM_NAMESPACE, TENANT_LABEL
+from vkgateway.kinds.policies.translation import Direction, NetworkPolicyView
 from vkgateway_platform.embedded.netpol.cluster_state import ClusterState, Pod, Server, Site
 from vkgateway_platform.embedded.netpol.peers import PolicyRule, nft_set, selector_matches
 

@@ -11,8 +11,8 @@ import sys
 import time
 from pathlib import Path
 
-from vkgateway.model.errors import ConflictError, VkgatewayError
-from vkgateway.programs.supervisor.client import SupervisorClient
+from vkgateway.api.errors import ConflictError, VkgatewayError
+from vkgateway.planes.supervisor.client import SupervisorClient
 from vkgateway_platform.binaries.errors import UnknownVersionError
 from vkgateway_platform.binaries.subprocesses import set_niceness
 from vkgateway_platform.embedded import startup

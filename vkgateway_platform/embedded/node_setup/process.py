@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from vkgateway.programs.supervisor.logs import last_lines
-from vkgateway.programs.supervisor.spec import ProcessSpec, ProcessState
+from vkgateway.planes.supervisor.logs import last_lines
+from vkgateway.planes.supervisor.spec import ProcessSpec, ProcessState
 from vkgateway_platform.embedded.paths import PlatformPaths
 from vkgateway_platform.embedded.realnode.processes import GROUP
 

@@ -10,11 +10,11 @@ from typing import Final
 
 import structlog
 
+from vkgateway.api.objects import Object, decode_object
+from vkgateway.kinds.volumes.translation.views import STORAGE, ClaimView, decode_claim
 from vkgateway.kube import errors, resources
 from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
-from vkgateway.model.objects import Object, decode_object
-from vkgateway.translate.storage.views import STORAGE, ClaimView, decode_claim
 from vkgateway_platform.embedded.provisioner.folders import (
     FolderView,
     decode_folder,

@@ -10,9 +10,9 @@ from typing import Final
 
 import msgspec
 
-from vkgateway.model.objects import Meta, Object
-from vkgateway.model.quantity import parse_quantity
-from vkgateway.translate.storage.views import STORAGE, ClaimReference, ClaimView
+from vkgateway.api.objects import Meta, Object
+from vkgateway.api.quantity import parse_quantity
+from vkgateway.kinds.volumes.translation.views import STORAGE, ClaimReference, ClaimView
 from vkgateway_platform.embedded.hollow.nodes import POOL_LABEL
 
 PROVISIONER: Final = "folders.vkgateway.io"

@@ -8,9 +8,9 @@ from typing import Any
 
 import yaml
 
-from vkgateway.controlplane.plane import ControlPlaneSpec
 from vkgateway.kube import kubeconfig
-from vkgateway.programs.supervisor.spec import ProcessSpec
+from vkgateway.planes.plane import ControlPlaneSpec
+from vkgateway.planes.supervisor.spec import ProcessSpec
 from vkgateway_platform.embedded.paths import PlatformPaths
 from vkgateway_platform.embedded.pki import PROVISIONER, PROVISIONER_USER, PlatformPki
 

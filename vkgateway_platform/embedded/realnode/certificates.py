@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from vkgateway.controlplane.atomic_files import write_file
-from vkgateway.controlplane.pki import Authority, is_matching_pair, needs_renewal
+from vkgateway.planes.atomic_files import write_file
+from vkgateway.planes.pki import Authority, is_matching_pair, needs_renewal
 from vkgateway_platform.embedded.realnode import configs, manifests
 from vkgateway_platform.embedded.realnode.options import RealNodeOptions
 

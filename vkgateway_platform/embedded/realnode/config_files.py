@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vkgateway.controlplane.atomic_files import write_file
-from vkgateway.model.errors import UnavailableError
+from vkgateway.api.errors import UnavailableError
+from vkgateway.planes.atomic_files import write_file
 from vkgateway_platform.embedded.netpol import plugin as netpol
 from vkgateway_platform.embedded.realnode import configs
 from vkgateway_platform.embedded.realnode.host_network import uplink_mtu

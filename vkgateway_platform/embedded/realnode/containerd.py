@@ -10,8 +10,8 @@ from pathlib import Path
 
 import structlog
 
-from vkgateway.controlplane.atomic_files import write_file
-from vkgateway.model.errors import UnavailableError
+from vkgateway.api.errors import UnavailableError
+from vkgateway.planes.atomic_files import write_file
 from vkgateway_platform.embedded.realnode.configs import CONTAINERD_SOCKET
 from vkgateway_platform.embedded.realnode.host import ToolError, run_command
 from vkgateway_platform.embedded.realnode.namespaces import NodeNamespaces

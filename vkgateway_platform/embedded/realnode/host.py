@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from vkgateway.controlplane.atomic_files import write_file
-from vkgateway.model.errors import VkgatewayError
+from vkgateway.api.errors import VkgatewayError
+from vkgateway.planes.atomic_files import write_file
 
 TOOL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """Directories of system tools: `sbin` is not on every user's PATH, in some shells not even on root's."""

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from vkgateway.controlplane.atomic_files import write_file
+from vkgateway.planes.atomic_files import write_file
 from vkgateway_platform.embedded.realnode.busybox import WGET_WITH_TIMEOUT, Busybox
 
 T = TypeVar("T")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from vkgateway.controlplane.atomic_files import write_file
+from vkgateway.planes.atomic_files import write_file
 from vkgateway_platform.embedded.realnode.options import NodeFolders
 
 FIXED_DIRS = ("/run/containerd", "/var/lib/cni", "/var/lib/kubelet", "/var/log/containers", "/var/log/pods")

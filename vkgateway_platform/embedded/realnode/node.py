@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from vkgateway.controlplane.pki import Authority
-from vkgateway.controlplane.plane import SERVICE_CIDR
-from vkgateway.programs.supervisor.spec import ProcessSpec
+from vkgateway.planes.pki import Authority
+from vkgateway.planes.plane import SERVICE_CIDR
+from vkgateway.planes.supervisor.spec import ProcessSpec
 from vkgateway_platform.embedded.realnode import images
 from vkgateway_platform.embedded.realnode.certificates import write_certificates
 from vkgateway_platform.embedded.realnode.cgroups import Cgroups

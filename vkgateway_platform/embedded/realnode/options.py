@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from vkgateway.model.errors import InputError
+from vkgateway.api.errors import InputError
 
 PROGRAMS = ("containerd", "containerd-shim-runc-v2", "ctr", "kubelet", "kube-proxy", "coredns")
 """Programs that the resolver must find for a real node; runc, nft, ip and the CNI plugins come from the system."""

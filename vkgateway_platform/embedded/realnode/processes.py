@@ -6,7 +6,7 @@ import hashlib
 import sys
 from pathlib import Path
 
-from vkgateway.programs.supervisor.spec import ProcessSpec
+from vkgateway.planes.supervisor.spec import ProcessSpec
 from vkgateway_platform.embedded.realnode.configs import SITE_FILE
 from vkgateway_platform.embedded.realnode.host import TOOL_PATH
 from vkgateway_platform.embedded.realnode.namespaces import NodeNamespaces

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from pathlib import Path
 
-from vkgateway.programs.supervisor.client import SupervisorClient
+from vkgateway.planes.supervisor.client import SupervisorClient
 from vkgateway_platform.embedded import compute, real_node_steps
 from vkgateway_platform.embedded import record as records
 from vkgateway_platform.embedded.disk import disk_errors

@@ -7,8 +7,8 @@ import datetime
 import sys
 from pathlib import Path
 
-from vkgateway.model.errors import VkgatewayError
-from vkgateway.programs.supervisor.client import SupervisorClient
+from vkgateway.api.errors import VkgatewayError
+from vkgateway.planes.supervisor.client import SupervisorClient
 from vkgateway_platform.embedded.renewal.certificates import renew_certificates
 
 

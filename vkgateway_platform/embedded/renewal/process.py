@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from vkgateway.programs.supervisor.spec import ProcessSpec
+from vkgateway.planes.supervisor.spec import ProcessSpec
 from vkgateway_platform.embedded.paths import PlatformPaths
 
 NAME = "renewal"

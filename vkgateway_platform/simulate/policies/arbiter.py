@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from vkgateway.arbiter.cache import Cache
-from vkgateway.arbiter.cycle import decide
-from vkgateway.arbiter.decisions import Decisions
-from vkgateway.arbiter.snapshot import Snapshot
+from vkgateway.scheduler.core.cache import Cache
+from vkgateway.scheduler.core.cycle import decide
+from vkgateway.scheduler.core.decisions import Decisions
+from vkgateway.scheduler.core.snapshot import Snapshot
 from vkgateway_platform.simulate.scenario import Scenario
 
 

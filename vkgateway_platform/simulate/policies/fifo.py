@@ -10,7 +10,7 @@ ResourceQuotas do.
 
 from __future__ import annotations
 
-from vkgateway.arbiter.snapshot import ENDING, GUARANTEED, NOTIFIED, WAITING, Gang, PreemptionPlan
+from vkgateway.scheduler.core.snapshot import ENDING, GUARANTEED, NOTIFIED, WAITING, Gang, PreemptionPlan
 from vkgateway_platform.simulate.policies.placement import FreeCapacity, PoolLayout, pod_shapes
 from vkgateway_platform.simulate.policies.pool_gangs import (
     PoolGangs,

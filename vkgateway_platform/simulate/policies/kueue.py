@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import inf
 
-from vkgateway.arbiter.snapshot import GUARANTEED, WAITING, Gang, PreemptionPlan
+from vkgateway.scheduler.core.snapshot import GUARANTEED, WAITING, Gang, PreemptionPlan
 from vkgateway_platform.simulate.policies.placement import FreeCapacity, PoolLayout
 from vkgateway_platform.simulate.policies.pool_gangs import (
     PoolGangs,

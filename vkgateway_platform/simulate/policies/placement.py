@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from vkgateway.arbiter.capacity.node_matching import has_untolerated_taint, matches_terms
-from vkgateway.arbiter.snapshot import Gang, Pod, Pool, Shape
+from vkgateway.scheduler.core.capacity.node_matching import has_untolerated_taint, matches_terms
+from vkgateway.scheduler.core.snapshot import Gang, Pod, Pool, Shape
 
 _Amounts = NDArray[np.int64]
 """Thousandths, by node and resource."""

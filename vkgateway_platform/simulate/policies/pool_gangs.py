@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from vkgateway.arbiter.snapshot import (
+from vkgateway.scheduler.core.snapshot import (
     ENDING,
     GUARANTEED,
     NOTIFIED,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from vkgateway.arbiter.decisions import Admit, Decisions, Evict
-from vkgateway.arbiter.snapshot import Gang, Pool, PoolKey, PreemptionPlan, Snapshot
+from vkgateway.scheduler.core.decisions import Admit, Decisions, Evict
+from vkgateway.scheduler.core.snapshot import Gang, Pool, PoolKey, PreemptionPlan, Snapshot
 from vkgateway_platform.simulate.policies.placement import PoolLayout
 from vkgateway_platform.simulate.policies.pool_gangs import PoolGangs, gangs_by_pool
 from vkgateway_platform.simulate.scenario import Scenario

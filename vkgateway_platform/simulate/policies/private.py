@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vkgateway.arbiter.guarantees.cell_sizes import list_sizes, pool_levels, quota_cells
-from vkgateway.arbiter.snapshot import Node, Pool, PoolKey, Quota
+from vkgateway.scheduler.core.guarantees.cell_sizes import list_sizes, pool_levels, quota_cells
+from vkgateway.scheduler.core.snapshot import Node, Pool, PoolKey, Quota
 from vkgateway_platform.simulate.policies.arbiter import ArbiterScheduler
 from vkgateway_platform.simulate.scenario import Job, Scenario
 from vkgateway_platform.simulate.traces.adaptation import adapt_jobs

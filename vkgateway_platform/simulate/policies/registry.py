@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable, Mapping
 
-from vkgateway.model.errors import InputError
+from vkgateway.api.errors import InputError
 from vkgateway_platform.simulate.policies.arbiter import ArbiterScheduler
 from vkgateway_platform.simulate.policies.fifo import PriorityFifo
 from vkgateway_platform.simulate.policies.kueue import Kueue

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from vkgateway.arbiter.decisions import Decisions
-from vkgateway.arbiter.snapshot import Snapshot
+from vkgateway.scheduler.core.decisions import Decisions
+from vkgateway.scheduler.core.snapshot import Snapshot
 from vkgateway_platform.simulate.scenario import Scenario
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from vkgateway.arbiter.snapshot import Pool, Shape
+from vkgateway.scheduler.core.snapshot import Pool, Shape
 from vkgateway_platform.simulate.scenario import Job
 
 

@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from vkgateway.arbiter.past_share import PastShare
-from vkgateway.arbiter.snapshot import NOTIFIED, PLACED, Gang, Pool, PoolKey, Quota, Snapshot
-from vkgateway.arbiter.snapshot_diff import diff_gangs
+from vkgateway.scheduler.core.past_share import PastShare
+from vkgateway.scheduler.core.snapshot import NOTIFIED, PLACED, Gang, Pool, PoolKey, Quota, Snapshot
+from vkgateway.scheduler.core.snapshot_diff import diff_gangs
 from vkgateway_platform.simulate.scenario import Job
 from vkgateway_platform.simulate.traces.errors import TraceError
 

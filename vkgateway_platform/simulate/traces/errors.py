@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vkgateway.model.errors import InputError
+from vkgateway.api.errors import InputError
 
 
 class TraceError(InputError):

@@ -8,10 +8,10 @@ from typing import Any, TypeGuard
 
 import msgspec
 
-from vkgateway.arbiter.snapshot import Node, Pool
-from vkgateway.model.objects import Taint
-from vkgateway.model.quantity import Quantity
-from vkgateway.model.requests import is_extended, to_milli
+from vkgateway.api.objects import Taint
+from vkgateway.api.quantity import Quantity
+from vkgateway.api.requests import is_extended, to_milli
+from vkgateway.scheduler.core.snapshot import Node, Pool
 from vkgateway_platform.simulate.scenario import GPU, POOL
 from vkgateway_platform.simulate.traces.errors import TraceError
 

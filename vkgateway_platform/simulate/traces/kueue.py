@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from vkgateway.arbiter.snapshot import Node, Pool, PoolKey, Quota, Shape
+from vkgateway.scheduler.core.snapshot import Node, Pool, PoolKey, Quota, Shape
 from vkgateway_platform.simulate.scenario import GPU, Job
 from vkgateway_platform.simulate.traces.errors import TraceError, parse_number
 

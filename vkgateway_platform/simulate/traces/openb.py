@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from vkgateway.arbiter.snapshot import GUARANTEED, LOW, Node, Pool, PoolKey, Requirement, Shape
+from vkgateway.scheduler.core.snapshot import GUARANTEED, LOW, Node, Pool, PoolKey, Requirement, Shape
 from vkgateway_platform.simulate.scenario import GPU, POOL, Job
 from vkgateway_platform.simulate.traces.errors import TraceError, parse_number
 from vkgateway_platform.simulate.traces.hashing import choose_by_name

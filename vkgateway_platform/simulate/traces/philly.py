@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from vkgateway.arbiter.snapshot import GUARANTEED, LOW, Shape
+from vkgateway.scheduler.core.snapshot import GUARANTEED, LOW, Shape
 from vkgateway_platform.simulate.scenario import GPU, Job
 from vkgateway_platform.simulate.traces.errors import TraceError
 from vkgateway_platform.simulate.traces.hashing import share_by_name

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Protocol
 
-from vkgateway.arbiter.snapshot import GUARANTEED, LOW, Shape
+from vkgateway.scheduler.core.snapshot import GUARANTEED, LOW, Shape
 from vkgateway_platform.simulate.scenario import GPU, Job
 
 GANG_SIZES: Mapping[int, float] = MappingProxyType({1: 0.35, 2: 0.15, 4: 0.15, 8: 0.18, 16: 0.09, 32: 0.05, 64: 0.03})

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 import msgspec
 
 from tests.unit.arbiter.simulated_cluster import Cluster
-from vkgateway.arbiter.cache import Cache
-from vkgateway.arbiter.cycle import decide
-from vkgateway.arbiter.decisions import Decisions
-from vkgateway.arbiter.outcome import apply_decisions
-from vkgateway.arbiter.snapshot import PoolKey, Snapshot
-from vkgateway.arbiter.whatif.answering import answer_question
-from vkgateway.arbiter.whatif.answers import Answer
-from vkgateway.arbiter.whatif.questions import Question
-from vkgateway.arbiter.whatif.simulation import ObservedCycle
+from vkgateway.scheduler.core.cache import Cache
+from vkgateway.scheduler.core.cycle import decide
+from vkgateway.scheduler.core.decisions import Decisions
+from vkgateway.scheduler.core.outcome import apply_decisions
+from vkgateway.scheduler.core.snapshot import PoolKey, Snapshot
+from vkgateway.scheduler.core.whatif.answering import answer_question
+from vkgateway.scheduler.core.whatif.answers import Answer
+from vkgateway.scheduler.core.whatif.questions import Question
+from vkgateway.scheduler.core.whatif.simulation import ObservedCycle
 
 
 def ask_question(

@@ -7,11 +7,19 @@ from typing import Any
 import pytest
 
 from tests.unit.arbiter.simulated_cluster import KEY, Cluster, make_gang, make_node, make_quota
-from vkgateway.arbiter.decisions import Admit, Decisions, Evict, PendingReason, PendingReport, Promote, Reprieve
-from vkgateway.arbiter.snapshot import PreemptionPlan
-from vkgateway.arbiter.whatif.answers import EffectKind
-from vkgateway.arbiter.whatif.difference import Difference
-from vkgateway.arbiter.whatif.simulation import DecidedSnapshot, ObservedCycle, Simulation
+from vkgateway.scheduler.core.decisions import (
+    Admit,
+    Decisions,
+    Evict,
+    PendingReason,
+    PendingReport,
+    Promote,
+    Reprieve,
+)
+from vkgateway.scheduler.core.snapshot import PreemptionPlan
+from vkgateway.scheduler.core.whatif.answers import EffectKind
+from vkgateway.scheduler.core.whatif.difference import Difference
+from vkgateway.scheduler.core.whatif.simulation import DecidedSnapshot, ObservedCycle, Simulation
 
 G = "a/ns/gang/g"
 UID = f"{G}-0"

@@ -19,10 +19,10 @@ from tests.unit.arbiter.simulated_cluster import (
     make_quota,
 )
 from tests.unit.arbiter.whatif.question_asking import ask_question
-from vkgateway.arbiter.snapshot import PodState, Requirement
-from vkgateway.arbiter.whatif.answers import Answer, EffectKind, Verdict
-from vkgateway.arbiter.whatif.questions import DrainQuestion
-from vkgateway.model.errors import InputError, NotFoundError
+from vkgateway.api.errors import InputError, NotFoundError
+from vkgateway.scheduler.core.snapshot import PodState, Requirement
+from vkgateway.scheduler.core.whatif.answers import Answer, EffectKind, Verdict
+from vkgateway.scheduler.core.whatif.questions import DrainQuestion
 
 BY_RACK = {KEY: frozenset({"pool", "rack"})}
 

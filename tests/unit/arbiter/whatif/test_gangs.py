@@ -10,10 +10,10 @@ import pytest
 from tests.unit.arbiter.placed_gangs import place_gang
 from tests.unit.arbiter.simulated_cluster import GPU, LOW, OTHER, Cluster, make_gang, make_node, make_quota
 from tests.unit.arbiter.whatif.question_asking import ask_question
-from vkgateway.arbiter.snapshot import Band
-from vkgateway.arbiter.whatif.answers import Answer, EffectKind, Verdict
-from vkgateway.arbiter.whatif.questions import MOST_PODS, GangQuestion
-from vkgateway.model.errors import InputError, NotFoundError, VkgatewayError
+from vkgateway.api.errors import InputError, NotFoundError, VkgatewayError
+from vkgateway.scheduler.core.snapshot import Band
+from vkgateway.scheduler.core.whatif.answers import Answer, EffectKind, Verdict
+from vkgateway.scheduler.core.whatif.questions import MOST_PODS, GangQuestion
 
 
 def submit_gang(

@@ -9,10 +9,10 @@ import pytest
 from tests.unit.arbiter.placed_gangs import place_gang
 from tests.unit.arbiter.simulated_cluster import GPU, KEY, LOW, OTHER, Cluster, make_gang, make_node, make_quota
 from tests.unit.arbiter.whatif.question_asking import ask_question
-from vkgateway.arbiter.snapshot import PodState
-from vkgateway.arbiter.whatif.answers import Answer, EffectKind, Verdict
-from vkgateway.arbiter.whatif.questions import GrowQuestion
-from vkgateway.model.errors import InputError, NotFoundError
+from vkgateway.api.errors import InputError, NotFoundError
+from vkgateway.scheduler.core.snapshot import PodState
+from vkgateway.scheduler.core.whatif.answers import Answer, EffectKind, Verdict
+from vkgateway.scheduler.core.whatif.questions import GrowQuestion
 
 
 def grow_pool(cluster: Cluster, nodes: int, *, like: str = "", pool: str = "pool") -> Answer:
@@ -98,8 +98,8 @@ def test_new_nodes_have_common_usage() -> None:
     cluster.add(make_gang("a/ns/gang/w", "a", [9]))
     state = grow_pool(cluster, 1)
     assert state.pools[0].after is not None
-    from vkgateway.arbiter.whatif.growth import commonest_node
-    from vkgateway.arbiter.whatif.growth import with_nodes as larger
+    from vkgateway.scheduler.core.whatif.growth import commonest_node
+    from vkgateway.scheduler.core.whatif.growth import with_nodes as larger
 
     model = commonest_node(cluster.pool)
     assert model is not None

@@ -10,9 +10,9 @@ import pytest
 from tests.unit.arbiter.placed_gangs import place_gang
 from tests.unit.arbiter.simulated_cluster import GPU, LOW, Cluster, make_gang, make_node, make_quota
 from tests.unit.arbiter.whatif.question_asking import ask_question
-from vkgateway.arbiter.whatif.answers import Answer, EffectKind, Verdict
-from vkgateway.arbiter.whatif.questions import GuaranteeQuestion
-from vkgateway.model.errors import InputError, NotFoundError, VkgatewayError
+from vkgateway.api.errors import InputError, NotFoundError, VkgatewayError
+from vkgateway.scheduler.core.whatif.answers import Answer, EffectKind, Verdict
+from vkgateway.scheduler.core.whatif.questions import GuaranteeQuestion
 
 
 def ask_guarantee(cluster: Cluster, tenant: str, gpus: int | str, **fields: Any) -> Answer:

@@ -6,7 +6,7 @@ import pytest
 
 from bench.scale.lives import arrival_delays, gpu_seconds, job_lives, median_startup, pod_gang, run_drifts
 from bench.timeline import Mark, Timeline
-from vkgateway.arbiter.snapshot import Shape
+from vkgateway.scheduler.core.snapshot import Shape
 from vkgateway_platform.simulate.scenario import GPU, Job
 
 JOB = Job(

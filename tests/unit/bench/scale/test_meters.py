@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from bench.scale.meters import MeterFigures, parse_cycles, quantile
-from vkgateway.sync.arbiter_metrics import observe_cycle
+from vkgateway.scheduler.service.metrics import observe_cycle
 
 
 def test_the_histogram_of_the_gateways_metrics_is_read() -> None:

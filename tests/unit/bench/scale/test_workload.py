@@ -7,7 +7,7 @@ import pytest
 from bench.scale.manifests import job_manifest, job_name
 from bench.scale.settings import Scale
 from bench.scale.workload import job_gpus, make_workload, tenant_names
-from vkgateway.arbiter.snapshot import LOW
+from vkgateway.scheduler.core.snapshot import LOW
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

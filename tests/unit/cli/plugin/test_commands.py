@@ -28,11 +28,11 @@ from tests.unit.cli.plugin.tool import (
     waits,
 )
 from tests.unit.cli.test_usage_days import budget_use, day_usage
-from vkgateway.arbiter.reasons.report_types import ArbiterReport
 from vkgateway.cli.plugin.main import COMMANDS, plugin
-from vkgateway.gateway.health import HealthServer
 from vkgateway.kube.resources import COMPUTE_CLUSTERS, LEASES, TENANTS
-from vkgateway.usage.budgets import UsageReport
+from vkgateway.scheduler.core.reasons.report_types import ArbiterReport
+from vkgateway.serve.health import HealthServer
+from vkgateway.tenants.usage.budgets import UsageReport
 
 ROOM = "needs 2 pods of nvidia.com/gpu 8; 0 of 2 would fit now"
 USAGE = UsageReport(

@@ -18,9 +18,7 @@ import yaml
 from tests.unit.cli.gateway import gang, pool, tenant
 from tests.unit.cli.plugin.canaries import Canaries
 from tests.unit.cli.plugin.tool import ReviewingApiServer, Tool, node, pod, put, put_nodes, rights, running, waits
-from vkgateway.arbiter.reasons.report_types import ArbiterReport
 from vkgateway.cli.plugin.bundle.archive import BundleFile, IndexEntry, without_secrets
-from vkgateway.gateway.health import HealthServer
 from vkgateway.kube.resources import (
     COMPUTE_CLUSTERS,
     CONFIG_MAPS,
@@ -31,6 +29,8 @@ from vkgateway.kube.resources import (
     TENANTS,
     Resource,
 )
+from vkgateway.scheduler.core.reasons.report_types import ArbiterReport
+from vkgateway.serve.health import HealthServer
 
 WEBHOOKS = tuple(
     Resource("apis/admissionregistration.k8s.io/v1", plural, kind, namespaced=False)
@@ -192,7 +192,7 @@ async def management(
 
 
 def write_log(folder: Path, text: str) -> None:
-    from vkgateway.programs.supervisor.spec import SupervisorPaths
+    from vkgateway.planes.supervisor.spec import SupervisorPaths
 
     path = SupervisorPaths(folder).log_path("gateway")
     path.parent.mkdir(parents=True, exist_ok=True)

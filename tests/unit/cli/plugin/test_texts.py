@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 import vkgateway
-from vkgateway.arbiter.decisions import PendingReason
 from vkgateway.cli.plugin.bundle.shapes import Shape, apply_shape, host_of_url, image, phrase, plain, safe_labels
 from vkgateway.cli.plugin.bundle.texts import allowed_message, redact_log, scrub
+from vkgateway.scheduler.core.decisions import PendingReason
 
 PACKAGE = Path(vkgateway.__file__).parent
 CANARY = "c4n4ry"

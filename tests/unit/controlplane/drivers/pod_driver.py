@@ -12,9 +12,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from vkgateway.controlplane.components import PROGRAMS, component_arguments, component_environment
-from vkgateway.controlplane.credentials import Credentials
-from vkgateway.controlplane.drivers.base import (
+from vkgateway.api.clusters import ClusterIdentity
+from vkgateway.api.errors import ConflictError, InputError, UnavailableError
+from vkgateway.api.types import ApiServerExposure, ExposureType
+from vkgateway.kinds.policies.egress_rules import NameServerRange
+from vkgateway.planes.components import PROGRAMS, component_arguments, component_environment
+from vkgateway.planes.credentials import Credentials
+from vkgateway.planes.drivers.base import (
     AssignedPorts,
     DriverContext,
     DriverListener,
@@ -23,14 +27,10 @@ from vkgateway.controlplane.drivers.base import (
     ServerEndpoints,
     StepMessages,
 )
-from vkgateway.controlplane.name_server_config import render_corefile, render_hosts_file
-from vkgateway.controlplane.plane import COMPONENTS, ControlPlaneSpec
-from vkgateway.controlplane.plane_files import COREDNS, Authorities, PlaneFiles, render_plane_files
-from vkgateway.controlplane.publication import Publication
-from vkgateway.model.api import ApiServerExposure, ExposureType
-from vkgateway.model.clusters import ClusterIdentity
-from vkgateway.model.errors import ConflictError, InputError, UnavailableError
-from vkgateway.translate.egress_rules import NameServerRange
+from vkgateway.planes.name_server_config import render_corefile, render_hosts_file
+from vkgateway.planes.plane import COMPONENTS, ControlPlaneSpec
+from vkgateway.planes.plane_files import COREDNS, Authorities, PlaneFiles, render_plane_files
+from vkgateway.planes.publication import Publication
 
 MOUNT = Path("/etc/kubernetes")
 PORT = 6443

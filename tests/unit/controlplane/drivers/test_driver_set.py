@@ -9,12 +9,12 @@ import pytest
 
 from tests.support.machine import patience
 from tests.unit.controlplane.fakes import FakeDriver
-from vkgateway.controlplane.drivers.base import ServerEndpoint
-from vkgateway.controlplane.drivers.driver_set import DriverSet
-from vkgateway.controlplane.plane import tenant_plane_spec
-from vkgateway.model.clusters import ClusterIdentity
-from vkgateway.model.errors import InputError, UnavailableError
-from vkgateway.translate.egress_rules import NameServerRange
+from vkgateway.api.clusters import ClusterIdentity
+from vkgateway.api.errors import InputError, UnavailableError
+from vkgateway.kinds.policies.egress_rules import NameServerRange
+from vkgateway.planes.drivers.base import ServerEndpoint
+from vkgateway.planes.drivers.driver_set import DriverSet
+from vkgateway.planes.plane import tenant_plane_spec
 
 LOCAL = ClusterIdentity("local", "uid")
 

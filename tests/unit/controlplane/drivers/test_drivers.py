@@ -12,14 +12,14 @@ from tests.unit.controlplane.drivers import pod_driver
 from tests.unit.controlplane.drivers.pod_driver import FakeCluster
 from tests.unit.controlplane.planes import AUTHORITIES
 from tests.unit.controlplane.test_provisioner import World, tenant
-from vkgateway.controlplane.drivers import registry
-from vkgateway.controlplane.drivers.base import Driver, DriverContext
-from vkgateway.controlplane.drivers.process.driver import ProcessDriver
-from vkgateway.controlplane.drivers.registry import driver_factory
-from vkgateway.gateway import settingsfile
+from vkgateway.api.clusters import ClusterIdentity
+from vkgateway.api.errors import ConflictError, InputError, UnavailableError
 from vkgateway.kube.client import Client
-from vkgateway.model.clusters import ClusterIdentity
-from vkgateway.model.errors import ConflictError, InputError, UnavailableError
+from vkgateway.planes.drivers import registry
+from vkgateway.planes.drivers.base import Driver, DriverContext
+from vkgateway.planes.drivers.process.driver import ProcessDriver
+from vkgateway.planes.drivers.registry import driver_factory
+from vkgateway.settings import file as settingsfile
 
 
 @pytest.fixture

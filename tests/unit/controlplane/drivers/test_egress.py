@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 import structlog
 
-from vkgateway.controlplane.drivers.base import ServerEndpoint
-from vkgateway.controlplane.drivers.process import egress
-from vkgateway.controlplane.drivers.process.egress import ApiServerEgress, socket_name, webhook_socket_name
-from vkgateway.controlplane.webhook_ranges import parse_webhook_range
+from vkgateway.planes.drivers.base import ServerEndpoint
+from vkgateway.planes.drivers.process import egress
+from vkgateway.planes.drivers.process.egress import ApiServerEgress, socket_name, webhook_socket_name
+from vkgateway.planes.webhook_ranges import parse_webhook_range
 
 
 @contextlib.asynccontextmanager

@@ -19,9 +19,7 @@ from tests.unit.controlplane.drivers.test_kubernetes_driver import (
     start_world,
 )
 from tests.unit.controlplane.test_provisioner import tenant
-from vkgateway.controlplane.drivers.base import Driver
-from vkgateway.controlplane.drivers.kubernetes.repairs import RepairThrottle
-from vkgateway.controlplane.provisioner import Provisioner
+from vkgateway.api.errors import UnavailableError
 from vkgateway.kube.backoff import Backoff
 from vkgateway.kube.resources import (
     DEPLOYMENTS,
@@ -32,7 +30,9 @@ from vkgateway.kube.resources import (
     SERVICES,
     Resource,
 )
-from vkgateway.model.errors import UnavailableError
+from vkgateway.planes.drivers.base import Driver
+from vkgateway.planes.drivers.kubernetes.repairs import RepairThrottle
+from vkgateway.planes.provisioner import Provisioner
 
 
 class SameDriver:

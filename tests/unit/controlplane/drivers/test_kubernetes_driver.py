@@ -18,15 +18,15 @@ from tests.fakes.rights import Rights
 from tests.support.waiting import wait_until
 from tests.unit.controlplane.planes import AUTHORITIES
 from tests.unit.controlplane.test_provisioner import World, tenant
-from vkgateway.controlplane.drivers.base import Driver, DriverContext, ServerEndpoint
-from vkgateway.controlplane.drivers.kubernetes.driver import KubernetesDriver, create_driver
-from vkgateway.controlplane.drivers.kubernetes.names import MOUNT
-from vkgateway.controlplane.plane import COMPONENTS, tenant_plane_spec
+from vkgateway.api.clusters import ClusterIdentity
+from vkgateway.api.errors import ConflictError, InputError, UnavailableError
 from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
 from vkgateway.kube.resources import DEPLOYMENTS, ENDPOINT_SLICES, NAMESPACES, NETWORK_POLICIES, PODS, SECRETS, SERVICES
-from vkgateway.model.clusters import ClusterIdentity
-from vkgateway.model.errors import ConflictError, InputError, UnavailableError
+from vkgateway.planes.drivers.base import Driver, DriverContext, ServerEndpoint
+from vkgateway.planes.drivers.kubernetes.driver import KubernetesDriver, create_driver
+from vkgateway.planes.drivers.kubernetes.names import MOUNT
+from vkgateway.planes.plane import COMPONENTS, tenant_plane_spec
 
 NAMESPACE = "vkgateway-tenant-alpha"
 PLANE = tenant_plane_spec("alpha", address="10.215.0.21", port=6443, etcd_endpoints=("https://10.0.0.1:2379",))

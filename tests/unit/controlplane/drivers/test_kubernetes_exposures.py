@@ -12,8 +12,9 @@ import pytest
 
 from tests.unit.controlplane.drivers.test_kubernetes_driver import NAMESPACE, ManagementWorld, start_world
 from tests.unit.controlplane.test_provisioner import tenant
-from vkgateway.controlplane.drivers.base import ServerEndpoint
-from vkgateway.controlplane.pki import alternative_names
+from vkgateway.api.clusters import ClusterIdentity
+from vkgateway.api.errors import NotPublishedError, UnavailableError
+from vkgateway.api.types import ApiServerAccess, ApiServerExposure, GatewayReference, Tenant, TenantSpec
 from vkgateway.kube import kubeconfig
 from vkgateway.kube.resources import (
     EVENTS,
@@ -25,9 +26,8 @@ from vkgateway.kube.resources import (
     SERVICES,
     Resource,
 )
-from vkgateway.model.api import ApiServerAccess, ApiServerExposure, GatewayReference, Tenant, TenantSpec
-from vkgateway.model.clusters import ClusterIdentity
-from vkgateway.model.errors import NotPublishedError, UnavailableError
+from vkgateway.planes.drivers.base import ServerEndpoint
+from vkgateway.planes.pki import alternative_names
 
 INTERNAL = "https://10.215.0.21:6443"
 EDGE = GatewayReference(namespace="edge", name="shared", section_name="tls")

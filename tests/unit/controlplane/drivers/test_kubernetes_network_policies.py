@@ -9,16 +9,16 @@ import pytest
 
 from tests.unit.local.netpol.kernel import Kernel, Packet
 from tests.unit.local.realnode.test_options import OPTIONS
-from vkgateway.controlplane.drivers.base import ServerEndpoint
-from vkgateway.controlplane.drivers.kubernetes.names import CONTROL_PLANE, pod_selector
-from vkgateway.controlplane.drivers.kubernetes.network_policies import control_plane_policies, name_server_policy
-from vkgateway.controlplane.publication import client_ranges
-from vkgateway.model.api import ApiServerExposure
-from vkgateway.model.names import CONTROL_PLANE_LABEL, TENANT_LABEL
-from vkgateway.translate.context import TenantContext
-from vkgateway.translate.egress_rules import PRIVATE_RANGES
-from vkgateway.translate.network_policies import NetworkPolicyView, decode_policy, isolation_policies
-from vkgateway.translate.peer_terms import NAMESPACE_NAME_LABEL
+from vkgateway.api.names import CONTROL_PLANE_LABEL, TENANT_LABEL
+from vkgateway.api.types import ApiServerExposure
+from vkgateway.kinds.context import TenantContext
+from vkgateway.kinds.pods.translation.peer_terms import NAMESPACE_NAME_LABEL
+from vkgateway.kinds.policies.egress_rules import PRIVATE_RANGES
+from vkgateway.kinds.policies.translation import NetworkPolicyView, decode_policy, isolation_policies
+from vkgateway.planes.drivers.base import ServerEndpoint
+from vkgateway.planes.drivers.kubernetes.names import CONTROL_PLANE, pod_selector
+from vkgateway.planes.drivers.kubernetes.network_policies import control_plane_policies, name_server_policy
+from vkgateway.planes.publication import client_ranges
 from vkgateway_platform.embedded.netpol.cluster_state import ClusterState, Pod, Server, Site
 from vkgateway_platform.embedded.realnode import configs
 

@@ -12,9 +12,9 @@ import pytest
 
 from tests.unit.controlplane.drivers.test_kubernetes_driver import NAMESPACE, ManagementWorld, start_world
 from tests.unit.controlplane.test_provisioner import tenant
-from vkgateway.controlplane.drivers.kubernetes.parameters import Parameters, parse_parameters
+from vkgateway.api.errors import InputError, UnavailableError
 from vkgateway.kube.resources import SECRETS
-from vkgateway.model.errors import InputError, UnavailableError
+from vkgateway.planes.drivers.kubernetes.parameters import Parameters, parse_parameters
 
 DIGEST = "sha256:" + "a" * 64
 REFERENCE = Path(__file__).parents[4] / "docs" / "reference" / "kubernetes-driver.md"

@@ -10,10 +10,10 @@ import pytest
 
 from tests.unit.controlplane.drivers.test_kubernetes_driver import NAMESPACE, ManagementWorld, start_world
 from tests.unit.controlplane.test_provisioner import tenant
-from vkgateway.controlplane.plane import COMPONENTS
+from vkgateway.api.clusters import ClusterIdentity
+from vkgateway.api.errors import UnavailableError
 from vkgateway.kube.resources import DEPLOYMENTS, DISRUPTION_BUDGETS, NAMESPACES
-from vkgateway.model.clusters import ClusterIdentity
-from vkgateway.model.errors import UnavailableError
+from vkgateway.planes.plane import COMPONENTS
 
 
 @pytest.fixture

@@ -10,15 +10,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from vkgateway.controlplane.drivers.kubernetes.exposures import exposure_object
-from vkgateway.controlplane.drivers.kubernetes.routes import (
+from vkgateway.api.types import ApiServerExposure, GatewayReference
+from vkgateway.planes.drivers.kubernetes.exposures import exposure_object
+from vkgateway.planes.drivers.kubernetes.routes import (
     NO_GATEWAY,
     NO_OBSTACLE,
     Obstacle,
     find_obstacle,
     read_route,
 )
-from vkgateway.model.api import ApiServerExposure, GatewayReference
 
 HOST = "alpha.example.org"
 EXPOSURE = ApiServerExposure(

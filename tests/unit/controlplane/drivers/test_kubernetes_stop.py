@@ -12,10 +12,10 @@ import pytest
 from tests.support.waiting import let_pass, wait_until
 from tests.unit.controlplane.drivers.test_kubernetes_driver import NAMESPACE, running, start_world
 from tests.unit.controlplane.test_provisioner import tenant
-from vkgateway.controlplane.drivers.kubernetes import namespaces
+from vkgateway.api.errors import UnavailableError
+from vkgateway.api.types import ApiServerExposure, Tenant
 from vkgateway.kube.resources import DEPLOYMENTS, NAMESPACES, PODS, SERVICES
-from vkgateway.model.api import ApiServerExposure, Tenant
-from vkgateway.model.errors import UnavailableError
+from vkgateway.planes.drivers.kubernetes import namespaces
 
 
 def exposed(kind: str) -> Tenant:

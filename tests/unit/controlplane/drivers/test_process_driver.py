@@ -15,12 +15,12 @@ from tests.fakes.clock import FakeClock
 from tests.support.machine import patience
 from tests.unit.controlplane.fakes import FakePrograms, FakeSupervisor
 from tests.unit.controlplane.planes import ALPHA, AUTHORITIES, NOW, tenant_plane
-from vkgateway.controlplane.drivers.base import ServerEndpoint
-from vkgateway.controlplane.drivers.process.driver import ProcessDriver
-from vkgateway.controlplane.plane import COMPONENTS, ControlPlaneSpec
-from vkgateway.controlplane.pod_settings import PodSettings
-from vkgateway.model.api import ApiServerExposure
-from vkgateway.model.errors import ConflictError, InputError, UnavailableError
+from vkgateway.api.errors import ConflictError, InputError, UnavailableError
+from vkgateway.api.types import ApiServerExposure
+from vkgateway.planes.drivers.base import ServerEndpoint
+from vkgateway.planes.drivers.process.driver import ProcessDriver
+from vkgateway.planes.plane import COMPONENTS, ControlPlaneSpec
+from vkgateway.planes.pod_settings import PodSettings
 
 OPENED: list[ProcessDriver] = []
 

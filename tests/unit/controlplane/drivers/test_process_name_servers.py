@@ -11,11 +11,11 @@ import pytest
 from tests.support.machine import patience
 from tests.unit.controlplane.fakes import FakePrograms, FakeSupervisor
 from tests.unit.controlplane.planes import tenant_plane, write
-from vkgateway.controlplane.drivers.process.name_servers import PORTS, ProcessNameServers, _has_acl, _is_port_free
-from vkgateway.controlplane.name_server_config import render_hosts_file
-from vkgateway.gateway.name_servers import ForwardingNameServers, retire_periodically
-from vkgateway.model.clusters import ClusterIdentity
-from vkgateway.model.errors import UnavailableError
+from vkgateway.api.clusters import ClusterIdentity
+from vkgateway.api.errors import UnavailableError
+from vkgateway.planes.drivers.process.name_servers import PORTS, ProcessNameServers, _has_acl, _is_port_free
+from vkgateway.planes.name_server_config import render_hosts_file
+from vkgateway.tenants.name_servers import ForwardingNameServers, retire_periodically
 
 LOCAL = ClusterIdentity("local")
 WEB = {"web.default.svc.cluster.local": "10.215.0.20"}
@@ -109,7 +109,7 @@ async def test_server_is_unavailable_without_certificates_or_an_answer(
 ) -> None:
     with pytest.raises(UnavailableError, match="no certificate yet"):
         await name_servers(tmp_path, FakeSupervisor()).ensure_server("beta", LOCAL, {})
-    monkeypatch.setattr("vkgateway.controlplane.drivers.process.name_servers._READY_SECONDS", 0.0)
+    monkeypatch.setattr("vkgateway.planes.drivers.process.name_servers._READY_SECONDS", 0.0)
     with pytest.raises(UnavailableError, match="does not answer"):
         await name_servers(tmp_path, FakeSupervisor(), answers=False).ensure_server("alpha", LOCAL, {})
 

@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
-from vkgateway.controlplane.drivers.process.ports import choose_port, is_port_free
-from vkgateway.model.errors import ConflictError, InputError, UnavailableError
+from vkgateway.api.errors import ConflictError, InputError, UnavailableError
+from vkgateway.planes.drivers.process.ports import choose_port, is_port_free
 
 
 def always_free(address: str, port: int) -> bool:

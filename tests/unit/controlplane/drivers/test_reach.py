@@ -6,10 +6,10 @@ import ipaddress
 
 import pytest
 
-from vkgateway.controlplane.drivers.process import reach
-from vkgateway.controlplane.drivers.process.reach import canonical_address, is_in_ranges, is_outside
-from vkgateway.controlplane.webhook_ranges import Address, parse_webhook_range
-from vkgateway.model.errors import InputError
+from vkgateway.api.errors import InputError
+from vkgateway.planes.drivers.process import reach
+from vkgateway.planes.drivers.process.reach import canonical_address, is_in_ranges, is_outside
+from vkgateway.planes.webhook_ranges import Address, parse_webhook_range
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.unit.usage.records import GPU, uses
-from vkgateway.gateway.usage.condition import budget_verdict
-from vkgateway.model.api import TenantBudget
+from vkgateway.api.types import TenantBudget
+from vkgateway.tenants.usage.condition import budget_verdict
 
 
 def test_tenant_reports_states() -> None:

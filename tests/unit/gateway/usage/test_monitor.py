@@ -10,10 +10,10 @@ import pytest
 
 from tests.fakes.clock import EPOCH, FakeClock
 from tests.unit.usage.records import GPU, HOUR, MemoryStore, at, used
-from vkgateway.gateway.usage.monitor import COUNT_SECONDS, SAVE_SECONDS, UsageMonitor
-from vkgateway.model.api import TenantBudget
-from vkgateway.usage.budgets import BudgetState, UsageReport
-from vkgateway.usage.records import UsageRecord
+from vkgateway.api.types import TenantBudget
+from vkgateway.tenants.usage.budgets import BudgetState, UsageReport
+from vkgateway.tenants.usage.monitor import COUNT_SECONDS, SAVE_SECONDS, UsageMonitor
+from vkgateway.tenants.usage.records import UsageRecord
 
 NOON = at("2026-11-26 12:00")
 A100 = ("local", "a100")

@@ -10,9 +10,9 @@ from tests.fakes.clock import EPOCH, FakeClock
 from tests.unit.arbiter.borrowed_pool import placed_pod
 from tests.unit.arbiter.simulated_cluster import make_gang, make_node
 from tests.unit.usage.records import GPU, HOUR, MemoryStore, at, used
-from vkgateway.arbiter.snapshot import Gang, Pool, Quota, Snapshot
-from vkgateway.gateway.usage.monitor import UsageMonitor
-from vkgateway.gateway.usage.past_shares import PastShareKeeper
+from vkgateway.scheduler.core.snapshot import Gang, Pool, Quota, Snapshot
+from vkgateway.tenants.usage.monitor import UsageMonitor
+from vkgateway.tenants.usage.past_shares import PastShareKeeper
 
 NOON = at("2026-11-26 12:00")
 POOL = ("local", "a100")

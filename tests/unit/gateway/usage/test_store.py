@@ -6,11 +6,11 @@ from structlog.testing import capture_logs
 
 from tests.fakes.apiserver import FakeApiServer
 from tests.unit.usage.records import HOUR, at, used
-from vkgateway.gateway.usage.store import UsageStore, config_map
+from vkgateway.api.names import SYSTEM_NAMESPACE, TENANT_LABEL
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import CONFIG_MAPS, NAMESPACES
-from vkgateway.model.names import SYSTEM_NAMESPACE, TENANT_LABEL
-from vkgateway.usage.ledger import UsageLedger
+from vkgateway.tenants.usage.ledger import UsageLedger
+from vkgateway.tenants.usage.store import UsageStore, config_map
 
 NOON = at("2026-11-26 12:00")
 

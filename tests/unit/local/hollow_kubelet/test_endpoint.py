@@ -18,11 +18,11 @@ import pytest
 
 from tests.fakes.apiserver import FakeApiServer
 from tests.support.machine import patience
-from vkgateway.controlplane.pki import Authority
+from vkgateway.api.errors import UnavailableError
 from vkgateway.kube.resources import PODS
 from vkgateway.kube.tls import load_identity
-from vkgateway.kubelet.listener import HttpListener
-from vkgateway.model.errors import UnavailableError
+from vkgateway.nodes.listener import HttpListener
+from vkgateway.planes.pki import Authority
 from vkgateway_platform.embedded.hollow.kubelet import endpoint
 from vkgateway_platform.embedded.hollow.kubelet.command import CommandSpec
 from vkgateway_platform.embedded.hollow.kubelet.endpoint import Endpoint

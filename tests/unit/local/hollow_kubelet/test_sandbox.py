@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.machine import patience
 from tests.support.waiting import wait_until
-from vkgateway.model.errors import UnavailableError
+from vkgateway.api.errors import UnavailableError
 from vkgateway_platform.embedded.hollow.kubelet.command import Command, CommandSpec
 from vkgateway_platform.embedded.hollow.kubelet.tenant_cgroups import TenantCgroups
 from vkgateway_platform.embedded.realnode.probe import static_busybox

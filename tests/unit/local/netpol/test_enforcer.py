@@ -19,9 +19,9 @@ from tests.support.machine import patience
 from tests.support.waiting import wait_until
 from tests.unit.background import in_background
 from tests.unit.local.netpol.test_ruleset import SITE
+from vkgateway.api.errors import UnavailableError
+from vkgateway.api.names import SYSTEM_NAMESPACE, TENANT_LABEL
 from vkgateway.kube.resources import ENDPOINT_SLICES, NAMESPACES, NETWORK_POLICIES, PODS
-from vkgateway.model.errors import UnavailableError
-from vkgateway.model.names import SYSTEM_NAMESPACE, TENANT_LABEL
 from vkgateway_platform.embedded.netpol import enforcer as enforcing
 from vkgateway_platform.embedded.netpol import plugin
 from vkgateway_platform.embedded.netpol.calls import serve_calls

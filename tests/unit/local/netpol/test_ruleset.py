@@ -13,10 +13,10 @@ import pytest
 
 from tests.unit.local.netpol.kernel import Kernel, Packet
 from tests.unit.local.realnode.test_options import OPTIONS
-from vkgateway.model.names import TENANT_LABEL
-from vkgateway.model.objects import Meta
-from vkgateway.translate.context import TenantContext
-from vkgateway.translate.network_policies import NetworkPolicyView, decode_policy, isolation_policies
+from vkgateway.api.names import TENANT_LABEL
+from vkgateway.api.objects import Meta
+from vkgateway.kinds.context import TenantContext
+from vkgateway.kinds.policies.translation import NetworkPolicyView, decode_policy, isolation_policies
 from vkgateway_platform.embedded.netpol.cluster_state import ClusterState, ContainerPort, Pod, Server, Site
 from vkgateway_platform.embedded.netpol.ruleset import render_ruleset
 from vkgateway_platform.embedded.realnode import configs

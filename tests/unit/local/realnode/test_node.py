@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from tests.unit.local.realnode.test_options import OPTIONS
-from vkgateway.controlplane.pki import Authority, alternative_names, common_name
-from vkgateway.model.errors import UnavailableError
+from vkgateway.api.errors import UnavailableError
+from vkgateway.planes.pki import Authority, alternative_names, common_name
 from vkgateway_platform.embedded.realnode import config_files, images
 from vkgateway_platform.embedded.realnode import node as node_module
 from vkgateway_platform.embedded.realnode.busybox import Busybox

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vkgateway.model.errors import InputError
+from vkgateway.api.errors import InputError
 from vkgateway_platform.embedded.realnode.options import PROGRAMS, NodeNetwork, RealNodeOptions
 
 numbers = st.integers(min_value=0, max_value=255)

@@ -19,18 +19,18 @@ from tests.unit.sync.admission.samples import (
     tenant_view,
 )
 from tests.unit.sync.scopes import tenant_scope
-from vkgateway.arbiter.decisions import Decisions
-from vkgateway.arbiter.queueing.admission import AdmissionState
-from vkgateway.arbiter.snapshot import Snapshot
-from vkgateway.model.api import Pool as PoolSpec
-from vkgateway.model.objects import Condition, Meta, NodeImage, NodeStatusView, NodeView
-from vkgateway.sync.admission.arbitration import Arbitration, ArbitrationSettings, Decide
-from vkgateway.sync.admission.companion_objects import CompanionObjects
-from vkgateway.sync.admission.completion_records import CompletionRecords
-from vkgateway.sync.admission.member import GangMember
-from vkgateway.sync.admission.tenant_admission import TenantAdmission
-from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.compute.unmanaged_pods import UnmanagedPodView, decode_unmanaged_pod
+from vkgateway.api.objects import Condition, Meta, NodeImage, NodeStatusView, NodeView
+from vkgateway.api.types import Pool as PoolSpec
+from vkgateway.clusters.link import ComputeLink
+from vkgateway.clusters.unmanaged_pods import UnmanagedPodView, decode_unmanaged_pod
+from vkgateway.scheduler.core.decisions import Decisions
+from vkgateway.scheduler.core.queueing.admission import AdmissionState
+from vkgateway.scheduler.core.snapshot import Snapshot
+from vkgateway.scheduler.service.arbitration import Arbitration, ArbitrationSettings, Decide
+from vkgateway.scheduler.service.companion_objects import CompanionObjects
+from vkgateway.scheduler.service.completion_records import CompletionRecords
+from vkgateway.scheduler.service.member import GangMember
+from vkgateway.scheduler.service.tenant_admission import TenantAdmission
 
 GANG = f"{TENANT}/default/pod/u1"
 SPEC = PoolSpec(name="a100")

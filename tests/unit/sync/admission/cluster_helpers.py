@@ -8,8 +8,8 @@ from typing import Any
 
 from tests.support.waiting import wait_until
 from tests.unit.sync.world import COMPUTE_NODE, NODE, World, make_node
+from vkgateway.api.names import ADMISSION_GATE
 from vkgateway.kube.resources import NODES, PODS
-from vkgateway.model.names import ADMISSION_GATE
 
 Document = dict[str, Any]
 

@@ -7,15 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 from tests.unit.sync.admission.samples import POOL, TENANT, gang_marks, make_member
-from vkgateway.arbiter.decisions import PendingReport
-from vkgateway.arbiter.queueing.admission import Admission, AdmissionState
-from vkgateway.arbiter.snapshot import Gang, PodState, PoolKey
+from vkgateway.api.objects import Object
 from vkgateway.kube.clock import SYSTEM_CLOCK
-from vkgateway.model.objects import Object
-from vkgateway.sync.admission.completions import Completion
-from vkgateway.sync.admission.gang_builder import EvictionTerms
-from vkgateway.sync.admission.gangs import TenantGangs
-from vkgateway.sync.admission.member import GangMember, MemberState
+from vkgateway.scheduler.core.decisions import PendingReport
+from vkgateway.scheduler.core.queueing.admission import Admission, AdmissionState
+from vkgateway.scheduler.core.snapshot import Gang, PodState, PoolKey
+from vkgateway.scheduler.service.completions import Completion
+from vkgateway.scheduler.service.gang_builder import EvictionTerms
+from vkgateway.scheduler.service.gangs import TenantGangs
+from vkgateway.scheduler.service.member import GangMember, MemberState
 
 GROUP = "default/gang/train"
 GANG = f"{TENANT}/{GROUP}"

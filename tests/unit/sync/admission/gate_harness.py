@@ -14,20 +14,20 @@ from tests.unit.sync.admission.samples import (
     RecordingArbitration,
 )
 from tests.unit.sync.scopes import RecordedRequests, tenant_scope
-from vkgateway.arbiter.decisions import Admit, PendingReason, PendingReport
+from vkgateway.api.names import ADMISSION_GATE
+from vkgateway.api.objects import Object
+from vkgateway.clusters.node_sizes import SizeVerdict
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import EVENTS, PODS
-from vkgateway.model.names import ADMISSION_GATE
-from vkgateway.model.objects import Object
-from vkgateway.sync.admission.companion_objects import CompanionObjects
-from vkgateway.sync.admission.completion_records import CompletionRecords
-from vkgateway.sync.admission.gate_reconciler import GateReconciler
-from vkgateway.sync.admission.member_reader import MemberReader
-from vkgateway.sync.admission.tenant_admission import TenantAdmission
-from vkgateway.sync.views.ownership import Key
-from vkgateway.sync.views.pods import TenantPodView, decode_tenant_pod
-from vkgateway.translate.node_sizes import SizeVerdict
+from vkgateway.runtime.views.ownership import Key
+from vkgateway.runtime.views.pods import TenantPodView, decode_tenant_pod
+from vkgateway.scheduler.core.decisions import Admit, PendingReason, PendingReport
+from vkgateway.scheduler.service.companion_objects import CompanionObjects
+from vkgateway.scheduler.service.completion_records import CompletionRecords
+from vkgateway.scheduler.service.gate_reconciler import GateReconciler
+from vkgateway.scheduler.service.member_reader import MemberReader
+from vkgateway.scheduler.service.tenant_admission import TenantAdmission
 
 KEY = ("default", "web")
 GATE = {"name": ADMISSION_GATE}

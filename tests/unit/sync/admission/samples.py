@@ -8,10 +8,7 @@ from typing import Any
 
 from tests.fakes.clock import EPOCH, FakeClock
 from tests.unit.sync.scopes import RecordedRequests, tenant_scope
-from vkgateway.arbiter.decisions import PendingReason, PendingReport
-from vkgateway.arbiter.snapshot import Band, PoolKey, Shape
-from vkgateway.kube.client import Client
-from vkgateway.model.names import (
+from vkgateway.api.names import (
     COMPUTE_NODE_ANNOTATION,
     NAME_ANNOTATION,
     NAMESPACE_ANNOTATION,
@@ -20,16 +17,19 @@ from vkgateway.model.names import (
     UID_ANNOTATION,
     compute_namespace,
 )
-from vkgateway.sync.admission.accounting import PodRun
-from vkgateway.sync.admission.gang_builder import EvictionTerms
-from vkgateway.sync.admission.member import GangMember
-from vkgateway.sync.admission.start_meter import StartMeter
-from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.tenant_scope import VirtualNodeBinding
-from vkgateway.sync.views.annotations import REQUESTS
-from vkgateway.sync.views.pods import ComputePodView, TenantPodView, decode_compute_pod, decode_tenant_pod
-from vkgateway.translate.context import PoolContext
-from vkgateway.translate.gangs import GangMarks, Reference
+from vkgateway.clusters.link import ComputeLink
+from vkgateway.kinds.context import PoolContext
+from vkgateway.kinds.tenant_scope import VirtualNodeBinding
+from vkgateway.kube.client import Client
+from vkgateway.runtime.views.annotations import REQUESTS
+from vkgateway.runtime.views.pods import ComputePodView, TenantPodView, decode_compute_pod, decode_tenant_pod
+from vkgateway.scheduler.core.decisions import PendingReason, PendingReport
+from vkgateway.scheduler.core.snapshot import Band, PoolKey, Shape
+from vkgateway.scheduler.gangs import GangMarks, Reference
+from vkgateway.scheduler.service.accounting import PodRun
+from vkgateway.scheduler.service.gang_builder import EvictionTerms
+from vkgateway.scheduler.service.member import GangMember
+from vkgateway.scheduler.service.start_meter import StartMeter
 
 TENANT = "alpha"
 POOL: PoolKey = ("local", "a100")

@@ -13,15 +13,15 @@ from tests.unit.sync.admission.samples import (
     make_member,
     tenant_view,
 )
-from vkgateway.arbiter.decisions import Admit, Evict
-from vkgateway.arbiter.queueing.admission import Admission
-from vkgateway.arbiter.snapshot import PodState, PoolKey
-from vkgateway.sync.admission.companion_objects import CompanionObjects
-from vkgateway.sync.admission.completion_records import CompletionRecords
-from vkgateway.sync.admission.member import GangMember
-from vkgateway.sync.admission.tenant_admission import TenantAdmission
-from vkgateway.sync.runtime.sources import COMPUTE_PODS
-from vkgateway.sync.views.ownership import Key
+from vkgateway.kinds.sources import COMPUTE_PODS
+from vkgateway.runtime.views.ownership import Key
+from vkgateway.scheduler.core.decisions import Admit, Evict
+from vkgateway.scheduler.core.queueing.admission import Admission
+from vkgateway.scheduler.core.snapshot import PodState, PoolKey
+from vkgateway.scheduler.service.companion_objects import CompanionObjects
+from vkgateway.scheduler.service.completion_records import CompletionRecords
+from vkgateway.scheduler.service.member import GangMember
+from vkgateway.scheduler.service.tenant_admission import TenantAdmission
 
 GANG = f"{TENANT}/default/pod/u1"
 KEY = ("default", "pod-u1")

@@ -11,8 +11,8 @@ from tests.unit.sync.admission.samples import (
 )
 from tests.unit.sync.admission.tenant_harness import KEY, Harness
 from tests.unit.sync.scopes import set_followed
-from vkgateway.arbiter.snapshot import PodState, Quota
-from vkgateway.model.names import ADMISSION_GATE
+from vkgateway.api.names import ADMISSION_GATE
+from vkgateway.scheduler.core.snapshot import PodState, Quota
 
 # -- expiry ------------------------------------------------------------------------------------------------------------
 

@@ -12,13 +12,21 @@ from tests.unit.sync.admission.samples import (
     POOL,
     PodStores,
 )
-from vkgateway.arbiter.decisions import Admit, Decisions, Evict, PendingReason, PendingReport, Promote, Reprieve
-from vkgateway.arbiter.queueing.admission import AdmissionState
-from vkgateway.arbiter.snapshot import Snapshot
-from vkgateway.model.api import Pool as PoolSpec
-from vkgateway.sync.admission import arbitration as module
-from vkgateway.sync.admission.gang_builder import EvictionTerms
-from vkgateway.sync.compute.cluster_watches import PODS, TOPOLOGIES, TRUST, UNMANAGED_PODS
+from vkgateway.api.types import Pool as PoolSpec
+from vkgateway.clusters.cluster_watches import PODS, TOPOLOGIES, TRUST, UNMANAGED_PODS
+from vkgateway.scheduler.core.decisions import (
+    Admit,
+    Decisions,
+    Evict,
+    PendingReason,
+    PendingReport,
+    Promote,
+    Reprieve,
+)
+from vkgateway.scheduler.core.queueing.admission import AdmissionState
+from vkgateway.scheduler.core.snapshot import Snapshot
+from vkgateway.scheduler.service import arbitration as module
+from vkgateway.scheduler.service.gang_builder import EvictionTerms
 
 
 @pytest.fixture

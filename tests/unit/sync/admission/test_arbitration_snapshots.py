@@ -17,15 +17,15 @@ from tests.unit.sync.admission.samples import (
     make_member,
     tenant_view,
 )
-from vkgateway.arbiter.decisions import Admit, Decisions
-from vkgateway.arbiter.past_share import PastShare
-from vkgateway.arbiter.snapshot import PodState, Policy, PreemptionPlan, Quota, Shape, Snapshot, Zone
-from vkgateway.model.api import Pool as PoolSpec
-from vkgateway.model.names import COMPUTE_NODE_ANNOTATION, TENANT_LABEL
-from vkgateway.model.objects import Meta
-from vkgateway.sync.admission.peer_constraints import read_constraints
-from vkgateway.sync.compute.cluster_watches import PODS, TOPOLOGIES, UNMANAGED_PODS
-from vkgateway.sync.compute.topology_views import TopologyView
+from vkgateway.api.names import COMPUTE_NODE_ANNOTATION, TENANT_LABEL
+from vkgateway.api.objects import Meta
+from vkgateway.api.types import Pool as PoolSpec
+from vkgateway.clusters.cluster_watches import PODS, TOPOLOGIES, UNMANAGED_PODS
+from vkgateway.clusters.topology_views import TopologyView
+from vkgateway.scheduler.core.decisions import Admit, Decisions
+from vkgateway.scheduler.core.past_share import PastShare
+from vkgateway.scheduler.core.snapshot import PodState, Policy, PreemptionPlan, Quota, Shape, Snapshot, Zone
+from vkgateway.scheduler.service.peer_constraints import read_constraints
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from tests.unit.background import in_background
 from tests.unit.sync.admission.samples import make_reference
 from tests.unit.sync.scopes import tenant_scope
 from vkgateway.kube.resources import CRDS, Resource
-from vkgateway.sync.admission import companion_objects as module
-from vkgateway.sync.admission.companion_objects import COMPANION_KINDS, COMPANIONS, CompanionObjects
-from vkgateway.translate.gangs import Kind, Reference
+from vkgateway.scheduler.gangs import Kind, Reference
+from vkgateway.scheduler.service import companion_objects as module
+from vkgateway.scheduler.service.companion_objects import COMPANION_KINDS, COMPANIONS, CompanionObjects
 
 PODGROUPS = Resource("apis/scheduling.volcano.sh/v1beta1", "podgroups", "PodGroup")
 RAY_CLUSTERS = Resource("apis/ray.io/v1", "rayclusters", "RayCluster")

@@ -11,13 +11,13 @@ import pytest
 from tests.support.waiting import let_pass, wait_until
 from tests.unit.sync.scopes import tenant_scope
 from tests.unit.sync.world import COMPUTE_NAMESPACE, TENANT, World, start_world
+from vkgateway.api.names import GANGS_DONE_ANNOTATION, NAME_ANNOTATION, TENANT_LABEL, UID_ANNOTATION
+from vkgateway.api.objects import Meta, NamespaceView
+from vkgateway.clusters.link import ComputeLink
 from vkgateway.kube.resources import NAMESPACES
-from vkgateway.model.names import GANGS_DONE_ANNOTATION, NAME_ANNOTATION, TENANT_LABEL, UID_ANNOTATION
-from vkgateway.model.objects import Meta, NamespaceView
-from vkgateway.sync.admission import completion_records as module
-from vkgateway.sync.admission.completion_records import CompletionRecords
-from vkgateway.sync.admission.completions import Completion
-from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.scheduler.service import completion_records as module
+from vkgateway.scheduler.service.completion_records import CompletionRecords
+from vkgateway.scheduler.service.completions import Completion
 
 GROUP = "default/gang/train"
 

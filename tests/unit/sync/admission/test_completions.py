@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from tests.unit.sync.admission.samples import BORN_AT, POOL, gang_marks, make_member
-from vkgateway.arbiter.queueing.admission import Admission, AdmissionState
-from vkgateway.arbiter.snapshot import PodState
-from vkgateway.sync.admission.completions import Completion, MinimumReduction, completion_of, reduce_minimum
-from vkgateway.sync.admission.member import GangMember, MemberState
-from vkgateway.sync.admission.pod_observer import ended_at
+from vkgateway.scheduler.core.queueing.admission import Admission, AdmissionState
+from vkgateway.scheduler.core.snapshot import PodState
+from vkgateway.scheduler.service.completions import Completion, MinimumReduction, completion_of, reduce_minimum
+from vkgateway.scheduler.service.member import GangMember, MemberState
+from vkgateway.scheduler.service.pod_observer import ended_at
 
 WAITING = MemberState(state=PodState.WAITING)
 RUNNING = MemberState(

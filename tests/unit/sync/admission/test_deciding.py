@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.arbiter.simulated_cluster import GPU, Cluster, make_gang, make_node, make_quota
-from vkgateway.arbiter import cycle
-from vkgateway.arbiter.cache import Cache
-from vkgateway.arbiter.decisions import Decisions
-from vkgateway.arbiter.snapshot import Gang, Node, Snapshot
-from vkgateway.sync.admission.arbitration import incremental_decide
+from vkgateway.scheduler.core import cycle
+from vkgateway.scheduler.core.cache import Cache
+from vkgateway.scheduler.core.decisions import Decisions
+from vkgateway.scheduler.core.snapshot import Gang, Node, Snapshot
+from vkgateway.scheduler.service.arbitration import incremental_decide
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,7 @@ from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.clock import EPOCH, FakeClock
 from tests.unit.sync.admission.samples import TENANT
 from tests.unit.sync.scopes import tenant_scope
-from vkgateway.arbiter.queueing.admission import Admission, AdmissionState
-from vkgateway.kube import errors
-from vkgateway.kube.client import Client
-from vkgateway.kube.resources import EVENTS, PODS
-from vkgateway.model.names import (
+from vkgateway.api.names import (
     BORROWED_ANNOTATION,
     EVICTION_DEADLINE_ANNOTATION,
     NAME_ANNOTATION,
@@ -24,12 +20,16 @@ from vkgateway.model.names import (
     TENANT_LABEL,
     compute_namespace,
 )
-from vkgateway.model.objects import Object
-from vkgateway.sync.admission.eviction_notices import EvictionNotices
-from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.pods.pod_context import PodContext
-from vkgateway.sync.views.annotations import EVICTED, EVICTED_FOR
-from vkgateway.sync.views.pods import decode_compute_pod, decode_tenant_pod
+from vkgateway.api.objects import Object
+from vkgateway.clusters.link import ComputeLink
+from vkgateway.kinds.pods.pod_context import PodContext
+from vkgateway.kube import errors
+from vkgateway.kube.client import Client
+from vkgateway.kube.resources import EVENTS, PODS
+from vkgateway.runtime.views.annotations import EVICTED, EVICTED_FOR
+from vkgateway.runtime.views.pods import decode_compute_pod, decode_tenant_pod
+from vkgateway.scheduler.core.queueing.admission import Admission, AdmissionState
+from vkgateway.scheduler.service.eviction_notices import EvictionNotices
 
 COMPUTE_NAMESPACE = compute_namespace(TENANT, "default")
 DEADLINE = "2026-03-01T12:30:00Z"

@@ -29,11 +29,11 @@ from tests.unit.sync.admission.cluster_helpers import (
     wait_ungated,
 )
 from tests.unit.sync.world import COMPUTE_NAMESPACE, World, start_world
+from vkgateway.api.times import parse_time
 from vkgateway.kube.clock import SteadyClock
 from vkgateway.kube.resources import PODS
-from vkgateway.model.times import parse_time
-from vkgateway.sync.admission import tenant_verdicts
-from vkgateway.sync.views.annotations import EVICTED, EVICTED_FOR
+from vkgateway.runtime.views.annotations import EVICTED, EVICTED_FOR
+from vkgateway.scheduler.service import tenant_verdicts
 
 pytestmark = pytest.mark.usefixtures("told_soon")
 

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.sync.admission.samples import POOL, TENANT, gang_marks, make_member
 from tests.unit.sync.admission.tenant_harness import NODE, Harness
 from tests.unit.sync.admission.test_admission_expiry import expire_admission
-from vkgateway.arbiter.decisions import Admit
+from vkgateway.scheduler.core.decisions import Admit
 
 GANG = f"{TENANT}/default/gang/train"
 

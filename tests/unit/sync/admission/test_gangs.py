@@ -21,13 +21,13 @@ from tests.unit.sync.admission.gang_harness import (
     make_workers,
 )
 from tests.unit.sync.admission.samples import GPU, OTHER_POOL, POOL, TENANT, gang_marks, make_member
-from vkgateway.arbiter.snapshot import Band, PodState, Shape
-from vkgateway.model.objects import Object
-from vkgateway.sync.admission import gangs as module
-from vkgateway.sync.admission.gang_builder import EvictionTerms
-from vkgateway.sync.admission.gangs import TenantGangs
-from vkgateway.sync.admission.member import GangMember, MemberState
-from vkgateway.translate.gangs.marks import SiblingJobs
+from vkgateway.api.objects import Object
+from vkgateway.scheduler.core.snapshot import Band, PodState, Shape
+from vkgateway.scheduler.gangs.marks import SiblingJobs
+from vkgateway.scheduler.service import gangs as module
+from vkgateway.scheduler.service.gang_builder import EvictionTerms
+from vkgateway.scheduler.service.gangs import TenantGangs
+from vkgateway.scheduler.service.member import GangMember, MemberState
 
 
 class FakeForecast:

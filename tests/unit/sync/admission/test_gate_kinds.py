@@ -16,11 +16,11 @@ from tests.unit.sync.admission.samples import (
     compute_view,
     make_reference,
 )
-from vkgateway.arbiter.decisions import PendingReason, PendingReport
+from vkgateway.api.names import COMPUTE_NODE_ANNOTATION
+from vkgateway.api.objects import Object
 from vkgateway.kube.resources import Resource
-from vkgateway.model.names import COMPUTE_NODE_ANNOTATION
-from vkgateway.model.objects import Object
-from vkgateway.translate.gangs import Reference
+from vkgateway.scheduler.core.decisions import PendingReason, PendingReport
+from vkgateway.scheduler.gangs import Reference
 
 
 @pytest.fixture

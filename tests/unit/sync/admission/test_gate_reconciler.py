@@ -13,11 +13,11 @@ from tests.unit.sync.admission.samples import (
     TENANT,
     make_reference,
 )
-from vkgateway.arbiter.decisions import Evict
+from vkgateway.api.objects import Object
+from vkgateway.clusters.node_sizes import SizeVerdict
 from vkgateway.kube.resources import PODS
-from vkgateway.model.objects import Object
-from vkgateway.translate.governed import CORDON_TAINT
-from vkgateway.translate.node_sizes import SizeVerdict
+from vkgateway.scheduler.core.decisions import Evict
+from vkgateway.scheduler.governed import CORDON_TAINT
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from tests.unit.sync.admission.gate_harness import FREE, KEY, Harness
 from tests.unit.sync.admission.samples import (
     TENANT,
 )
-from vkgateway.arbiter.decisions import PendingReason, PendingReport
 from vkgateway.kube import errors
 from vkgateway.kube.resources import PODS
+from vkgateway.scheduler.core.decisions import PendingReason, PendingReport
 
 
 @pytest.fixture

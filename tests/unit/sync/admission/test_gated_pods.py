@@ -29,9 +29,9 @@ from tests.unit.sync.admission.cluster_helpers import (
     wait_ungated,
 )
 from tests.unit.sync.world import COMPUTE_NODE, NODE, World, start_world
+from vkgateway.api.names import BORROWED_ANNOTATION, COMPUTE_NODE_ANNOTATION, UID_ANNOTATION
 from vkgateway.kube.resources import NAMESPACES, PODS, Resource
-from vkgateway.model.names import BORROWED_ANNOTATION, COMPUTE_NODE_ANNOTATION, UID_ANNOTATION
-from vkgateway.sync.admission import companion_objects
+from vkgateway.scheduler.service import companion_objects
 
 HOSTNAME = "kubernetes.io/hostname"
 GPUS = {"nvidia.com/gpu": 8000}

@@ -15,11 +15,11 @@ from tests.unit.sync.admission.samples import (
     tenant_view,
 )
 from tests.unit.sync.admission.tenant_harness import GANG, KEY, Harness
-from vkgateway.arbiter.decisions import Admit
-from vkgateway.arbiter.queueing.admission import Admission, AdmissionState
-from vkgateway.arbiter.snapshot import PodState
-from vkgateway.model.names import COMPUTE_NODE_ANNOTATION, EVICTION_DEADLINE_ANNOTATION, UID_ANNOTATION
-from vkgateway.sync.admission.verdict_store import VerdictStore
+from vkgateway.api.names import COMPUTE_NODE_ANNOTATION, EVICTION_DEADLINE_ANNOTATION, UID_ANNOTATION
+from vkgateway.scheduler.core.decisions import Admit
+from vkgateway.scheduler.core.queueing.admission import Admission, AdmissionState
+from vkgateway.scheduler.core.snapshot import PodState
+from vkgateway.scheduler.service.verdict_store import VerdictStore
 
 # -- governed pods -----------------------------------------------------------------------------------------------------
 

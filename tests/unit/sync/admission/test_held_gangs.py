@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from tests.unit.sync.admission.gang_harness import GANG, GONE, PLACED, SUCCEEDED, Harness, make_workers
 from tests.unit.sync.admission.samples import POOL, TENANT, gang_marks, make_member, make_reference
-from vkgateway.arbiter.decisions import PendingReason
-from vkgateway.arbiter.snapshot import PodState, PreemptionPlan
-from vkgateway.sync.admission.gang_builder import EvictionTerms
+from vkgateway.scheduler.core.decisions import PendingReason
+from vkgateway.scheduler.core.snapshot import PodState, PreemptionPlan
+from vkgateway.scheduler.service.gang_builder import EvictionTerms
 
 # -- reasons to hold a gang --------------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from tests.unit.sync.admission.cluster_helpers import (
 )
 from tests.unit.sync.world import COMPUTE_NAMESPACE, COMPUTE_NODE, World, start_world
 from vkgateway.kube.resources import PODS
-from vkgateway.sync.admission import pending_reporter
+from vkgateway.scheduler.service import pending_reporter
 
 Dispatch = Callable[[web.Request], Awaitable[web.StreamResponse]]
 ENDED = ("Succeeded", "Failed")

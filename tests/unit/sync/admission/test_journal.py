@@ -7,9 +7,9 @@ import threading
 
 from tests.support.machine import patience
 from tests.unit.arbiter.simulated_cluster import Cluster
-from vkgateway.arbiter.decisions import Decisions
-from vkgateway.arbiter.snapshot import Snapshot
-from vkgateway.sync.admission.journal import Journal
+from vkgateway.scheduler.core.decisions import Decisions
+from vkgateway.scheduler.core.snapshot import Snapshot
+from vkgateway.scheduler.service.journal import Journal
 
 SNAPSHOT = Cluster([], []).snapshot()
 

@@ -9,11 +9,11 @@ import pytest
 
 from tests.unit.sync.admission.gang_harness import ADMITTED, GONE, PLACED, SUCCEEDED, WAITING, Harness
 from tests.unit.sync.admission.samples import gang_marks, make_member
-from vkgateway.arbiter.queueing.admission import AdmissionState
-from vkgateway.arbiter.snapshot import Gang, PodState
-from vkgateway.sync.admission.lost_members import HOLD_SECONDS, lineage_of
-from vkgateway.sync.admission.member import GangMember, MemberState
-from vkgateway.translate.gangs import Reference
+from vkgateway.scheduler.core.queueing.admission import AdmissionState
+from vkgateway.scheduler.core.snapshot import Gang, PodState
+from vkgateway.scheduler.gangs import Reference
+from vkgateway.scheduler.service.lost_members import HOLD_SECONDS, lineage_of
+from vkgateway.scheduler.service.member import GangMember, MemberState
 
 JOB = Reference("batch", "Job", "jobs", "default", "train")
 EVICTED = MemberState(

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from tests.unit.sync.admission.samples import BORN, BORN_AT, GPU, OTHER_POOL, POOL, TENANT, PodStores, make_reference
-from vkgateway.arbiter.snapshot import Band
-from vkgateway.model.objects import Object
-from vkgateway.sync.admission.member import GangMember, may_be_member, read_member
-from vkgateway.sync.views.pods import TenantPodView, decode_tenant_pod
-from vkgateway.translate.gangs import Reference
-from vkgateway.translate.governed import CORDON_TAINT, VirtualNode
+from vkgateway.api.objects import Object
+from vkgateway.runtime.views.pods import TenantPodView, decode_tenant_pod
+from vkgateway.scheduler.core.snapshot import Band
+from vkgateway.scheduler.gangs import Reference
+from vkgateway.scheduler.governed import CORDON_TAINT, VirtualNode
+from vkgateway.scheduler.service.member import GangMember, may_be_member, read_member
 
 GATE = {"name": "vkgateway.io/admission"}
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.unit.sync.admission.samples import compute_view
-from vkgateway.sync.admission.node_failures import FAILURE_SECONDS, NodeFailures, failed_runs
+from vkgateway.scheduler.service.node_failures import FAILURE_SECONDS, NodeFailures, failed_runs
 
 
 def pod_status(exit_code: int = 1, **fields: Any) -> bytes:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from vkgateway.model.objects import Meta, NodeImage, NodeStatusView, NodeView
-from vkgateway.sync.admission.node_images import NodeImages, requested_images
+from vkgateway.api.objects import Meta, NodeImage, NodeStatusView, NodeView
+from vkgateway.scheduler.service.node_images import NodeImages, requested_images
 
 TRAIN, SERVE = frozenset({"train:1"}), frozenset({"serve:1"})
 

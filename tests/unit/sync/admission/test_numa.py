@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from vkgateway.arbiter.snapshot import Shape, Topology, Zone
+from vkgateway.api.objects import Meta
+from vkgateway.api.requests import MilliResources
+from vkgateway.clusters.topology_views import TopologyView
 from vkgateway.kube.client import encode
-from vkgateway.model.objects import Meta
-from vkgateway.model.requests import MilliResources
-from vkgateway.sync.admission.numa import NodeZones
-from vkgateway.sync.compute.topology_views import TopologyView
-from vkgateway.sync.views.pods import ComputePodView, decode_compute_pod
+from vkgateway.runtime.views.pods import ComputePodView, decode_compute_pod
+from vkgateway.scheduler.core.snapshot import Shape, Topology, Zone
+from vkgateway.scheduler.service.numa import NodeZones
 
 GPU = "nvidia.com/gpu"
 

@@ -7,8 +7,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vkgateway.model.requests import MilliResources
-from vkgateway.sync.admission.occupancy import Occupancy, Owner
+from vkgateway.api.requests import MilliResources
+from vkgateway.scheduler.service.occupancy import Occupancy, Owner
 
 GPU, CPU = "nvidia.com/gpu", "cpu"
 OWNER = ("alpha", "a100")

@@ -9,13 +9,13 @@ import pytest
 
 from tests.unit.sync.admission.gang_harness import ENDING, PLACED, Harness
 from tests.unit.sync.admission.samples import GPU, POOL, TENANT, PodStores, make_member
-from vkgateway.arbiter.decisions import PendingReason
-from vkgateway.arbiter.peer_rules import NO_MINIMUM, VIRTUAL_NODE, PeerRules
-from vkgateway.arbiter.snapshot import Pod
-from vkgateway.model.objects import Object
-from vkgateway.sync.admission.member import GangMember, read_member
-from vkgateway.sync.admission.peer_constraints import PeerConstraints, PeerSelectors, read_constraints
-from vkgateway.translate.node_terms import REQUIRED
+from vkgateway.api.objects import Object
+from vkgateway.kinds.pods.translation.node_terms import REQUIRED
+from vkgateway.scheduler.core.decisions import PendingReason
+from vkgateway.scheduler.core.peer_rules import NO_MINIMUM, VIRTUAL_NODE, PeerRules
+from vkgateway.scheduler.core.snapshot import Pod
+from vkgateway.scheduler.service.member import GangMember, read_member
+from vkgateway.scheduler.service.peer_constraints import PeerConstraints, PeerSelectors, read_constraints
 
 HOST = "kubernetes.io/hostname"
 FRONT = {HOST: "a100.local", "vkgateway.io/pool": "a100", "zone": "z1"}

@@ -8,7 +8,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vkgateway.sync.admission.pending_reporter import PendingMessage, PendingReporter
+from vkgateway.scheduler.service.pending_reporter import PendingMessage, PendingReporter
 
 
 def pending_report(code: str = "WaitingForRoom", text: str = "") -> PendingMessage:

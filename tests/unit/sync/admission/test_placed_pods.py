@@ -29,7 +29,7 @@ from tests.unit.sync.admission.cluster_helpers import (
 )
 from tests.unit.sync.world import COMPUTE_NAMESPACE, COMPUTE_NODE, NODE, World, start_world
 from vkgateway.kube.resources import NAMESPACES, PODS
-from vkgateway.sync.views.annotations import RETAKEN
+from vkgateway.runtime.views.annotations import RETAKEN
 
 
 @pytest.fixture

@@ -18,20 +18,20 @@ from tests.unit.sync.admission.samples import (
     make_member,
     tenant_view,
 )
-from vkgateway.arbiter.queueing.admission import Admission, AdmissionState
-from vkgateway.arbiter.snapshot import PodState, Shape
-from vkgateway.model.names import (
+from vkgateway.api.names import (
     BORROWED_ANNOTATION,
     COMPUTE_NODE_ANNOTATION,
     EVICTION_DEADLINE_ANNOTATION,
     UID_ANNOTATION,
 )
-from vkgateway.modes.breaches import Eviction
-from vkgateway.sync.admission.member import MemberState
-from vkgateway.sync.admission.orphans import ending_gang
-from vkgateway.sync.admission.pod_observer import PodObserver
-from vkgateway.sync.admission.verdict_store import VerdictStore, is_arbiter_placed, recorded_verdict
-from vkgateway.sync.views.annotations import EVICTED, EVICTED_FOR, REQUESTS, RETAKEN
+from vkgateway.runtime.views.annotations import EVICTED, EVICTED_FOR, REQUESTS, RETAKEN
+from vkgateway.scheduler.backends.breaches import Eviction
+from vkgateway.scheduler.core.queueing.admission import Admission, AdmissionState
+from vkgateway.scheduler.core.snapshot import PodState, Shape
+from vkgateway.scheduler.service.member import MemberState
+from vkgateway.scheduler.service.orphans import ending_gang
+from vkgateway.scheduler.service.pod_observer import PodObserver
+from vkgateway.scheduler.service.verdict_store import VerdictStore, is_arbiter_placed, recorded_verdict
 
 NOW = BORN_AT + 1000
 LEAVING = "2026-03-01T12:30:00Z"

@@ -6,14 +6,14 @@ from collections.abc import Collection
 from typing import Any
 
 from tests.unit.sync.admission.samples import GPU, POOL
-from vkgateway.arbiter.snapshot import Pool
-from vkgateway.model.api import Pool as PoolSpec
-from vkgateway.model.objects import Condition, Meta, NodeSpecView, NodeStatusView, NodeView, Taint
-from vkgateway.sync.admission.node_images import NodeImages
-from vkgateway.sync.admission.numa import NodeZones
-from vkgateway.sync.admission.occupancy import Occupancy
-from vkgateway.sync.admission.pool_cache import PoolCache
-from vkgateway.translate.pool_nodes import PoolNodes
+from vkgateway.api.objects import Condition, Meta, NodeSpecView, NodeStatusView, NodeView, Taint
+from vkgateway.api.types import Pool as PoolSpec
+from vkgateway.clusters.pool_nodes import PoolNodes
+from vkgateway.scheduler.core.snapshot import Pool
+from vkgateway.scheduler.service.node_images import NodeImages
+from vkgateway.scheduler.service.numa import NodeZones
+from vkgateway.scheduler.service.occupancy import Occupancy
+from vkgateway.scheduler.service.pool_cache import PoolCache
 
 SPEC = PoolSpec(name="a100", node_selector={"gpu": "a100"})
 

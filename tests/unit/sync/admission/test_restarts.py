@@ -31,11 +31,11 @@ from tests.unit.sync.admission.cluster_helpers import (
     wait_ungated,
 )
 from tests.unit.sync.world import COMPUTE_NAMESPACE, COMPUTE_NODE, World, start_world
-from vkgateway.arbiter.snapshot import PodState
+from vkgateway.api.names import GANGS_DONE_ANNOTATION
 from vkgateway.kube.resources import NAMESPACES, PODS
-from vkgateway.model.names import GANGS_DONE_ANNOTATION
-from vkgateway.sync.tenant import TenantSync
-from vkgateway.sync.views.annotations import EVICTED, RETAKEN
+from vkgateway.runtime.views.annotations import EVICTED, RETAKEN
+from vkgateway.scheduler.core.snapshot import PodState
+from vkgateway.tenants.tenant import TenantSync
 
 pytestmark = pytest.mark.usefixtures("told_soon")
 

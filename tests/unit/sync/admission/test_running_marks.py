@@ -10,10 +10,10 @@ import pytest
 from tests.support.waiting import wait_until
 from tests.unit.sync.admission.cluster_helpers import create_gated, get_condition, get_pod, start_pod
 from tests.unit.sync.world import World, start_world
-from vkgateway.arbiter.snapshot import Gang
 from vkgateway.kube.resources import JOBS, PODS
-from vkgateway.sync.admission.member_reader import INVALID_MARK, MARKS_CONDITION
-from vkgateway.sync.tenant import TenantSync
+from vkgateway.scheduler.core.snapshot import Gang
+from vkgateway.scheduler.service.member_reader import INVALID_MARK, MARKS_CONDITION
+from vkgateway.tenants.tenant import TenantSync
 
 pytestmark = pytest.mark.usefixtures("told_soon")
 

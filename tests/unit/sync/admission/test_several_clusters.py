@@ -34,7 +34,10 @@ from tests.unit.sync.admission.cluster_helpers import (
 )
 from tests.unit.sync.scopes import FakePlatform
 from tests.unit.sync.world import COMPUTE_NAMESPACE, COMPUTE_NODE, NODE, TENANT, World, make_node
-from vkgateway.arbiter.snapshot import Quota
+from vkgateway.api.types import Pool
+from vkgateway.clusters.link import ComputeLink
+from vkgateway.kinds.context import TenantContext
+from vkgateway.kinds.tenant_scope import VirtualNodeBinding
 from vkgateway.kube.resources import (
     CONFIG_MAPS,
     DISRUPTION_BUDGETS,
@@ -45,14 +48,11 @@ from vkgateway.kube.resources import (
     SECRETS,
     SERVICES,
 )
-from vkgateway.model.api import Pool
-from vkgateway.sync.admission import tenant_verdicts
-from vkgateway.sync.admission.arbitration import Arbitration, ArbitrationSettings
-from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.runtime.workers import WorkerPool
-from vkgateway.sync.tenant import TenantSync
-from vkgateway.sync.tenant_scope import VirtualNodeBinding
-from vkgateway.translate.context import TenantContext
+from vkgateway.runtime.workers import WorkerPool
+from vkgateway.scheduler.core.snapshot import Quota
+from vkgateway.scheduler.service import tenant_verdicts
+from vkgateway.scheduler.service.arbitration import Arbitration, ArbitrationSettings
+from vkgateway.tenants.tenant import TenantSync
 
 pytestmark = pytest.mark.usefixtures("told_soon")
 

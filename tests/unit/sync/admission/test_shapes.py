@@ -8,12 +8,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.unit.translate.samples import DEFAULT_TOLERATIONS, POOL, container, forward, pod
-from vkgateway.arbiter.capacity.node_matching import has_untolerated_taint, matches_terms
-from vkgateway.arbiter.snapshot import Requirement, Shape, Toleration
-from vkgateway.model.objects import Object, Taint
-from vkgateway.model.requests import pod_requests
-from vkgateway.sync.admission.shapes import shape_of
-from vkgateway.translate.node_terms import REQUIRED, NodeTerms, term_matches
+from vkgateway.api.objects import Object, Taint
+from vkgateway.api.requests import pod_requests
+from vkgateway.kinds.pods.translation.node_terms import REQUIRED, NodeTerms, term_matches
+from vkgateway.scheduler.core.capacity.node_matching import has_untolerated_taint, matches_terms
+from vkgateway.scheduler.core.snapshot import Requirement, Shape, Toleration
+from vkgateway.scheduler.service.shapes import shape_of
 
 ZONE, PRODUCT = "topology.kubernetes.io/zone", "nvidia.com/gpu.product"
 HOST = "example.com/host"

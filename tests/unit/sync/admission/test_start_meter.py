@@ -8,10 +8,10 @@ import pytest
 from prometheus_client import REGISTRY
 
 from tests.unit.arbiter.simulated_cluster import KEY, LOW, make_gang
-from vkgateway.arbiter.decisions import Admit, Decisions, Evict, PendingReason, PendingReport
-from vkgateway.arbiter.snapshot import Gang, PreemptionPlan
-from vkgateway.sync.admission.start_meter import StartMeter
-from vkgateway.sync.arbiter_metrics import TERMS
+from vkgateway.scheduler.core.decisions import Admit, Decisions, Evict, PendingReason, PendingReport
+from vkgateway.scheduler.core.snapshot import Gang, PreemptionPlan
+from vkgateway.scheduler.service.metrics import TERMS
+from vkgateway.scheduler.service.start_meter import StartMeter
 
 PAIR = make_gang("a/ns/gang/pair", "a", [8, 8])
 LOWLY = make_gang("a/ns/gang/low", "a", [8], band=LOW)

@@ -15,10 +15,10 @@ from tests.unit.sync.admission.samples import (
     pending_report,
 )
 from tests.unit.sync.admission.tenant_harness import GANG, KEY, NODE, OTHER_NODE, Harness
-from vkgateway.arbiter.decisions import Admit, PendingReason, Promote, Reprieve
-from vkgateway.arbiter.queueing.admission import Admission, AdmissionState
-from vkgateway.arbiter.snapshot import PodState
-from vkgateway.translate.conditions import PREEMPTED, RUN_LIMIT_REACHED
+from vkgateway.kinds.pods.translation.conditions import PREEMPTED, RUN_LIMIT_REACHED
+from vkgateway.scheduler.core.decisions import Admit, PendingReason, Promote, Reprieve
+from vkgateway.scheduler.core.queueing.admission import Admission, AdmissionState
+from vkgateway.scheduler.core.snapshot import PodState
 
 # -- answers to reconcilers --------------------------------------------------------------------------------------------
 

@@ -22,12 +22,12 @@ from tests.unit.sync.admission.cluster_helpers import (
     wait_ungated,
 )
 from tests.unit.sync.world import World, start_world
+from vkgateway.api.names import BORROWED_ANNOTATION, COMPUTE_NODE_ANNOTATION
 from vkgateway.kube.resources import CRDS, NAMESPACES, PODS, Resource
-from vkgateway.model.names import BORROWED_ANNOTATION, COMPUTE_NODE_ANNOTATION
-from vkgateway.sync.admission import companion_objects
-from vkgateway.sync.tenant import TenantSync
-from vkgateway.sync.views.pods import decode_tenant_pod
-from vkgateway.translate.gangs import Kind
+from vkgateway.runtime.views.pods import decode_tenant_pod
+from vkgateway.scheduler.gangs import Kind
+from vkgateway.scheduler.service import companion_objects
+from vkgateway.tenants.tenant import TenantSync
 
 POD_GROUPS = Resource("apis/scheduling.x-k8s.io/v1alpha1", "podgroups", "PodGroup")
 LABELS = {"scheduling.x-k8s.io/pod-group": "web"}

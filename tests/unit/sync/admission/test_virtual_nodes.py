@@ -5,12 +5,17 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from vkgateway.model.objects import Meta, NodeView
-from vkgateway.sync.admission.virtual_nodes import narrowing_selector, pools_of, virtual_node_terms, virtual_nodes_for
-from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.tenant_scope import VirtualNodeBinding
-from vkgateway.translate.context import PoolContext
-from vkgateway.translate.pool_nodes import PoolNodes, is_in_pool
+from vkgateway.api.objects import Meta, NodeView
+from vkgateway.clusters.link import ComputeLink
+from vkgateway.clusters.pool_nodes import PoolNodes, is_in_pool
+from vkgateway.kinds.context import PoolContext
+from vkgateway.kinds.tenant_scope import VirtualNodeBinding
+from vkgateway.scheduler.service.virtual_nodes import (
+    narrowing_selector,
+    pools_of,
+    virtual_node_terms,
+    virtual_nodes_for,
+)
 
 ZONE = "topology.kubernetes.io/zone"
 A100 = ("local", "a100")

@@ -17,7 +17,7 @@ from tests.unit.sync.admission.cluster_helpers import (
     start_pod,
 )
 from tests.unit.sync.world import World, start_world
-from vkgateway.sync.admission import pending_reporter
+from vkgateway.scheduler.service import pending_reporter
 
 pytestmark = pytest.mark.usefixtures("told_soon")
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
+from vkgateway.api.errors import InputError, VkgatewayError
+from vkgateway.clusters.heartbeat import INTERVAL_SECONDS, RETRY_SECONDS, Heartbeat
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.clock import SystemClock
-from vkgateway.model.errors import InputError, VkgatewayError
-from vkgateway.sync.compute.heartbeat import INTERVAL_SECONDS, RETRY_SECONDS, Heartbeat
 
 Answer = Callable[[], bytes]
 

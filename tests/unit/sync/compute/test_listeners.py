@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from vkgateway.kube.client import Client
-from vkgateway.model.names import (
+from vkgateway.api.names import (
     NAME_ANNOTATION,
     NAMESPACE_ANNOTATION,
     SYSTEM_NAMESPACE,
@@ -15,10 +14,13 @@ from vkgateway.model.names import (
     UID_ANNOTATION,
     compute_namespace,
 )
-from vkgateway.model.objects import Meta, NamespaceView, ObjectView
-from vkgateway.sync.compute.event_views import EventView
-from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.runtime.sources import (
+from vkgateway.api.objects import Meta, NamespaceView, ObjectView
+from vkgateway.clusters.link import ComputeLink
+from vkgateway.kinds.budgets.translation import DisruptionBudgetView
+from vkgateway.kinds.events.views import EventView
+from vkgateway.kinds.policies.translation import NetworkPolicyView
+from vkgateway.kinds.services.translation import SERVICE_NAME_LABEL, ServiceView, SliceView
+from vkgateway.kinds.sources import (
     COMPUTE_BUDGETS,
     COMPUTE_CLAIMS,
     COMPUTE_COPIES,
@@ -31,11 +33,9 @@ from vkgateway.sync.runtime.sources import (
     Source,
     Watches,
 )
-from vkgateway.sync.views.annotations import TOKEN_OF
-from vkgateway.translate.disruption_budgets import DisruptionBudgetView
-from vkgateway.translate.network_policies import NetworkPolicyView
-from vkgateway.translate.services import SERVICE_NAME_LABEL, ServiceView, SliceView
-from vkgateway.translate.storage.views import ClaimView
+from vkgateway.kinds.volumes.translation.views import ClaimView
+from vkgateway.kube.client import Client
+from vkgateway.runtime.views.annotations import TOKEN_OF
 
 INSIDE = compute_namespace("alpha", "default")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from vkgateway.model.objects import NodeView
-from vkgateway.sync.compute.nodes import MAX_IMAGES, decode_node, is_unchanged
+from vkgateway.api.objects import NodeView
+from vkgateway.clusters.nodes import MAX_IMAGES, decode_node, is_unchanged
 
 
 def make_node(*images: list[str] | None, heartbeat: str = "") -> NodeView:

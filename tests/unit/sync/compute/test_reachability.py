@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from vkgateway.clusters.cluster_watches import REACHABILITY, ClusterWatches
+from vkgateway.clusters.reachability import Reachability
 from vkgateway.kube.client import Client
-from vkgateway.sync.compute.cluster_watches import REACHABILITY, ClusterWatches
-from vkgateway.sync.compute.reachability import Reachability
 
 
 class Harness:

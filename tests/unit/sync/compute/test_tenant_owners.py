@@ -15,14 +15,20 @@ from tests.support.waiting import wait_until
 from tests.unit.background import in_background
 from tests.unit.sync.scopes import tenant_scope
 from tests.unit.sync.world import COMPUTE_NAMESPACE, World, start_world
+from vkgateway.api.errors import ConflictError
+from vkgateway.api.names import (
+    NAME_ANNOTATION,
+    NAMESPACE_ANNOTATION,
+    SYSTEM_NAMESPACE,
+    TENANT_LABEL,
+    UID_ANNOTATION,
+)
+from vkgateway.clusters.cluster_watches import TRUST
+from vkgateway.clusters.link import ComputeLink
+from vkgateway.clusters.tenant_owners import GatewayIdentity
+from vkgateway.kinds.sources import COMPUTE_REACHABLE, Watches
 from vkgateway.kube import errors
 from vkgateway.kube.resources import NAMESPACES, PODS
-from vkgateway.model.errors import ConflictError
-from vkgateway.model.names import NAME_ANNOTATION, NAMESPACE_ANNOTATION, SYSTEM_NAMESPACE, TENANT_LABEL, UID_ANNOTATION
-from vkgateway.sync.compute.cluster_watches import TRUST
-from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.compute.tenant_owners import GatewayIdentity
-from vkgateway.sync.runtime.sources import COMPUTE_REACHABLE, Watches
 
 
 @pytest.fixture

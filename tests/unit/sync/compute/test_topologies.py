@@ -12,12 +12,12 @@ import pytest
 from tests.fakes.apiserver import FakeApiServer
 from tests.support.waiting import let_pass, wait_until
 from tests.unit.background import in_background
-from vkgateway.arbiter.snapshot import Zone
+from vkgateway.clusters import topologies as module
+from vkgateway.clusters.cluster_watches import NODES, TOPOLOGIES, ClusterWatches
+from vkgateway.clusters.topologies import ComputeTopologies, decode_topology
+from vkgateway.clusters.topology_views import TopologyView
 from vkgateway.kube.resources import NODE_TOPOLOGIES
-from vkgateway.sync.compute import topologies as module
-from vkgateway.sync.compute.cluster_watches import NODES, TOPOLOGIES, ClusterWatches
-from vkgateway.sync.compute.topologies import ComputeTopologies, decode_topology
-from vkgateway.sync.compute.topology_views import TopologyView
+from vkgateway.scheduler.core.snapshot import Zone
 
 GPU = "nvidia.com/gpu"
 

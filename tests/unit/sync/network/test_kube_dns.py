@@ -11,10 +11,10 @@ from tests.support.waiting import wait_until
 from tests.unit.sync.network.test_name_service import FORWARDER, OWN, FakeNameServers
 from tests.unit.sync.network.test_services import create_service, wait_unchanged
 from tests.unit.sync.world import World, start_world
+from vkgateway.api.names import SYSTEM_NAMESPACE
+from vkgateway.api.objects import Object
+from vkgateway.kinds.services.platform_service import Endpoint
 from vkgateway.kube.resources import ENDPOINT_SLICES, NAMESPACES, SERVICES
-from vkgateway.model.names import SYSTEM_NAMESPACE
-from vkgateway.model.objects import Object
-from vkgateway.sync.network.platform_service import Endpoint
 
 COMPUTE_NAMESPACE = "alpha--kube-system"
 

@@ -10,14 +10,14 @@ from tests.fakes.addresses import Addresses
 from tests.support.waiting import wait_until
 from tests.unit.sync.network.test_services import count_writes, create_service, wait_unchanged
 from tests.unit.sync.world import COMPUTE_NAMESPACE, World, object_names, start_world
+from vkgateway.api.clusters import ClusterIdentity
+from vkgateway.api.errors import NotPublishedError, UnavailableError
+from vkgateway.api.names import SYSTEM_NAMESPACE, TENANT_LABEL
+from vkgateway.kinds.policies.egress_rules import NameServerRange
+from vkgateway.kinds.services import name_service as network_names
+from vkgateway.kinds.services.name_service import remove_names
+from vkgateway.kinds.services.platform_service import Endpoint, _similar_endpoints
 from vkgateway.kube.resources import ENDPOINT_SLICES, NAMESPACES, SERVICES
-from vkgateway.model.clusters import ClusterIdentity
-from vkgateway.model.errors import NotPublishedError, UnavailableError
-from vkgateway.model.names import SYSTEM_NAMESPACE, TENANT_LABEL
-from vkgateway.sync.network import name_service as network_names
-from vkgateway.sync.network.name_service import remove_names
-from vkgateway.sync.network.platform_service import Endpoint, _similar_endpoints
-from vkgateway.translate.egress_rules import NameServerRange
 
 FORWARDER = Endpoint("10.213.0.2", 54)
 OWN = Endpoint("10.213.0.1", 10053)

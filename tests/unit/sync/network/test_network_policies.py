@@ -15,9 +15,9 @@ from tests.support.waiting import wait_until
 from tests.unit.sync.network.test_name_service import FORWARDER, FakeNameServers
 from tests.unit.sync.network.test_services import create_service, wait_unchanged
 from tests.unit.sync.world import COMPUTE_NAMESPACE, World, make_node, object_names, start_world
+from vkgateway.api.names import CONTROL_PLANE_LABEL, SYSTEM_NAMESPACE, TENANT_LABEL
+from vkgateway.kinds.policies.translation import ISOLATION_POLICY
 from vkgateway.kube.resources import NAMESPACES, NETWORK_POLICIES, NODES, Resource
-from vkgateway.model.names import CONTROL_PLANE_LABEL, SYSTEM_NAMESPACE, TENANT_LABEL
-from vkgateway.translate.network_policies import ISOLATION_POLICY
 
 WEB = {"matchLabels": {"app": "web"}}
 OWN = {"namespaceSelector": {"matchLabels": {TENANT_LABEL: "alpha"}}}

@@ -13,10 +13,10 @@ from tests.support.waiting import wait_until
 from tests.unit.sync.network.test_name_service import FakeNameServers, api_endpoint, current_endpoint, platform_address
 from tests.unit.sync.network.test_services import compute_service, create_service, wait_unchanged
 from tests.unit.sync.world import World, make_node, start_world
+from vkgateway.api.names import SYSTEM_NAMESPACE, TENANT_LABEL
+from vkgateway.kinds.services import name_service
 from vkgateway.kube.resources import NAMESPACES, NODES, SERVICE_CIDRS, SERVICES
-from vkgateway.model.names import SYSTEM_NAMESPACE, TENANT_LABEL
-from vkgateway.sync.network import name_service
-from vkgateway.sync.teardown import remove_tenant
+from vkgateway.tenants.teardown import remove_tenant
 
 RANGE = "10.160.16.0/20"
 OURS = "vkgateway-alpha"

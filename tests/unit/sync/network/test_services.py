@@ -10,12 +10,12 @@ import pytest
 
 from tests.support.waiting import wait_until
 from tests.unit.sync.world import COMPUTE_NAMESPACE, World, object_names, start_world
+from vkgateway.api.names import TENANT_LABEL
+from vkgateway.kinds.services import pod_addresses
+from vkgateway.kinds.services.pod_addresses import PodAddresses
+from vkgateway.kinds.services.translation import MANAGED_BY_LABEL, SERVICE_NAME_LABEL
+from vkgateway.kinds.sources import TENANT_SERVICES
 from vkgateway.kube.resources import ENDPOINT_SLICES, NAMESPACES, PODS, SERVICES
-from vkgateway.model.names import TENANT_LABEL
-from vkgateway.sync.network import pod_addresses
-from vkgateway.sync.network.pod_addresses import PodAddresses
-from vkgateway.sync.runtime.sources import TENANT_SERVICES
-from vkgateway.translate.services import MANAGED_BY_LABEL, SERVICE_NAME_LABEL
 
 PORTS = [{"name": "http", "protocol": "TCP", "port": 80, "targetPort": "web", "nodePort": 31000}]
 SPEC: dict[str, Any] = {"type": "ClusterIP", "clusterIP": "10.96.0.7", "selector": {"app": "web"}, "ports": PORTS}

@@ -1,1 +1,1 @@
-"""Tests of vkgateway.sync.schedulers."""
+"""Tests of vkgateway.scheduler.backends."""

@@ -13,20 +13,15 @@ from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.rights import Rights
 from tests.support.waiting import let_pass, wait_until
 from tests.unit.background import in_background
-from vkgateway.arbiter.decisions import Decisions
+from vkgateway.api.names import GATEWAY_LABEL, SYSTEM_NAMESPACE, TENANT_LABEL
+from vkgateway.api.objects import Object
+from vkgateway.clusters.link import ComputeLink
+from vkgateway.clusters.tenant_owners import GatewayIdentity
 from vkgateway.kube.resources import NAMESPACES
-from vkgateway.model.names import GATEWAY_LABEL, SYSTEM_NAMESPACE, TENANT_LABEL
-from vkgateway.model.objects import Object
-from vkgateway.modes.attempt import AttemptState
-from vkgateway.modes.kueue.names import API_VERSION
-from vkgateway.modes.kueue.views import WorkloadView
-from vkgateway.modes.mode import ModeResult, Return
-from vkgateway.modes.names import MODE_LABEL
-from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.compute.tenant_owners import GatewayIdentity
-from vkgateway.sync.schedulers import attempt_reconciler, pool_objects
-from vkgateway.sync.schedulers.attempt_reconciler import AttemptReconciler
-from vkgateway.sync.schedulers.kueue import (
+from vkgateway.scheduler.backends import attempt_reconciler, pool_objects
+from vkgateway.scheduler.backends.attempt import AttemptState
+from vkgateway.scheduler.backends.attempt_reconciler import AttemptReconciler
+from vkgateway.scheduler.backends.kueue.kinds import (
     CLUSTER_QUEUES,
     COHORTS,
     FLAVORS,
@@ -35,7 +30,12 @@ from vkgateway.sync.schedulers.kueue import (
     TOPOLOGIES,
     WORKLOADS,
 )
-from vkgateway.sync.schedulers.pool_objects import delete_everything
+from vkgateway.scheduler.backends.kueue.names import API_VERSION
+from vkgateway.scheduler.backends.kueue.views import WorkloadView
+from vkgateway.scheduler.backends.mode import ModeResult, Return
+from vkgateway.scheduler.backends.names import MODE_LABEL
+from vkgateway.scheduler.backends.pool_objects import delete_everything
+from vkgateway.scheduler.core.decisions import Decisions
 
 KINDS = (WORKLOADS, LOCAL_QUEUES, CLUSTER_QUEUES, COHORTS, FLAVORS, TOPOLOGIES)
 LABELS = {MODE_LABEL: "kueue", GATEWAY_LABEL: "g1"}

@@ -11,18 +11,18 @@ from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.rights import Rights
 from tests.support.waiting import wait_until
 from tests.unit.background import in_background
-from vkgateway.arbiter.decisions import Decisions
+from vkgateway.api.objects import Object
+from vkgateway.clusters.link import ComputeLink
+from vkgateway.clusters.tenant_owners import GatewayIdentity
 from vkgateway.kube.resources import NAMESPACES, PRIORITY_CLASSES
-from vkgateway.model.objects import Object
-from vkgateway.modes.mode import ModeResult
-from vkgateway.modes.names import DIGEST_ANNOTATION, GANG_ANNOTATION, MODE_LABEL, TENANT_ANNOTATION
-from vkgateway.modes.volcano.names import API_VERSION
-from vkgateway.modes.volcano.pod_groups import PodGroupView
-from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.compute.tenant_owners import GatewayIdentity
-from vkgateway.sync.schedulers.attempt_reconciler import AttemptReconciler
-from vkgateway.sync.schedulers.pool_objects import delete_everything
-from vkgateway.sync.schedulers.volcano import POD_GROUPS, QUEUES, VOLCANO_KINDS
+from vkgateway.scheduler.backends.attempt_reconciler import AttemptReconciler
+from vkgateway.scheduler.backends.mode import ModeResult
+from vkgateway.scheduler.backends.names import DIGEST_ANNOTATION, GANG_ANNOTATION, MODE_LABEL, TENANT_ANNOTATION
+from vkgateway.scheduler.backends.pool_objects import delete_everything
+from vkgateway.scheduler.backends.volcano.kinds import POD_GROUPS, QUEUES, VOLCANO_KINDS
+from vkgateway.scheduler.backends.volcano.names import API_VERSION
+from vkgateway.scheduler.backends.volcano.pod_groups import PodGroupView
+from vkgateway.scheduler.core.decisions import Decisions
 
 GANG = "a/default/gang/train"
 

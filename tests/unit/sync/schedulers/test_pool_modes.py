@@ -11,19 +11,19 @@ import pytest
 from tests.support.waiting import wait_until
 from tests.unit.sync.admission.arbitration_harness import GANG, Harness
 from tests.unit.sync.admission.samples import POOL
-from vkgateway.arbiter.queueing.admission import AdmissionState
-from vkgateway.arbiter.snapshot import Quota
-from vkgateway.model.api import Pool as PoolSpec
-from vkgateway.model.api import PoolScheduling
-from vkgateway.model.objects import Object
-from vkgateway.modes.attempt import Attempt, AttemptState
-from vkgateway.modes.breaches import Eviction
-from vkgateway.modes.external.mode import ExternalMode
-from vkgateway.modes.kueue.mode import KueueMode
-from vkgateway.modes.mode import ModeResult
-from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.schedulers import pool_modes
-from vkgateway.sync.schedulers.pool_modes import ModeParts
+from vkgateway.api.objects import Object
+from vkgateway.api.types import Pool as PoolSpec
+from vkgateway.api.types import PoolScheduling
+from vkgateway.clusters.link import ComputeLink
+from vkgateway.scheduler.backends import pool_modes
+from vkgateway.scheduler.backends.attempt import Attempt, AttemptState
+from vkgateway.scheduler.backends.breaches import Eviction
+from vkgateway.scheduler.backends.external.mode import ExternalMode
+from vkgateway.scheduler.backends.kueue.mode import KueueMode
+from vkgateway.scheduler.backends.mode import ModeResult
+from vkgateway.scheduler.backends.pool_modes import ModeParts
+from vkgateway.scheduler.core.queueing.admission import AdmissionState
+from vkgateway.scheduler.core.snapshot import Quota
 
 SPEC = PoolSpec(name="a100", scheduling=PoolScheduling(mode="kueue"))
 

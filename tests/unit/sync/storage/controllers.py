@@ -8,8 +8,8 @@ from typing import Any
 from tests.fakes.apiserver import FakeApiServer
 from tests.support.waiting import wait_until
 from tests.unit.sync.world import COMPUTE_NAMESPACE, NODE, World
+from vkgateway.kinds.volumes.translation.views import PROVISIONER
 from vkgateway.kube.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, STORAGE_CLASSES
-from vkgateway.translate.storage.views import PROVISIONER
 
 Document = dict[str, Any]
 

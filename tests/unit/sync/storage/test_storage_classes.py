@@ -11,8 +11,8 @@ import pytest
 from tests.support.waiting import wait_until
 from tests.unit.sync.storage.controllers import create_class
 from tests.unit.sync.world import World, start_world
+from vkgateway.kinds.volumes.translation.views import PROVISIONER
 from vkgateway.kube.resources import NODES, STORAGE_CLASSES
-from vkgateway.translate.storage.views import PROVISIONER
 
 DEFAULT = "storageclass.kubernetes.io/is-default-class"
 

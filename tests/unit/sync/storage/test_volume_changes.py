@@ -26,9 +26,9 @@ from tests.unit.sync.storage.controllers import (
     wait_volume,
 )
 from tests.unit.sync.world import COMPUTE_NAMESPACE, World, start_world
+from vkgateway.kinds.sources import COMPUTE_CLAIMS
+from vkgateway.kinds.volumes import reconciler as sync_volumes
 from vkgateway.kube.resources import NAMESPACES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES
-from vkgateway.sync.runtime.sources import COMPUTE_CLAIMS
-from vkgateway.sync.storage import volumes as sync_volumes
 
 
 @pytest.fixture

@@ -31,12 +31,12 @@ from tests.unit.sync.storage.controllers import (
     wait_volume,
 )
 from tests.unit.sync.world import COMPUTE_NAMESPACE, NODE, World, object_names, start_world
+from vkgateway.api.names import COMPUTE_CLUSTER_LABEL, TENANT_LABEL
+from vkgateway.clusters.link import ComputeLink
+from vkgateway.kinds.sources import COMPUTE_CLAIMS
+from vkgateway.kinds.volumes.translation.views import PROVISIONER
 from vkgateway.kube.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES
-from vkgateway.model.names import COMPUTE_CLUSTER_LABEL, TENANT_LABEL
-from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.runtime.sources import COMPUTE_CLAIMS
-from vkgateway.sync.tenant import TenantSync
-from vkgateway.translate.storage.views import PROVISIONER
+from vkgateway.tenants.tenant import TenantSync
 
 
 @pytest.fixture

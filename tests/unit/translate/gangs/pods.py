@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from vkgateway.model.objects import Object
-from vkgateway.translate.gangs import GangMarks, Kind, Reference, gang_references, read_marks
+from vkgateway.api.objects import Object
+from vkgateway.scheduler.gangs import GangMarks, Kind, Reference, gang_references, read_marks
 
 Marks = dict[str, str]
 

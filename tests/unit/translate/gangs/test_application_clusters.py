@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.unit.translate.gangs.pods import beside, ours, pod, read
-from vkgateway.translate.gangs import MarkError, Reference
+from vkgateway.scheduler.gangs import MarkError, Reference
 
 
 def ray_pod(node: str, group: str, name: str = "raycluster-x-abcde") -> Any:

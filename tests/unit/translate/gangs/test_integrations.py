@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.translate.gangs.pods import beside, job, ours, pod, read, volcano_group
-from vkgateway.translate.gangs import INTEGRATIONS, Kind, MarkError, gang_references, read_marks
+from vkgateway.scheduler.gangs import INTEGRATIONS, Kind, MarkError, gang_references, read_marks
 
 VOLCANO = {"scheduling.k8s.io/group-name": "g"}
 KUEUE_LABEL = {"kueue.x-k8s.io/pod-group-name": "k"}

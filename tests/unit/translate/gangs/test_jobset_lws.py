@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.unit.translate.gangs.pods import beside, job, ours, pod, read
-from vkgateway.translate.gangs import GangMarks, MarkError, Reference, gang_references, merge_marks
+from vkgateway.scheduler.gangs import GangMarks, MarkError, Reference, gang_references, merge_marks
 
 SET = Reference("jobset.x-k8s.io", "JobSet", "jobsets", "research", "train")
 GROUPS = Reference("leaderworkerset.x-k8s.io", "LeaderWorkerSet", "leaderworkersets", "research", "serve")

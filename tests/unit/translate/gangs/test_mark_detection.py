@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from vkgateway.controlplane.templates import Templates, TenantFacts
-from vkgateway.translate.admission_review import review_pod
-from vkgateway.translate.gangs import INTEGRATIONS, Kind, MarkError, read_marks
-from vkgateway.translate.gangs.mark_detection import (
+from vkgateway.kinds.pods.policy.admission_review import review_pod
+from vkgateway.planes.templates import Templates, TenantFacts
+from vkgateway.scheduler.gangs import INTEGRATIONS, Kind, MarkError, read_marks
+from vkgateway.scheduler.gangs.mark_detection import (
     MARK_ANNOTATIONS,
     MARK_FIELDS,
     MARK_LABELS,

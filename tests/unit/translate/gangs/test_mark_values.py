@@ -2,7 +2,7 @@
 
 import pytest
 
-from vkgateway.translate.gangs import MarkError, mark_values
+from vkgateway.scheduler.gangs import MarkError, mark_values
 
 
 @pytest.mark.parametrize(

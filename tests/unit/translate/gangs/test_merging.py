@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from vkgateway.translate.gangs import GangMarks, MarkError, Reference, merge_marks
+from vkgateway.scheduler.gangs import GangMarks, MarkError, Reference, merge_marks
 
 ONE = GangMarks(group="research/gang/train", integration="vkgateway.io/gang", minimum=4, size=8, elastic=True)
 

@@ -3,8 +3,8 @@
 import pytest
 
 from tests.unit.translate.gangs.pods import ours, pod, read
-from vkgateway.model import names
-from vkgateway.translate.gangs import MarkError
+from vkgateway.api import names
+from vkgateway.scheduler.gangs import MarkError
 
 
 def test_pod_without_marks_is_a_gang_of_one() -> None:

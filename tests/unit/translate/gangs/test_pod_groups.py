@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.unit.translate.gangs.pods import beside, job, kubernetes_group, ours, pod, read, volcano_group
-from vkgateway.translate.gangs import MarkError, Reference, gang_references
+from vkgateway.scheduler.gangs import MarkError, Reference, gang_references
 
 GANG = {"gang": {"minCount": 4}}
 

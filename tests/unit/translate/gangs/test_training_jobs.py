@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.unit.translate.gangs.pods import beside, ours, pod, read
-from vkgateway.translate.gangs import MarkError, Reference, gang_references
+from vkgateway.scheduler.gangs import MarkError, Reference, gang_references
 
 VERSION = "kubeflow.org/v1"
 

@@ -6,19 +6,19 @@ from typing import Any
 
 import pytest
 
-from vkgateway.model.names import virtual_node_name
-from vkgateway.model.objects import Meta, NodeView
-from vkgateway.translate.context import PoolContext, TenantContext
-from vkgateway.translate.pool_nodes import PoolNodes
-from vkgateway.translate.storage.claims import claim_status_patch, is_same_quantity, unsupported_reason
-from vkgateway.translate.storage.storage_classes import (
+from vkgateway.api.names import virtual_node_name
+from vkgateway.api.objects import Meta, NodeView
+from vkgateway.clusters.pool_nodes import PoolNodes
+from vkgateway.kinds.context import PoolContext, TenantContext
+from vkgateway.kinds.volumes.translation.claims import claim_status_patch, is_same_quantity, unsupported_reason
+from vkgateway.kinds.volumes.translation.storage_classes import (
     ClassOffer,
     allowed_names,
     compute_class_name,
     tenant_class,
     tenant_class_names,
 )
-from vkgateway.translate.storage.views import (
+from vkgateway.kinds.volumes.translation.views import (
     ClaimSpec,
     ClaimStatus,
     ClaimView,
@@ -27,7 +27,7 @@ from vkgateway.translate.storage.views import (
     VolumeView,
     decode_claim,
 )
-from vkgateway.translate.storage.volumes import volume_node_affinity, volume_patch
+from vkgateway.kinds.volumes.translation.volumes import volume_node_affinity, volume_patch
 
 
 def tenant(**policy: Any) -> TenantContext:

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from vkgateway.model.errors import ConflictError
+from vkgateway.api.errors import ConflictError
 
 INDEX: Final = "index.json"
 

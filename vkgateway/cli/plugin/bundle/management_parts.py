@@ -9,7 +9,8 @@ from typing import Any, Final
 
 import msgspec
 
-from vkgateway.arbiter.reasons.report_types import ArbiterReport
+from vkgateway.api.errors import UnavailableError
+from vkgateway.api.names import CONTROL_PLANE_LABEL, SYSTEM_NAMESPACE
 from vkgateway.cli.gateway_state import request_answer
 from vkgateway.cli.plugin.bundle import objects
 from vkgateway.cli.plugin.bundle.parts import Content, Gathering, Part, as_json, newest_events
@@ -17,8 +18,7 @@ from vkgateway.cli.plugin.bundle.texts import redact_log
 from vkgateway.cli.plugin.connection import local_data_dir
 from vkgateway.cli.plugin.gateway import find_gateway, read_state, read_usage_days
 from vkgateway.kube.resources import COMPUTE_CLUSTERS, EVENTS, LEASES, NODES, PODS, TENANTS
-from vkgateway.model.errors import UnavailableError
-from vkgateway.model.names import CONTROL_PLANE_LABEL, SYSTEM_NAMESPACE
+from vkgateway.scheduler.core.reasons.report_types import ArbiterReport
 
 _LOG_LINES: Final = 5000
 _USAGE_DAYS: Final = 31
@@ -134,8 +134,8 @@ class _ManagementReads:
 
 
 def _local_log(folder: Any) -> str:
-    from vkgateway.programs.supervisor.logs import last_lines
-    from vkgateway.programs.supervisor.spec import SupervisorPaths
+    from vkgateway.planes.supervisor.logs import last_lines
+    from vkgateway.planes.supervisor.spec import SupervisorPaths
 
     with SupervisorPaths(folder).log_path("gateway").open("rb") as file:
         return last_lines(file, _LOG_LINES).decode(errors="replace")

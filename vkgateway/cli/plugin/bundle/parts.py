@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from vkgateway.api.errors import VkgatewayError
 from vkgateway.cli.plugin.bundle import objects
 from vkgateway.cli.plugin.bundle.archive import BundleFile, IndexEntry
 from vkgateway.cli.plugin.bundle.objects import MessageFilter
@@ -18,7 +19,6 @@ from vkgateway.cli.plugin.connection import Connection
 from vkgateway.cli.plugin.rights import RefusedRequestError, refusal_hint, refusal_message
 from vkgateway.kube import errors
 from vkgateway.kube.resources import Resource
-from vkgateway.model.errors import VkgatewayError
 from vkgateway.version import __version__
 
 if TYPE_CHECKING:

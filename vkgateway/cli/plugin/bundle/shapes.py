@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from vkgateway.model.names import GROUP
+from vkgateway.api.names import GROUP
 
 Shape = Mapping[str, "Shape"] | list["Shape"] | Callable[[Any], Any]
 

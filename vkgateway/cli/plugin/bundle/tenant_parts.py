@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from vkgateway.api.objects import Object
 from vkgateway.cli import tenant_pods
 from vkgateway.cli.pending_gangs import PendingGang
 from vkgateway.cli.plugin.bundle import objects
@@ -14,8 +15,7 @@ from vkgateway.cli.plugin.bundle.parts import Content, Gathering, Part, as_json,
 from vkgateway.cli.plugin.tenant_quota import node_usages
 from vkgateway.cli.plugin.tenant_reads import PodList, list_nodes
 from vkgateway.kube.resources import EVENTS, NODES
-from vkgateway.model.objects import Object
-from vkgateway.translate.governed import is_governed
+from vkgateway.scheduler.governed import is_governed
 
 _COMPONENT = "vkgateway"
 

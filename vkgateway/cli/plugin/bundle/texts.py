@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import msgspec
 
-from vkgateway.arbiter.decisions import PendingReason
 from vkgateway.cli.plugin.bundle.shapes import REMOVED, host_of_url, plain
-from vkgateway.translate.conditions import PREEMPTED, RUN_LIMIT_REACHED
+from vkgateway.kinds.pods.translation.conditions import PREEMPTED, RUN_LIMIT_REACHED
+from vkgateway.scheduler.core.decisions import PendingReason
 
 _QUOTING: Final = frozenset({PendingReason.INVALID})
 """Pending reasons whose message quotes what a tenant wrote."""

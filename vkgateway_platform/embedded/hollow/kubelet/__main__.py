@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from vkgateway.kube.client import Client
-from vkgateway.kubelet.listener import HttpListener
+from vkgateway.nodes.listener import HttpListener
 from vkgateway_platform.embedded.hollow.kubelet import process
 from vkgateway_platform.embedded.hollow.kubelet.endpoint import Endpoint
 from vkgateway_platform.embedded.hollow.kubelet.tenant_cgroups import TenantCgroups

@@ -17,7 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, Self
 
-from vkgateway.model.errors import UnavailableError
+from vkgateway.api.errors import UnavailableError
 from vkgateway_platform.embedded.realnode.host import run_command
 from vkgateway_platform.embedded.realnode.images import BUSYBOX
 from vkgateway_platform.embedded.realnode.probe import static_busybox

@@ -14,12 +14,12 @@ from typing import Any, Final
 import msgspec
 import structlog
 
+from vkgateway.api.errors import UnavailableError
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.tls_engine import TlsEngine
-from vkgateway.kubelet.http import Reply, Request, Session
-from vkgateway.kubelet.stream_limiter import StreamLimiter, TooManyStreamsError
-from vkgateway.model.errors import UnavailableError
+from vkgateway.nodes.http import Reply, Request, Session
+from vkgateway.nodes.stream_limiter import StreamLimiter, TooManyStreamsError
 from vkgateway_platform.embedded.hollow.kubelet import pods, remote
 from vkgateway_platform.embedded.hollow.kubelet.command import Command, CommandSpec
 from vkgateway_platform.embedded.hollow.kubelet.framing import BrokenProtocolError, Channel

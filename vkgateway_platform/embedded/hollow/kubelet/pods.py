@@ -6,11 +6,11 @@ import asyncio
 
 import msgspec
 
+from vkgateway.api.names import TENANT_LABEL
+from vkgateway.api.objects import Meta
 from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
 from vkgateway.kube.resources import PODS
-from vkgateway.model.names import TENANT_LABEL
-from vkgateway.model.objects import Meta
 
 
 class _Container(msgspec.Struct):

@@ -7,7 +7,7 @@ import hashlib
 import sys
 from pathlib import Path
 
-from vkgateway.programs.supervisor.spec import ProcessSpec
+from vkgateway.planes.supervisor.spec import ProcessSpec
 from vkgateway_platform.embedded.paths import PlatformPaths
 from vkgateway_platform.embedded.pki import HOLLOW_SERVER
 

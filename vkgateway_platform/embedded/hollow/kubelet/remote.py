@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from vkgateway.kube.upgrade import Headers
-from vkgateway.kubelet.http import Reply, Request, Session
+from vkgateway.nodes.http import Reply, Request, Session
 from vkgateway_platform.embedded.hollow.kubelet.framing import Channel, Event, Framing
 from vkgateway_platform.embedded.hollow.kubelet.spdy import Spdy
 from vkgateway_platform.embedded.hollow.kubelet.websocket import WebSocket, accept_key

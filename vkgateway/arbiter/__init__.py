@@ -1,1 +1,0 @@
-"""The arbiter: which gangs start, wait or are evicted. Pure: snapshots in, decisions out."""

@@ -1,0 +1,1 @@
+"""Compute clusters: controller, connection, watches, and the capacity of pools."""

@@ -1,0 +1,216 @@
+"""Connection to a compute cluster: one watch per kind for all tenants, and whether their state can be trusted.
+
+`apply_to_each` runs an action in several clusters; a failure in one of them does not block the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from vkgateway.api.clusters import ClusterIdentity
+from vkgateway.api.errors import ConflictError, UnavailableError
+from vkgateway.clusters.cluster_watches import (
+    LISTED,
+    NETWORK_LISTED,
+    NODES,
+    REACHABILITY,
+    STORAGE_CHANGED,
+    TRUST,
+    UNMANAGED_PODS,
+    ClusterWatches,
+)
+from vkgateway.clusters.nodes import ComputeNodes
+from vkgateway.clusters.pods import ComputeCopies, ComputePods
+from vkgateway.clusters.reachability import Reachability
+from vkgateway.clusters.tenant_owners import GatewayIdentity, TenantOwners
+from vkgateway.clusters.topologies import ComputeTopologies
+from vkgateway.clusters.unmanaged_pods import (
+    FIELD_SELECTOR,
+    LABEL_SELECTOR,
+    UnmanagedPodView,
+    decode_unmanaged_pod,
+)
+from vkgateway.kinds.budgets.watch import ComputeBudgets
+from vkgateway.kinds.namespaces.watch import ComputeEvents, ComputeNamespaces
+from vkgateway.kinds.services.watch import ComputePolicies, ComputeServices, ComputeSlices
+from vkgateway.kinds.sources import COMPUTE_NETWORK_LISTED, COMPUTE_REACHABLE, COMPUTE_STORAGE_CHANGED
+from vkgateway.kinds.volumes.watch import ComputeClaims, ComputeClasses
+from vkgateway.kube import resources
+from vkgateway.kube.client import Client
+from vkgateway.kube.errors import ApiError
+from vkgateway.kube.reflector import Reflector
+from vkgateway.runtime.views.ownership import COPY_RESOURCES, namespace_owner
+
+T = TypeVar("T")
+
+
+class ComputeLink:
+    """Client of one compute cluster, the watched state of vkgateway's objects there, and whether to trust that state.
+
+    An object belongs to a tenant only if its label, annotations and namespace name agree. The gateway never touches any
+    other object, even one that carries the tenant label. `gateway` distinguishes this gateway from others that use the
+    cluster.
+    """
+
+    def __init__(self, name: str, client: Client, gateway: GatewayIdentity | None = None) -> None:
+        self.name = name
+        self.client = client
+        self.watches = watches = ClusterWatches()
+        """Observers of the cluster, and the tenants that use it."""
+        self.reachability = Reachability(name, client, watches)
+        self.uid = ""
+        """UID of the cluster; empty until it is read."""
+        self.service_ranges: Sequence[str] = ()
+        """Service CIDRs of the cluster as of the last read."""
+        self.pods = ComputePods(client, watches, self.reachability)
+        self.unmanaged_pods: Reflector[UnmanagedPodView] = Reflector(
+            client,
+            resources.PODS,
+            decode=decode_unmanaged_pod,
+            on_change=lambda old, new: watches.notify(UNMANAGED_PODS, old, new),
+            label_selector=LABEL_SELECTOR,
+            field_selector=FIELD_SELECTOR,
+            on_complete=partial(watches.notify, LISTED),
+        )
+        self.nodes = ComputeNodes(client, watches)
+        self.topologies = ComputeTopologies(name, client, watches)
+        self.namespaces = ComputeNamespaces(client, watches)
+        self.gateway = gateway if gateway is not None else GatewayIdentity("none")
+        """Identity of this gateway, for objects that belong to no tenant."""
+        self.owners = TenantOwners(name, client, gateway, on_lost=partial(watches.notify, TRUST))
+        self.copies = {kind: ComputeCopies(kind, client, watches, self.owners) for kind in COPY_RESOURCES}
+        self.services = ComputeServices(client, watches)
+        self.slices = ComputeSlices(client, watches)
+        self.claims = ComputeClaims(client, watches)
+        self.classes = ComputeClasses(client, watches)
+        self.policies = ComputePolicies(client, watches)
+        self.budgets = ComputeBudgets(client, watches)
+        self.events = ComputeEvents(name, client, watches, self.namespaces)
+        watches.add(REACHABILITY, self._reachability_changed)
+        watches.add(LISTED, self._list_completed)
+        watches.add(NETWORK_LISTED, self._network_listed)
+        watches.add(STORAGE_CHANGED, self._storage_changed)
+        watches.add(NODES, self._nodes_changed)
+
+    @property
+    def identity(self) -> ClusterIdentity:
+        """Name and UID of the cluster."""
+        return ClusterIdentity(self.name, self.uid)
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether the cluster can be watched and answers."""
+        return self.reachability.is_reachable
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether the state of pods and namespaces may be acted upon: the cluster is reachable and the lists are
+        complete.
+        """
+        return (
+            self.is_reachable
+            and self.pods.is_complete
+            and self.namespaces.is_complete
+            and self.copies["configmaps"].is_complete
+            and self.copies["secrets"].is_complete
+        )
+
+    def is_usable_by(self, tenant: str) -> bool:
+        """Return whether a tenant may use the cluster: its objects there belong to this gateway.
+
+        While the state of the cluster cannot be trusted, no object is changed. A tenant without a known owner may then
+        use it.
+        """
+        return self.owners.admits(tenant) or not (self.is_trusted or self.owners.is_foreign(tenant))
+
+    async def take_tenant(self, tenant: str) -> None:
+        """Make this gateway the owner of a tenant's objects in the cluster; see `TenantOwners.take`."""
+        was_usable = self.is_usable_by(tenant)
+        await self.owners.take(tenant)
+        if not was_usable and (watches := self.watches.tenants.get(tenant)) is not None:
+            watches.notify(COMPUTE_REACHABLE)
+
+    @property
+    def services_trusted(self) -> bool:
+        """Whether the state of Services may be acted upon; pods do not wait for it."""
+        return self.is_trusted and self.services.is_complete and self.slices.is_complete
+
+    @property
+    def claims_trusted(self) -> bool:
+        """Whether the state of claims and storage classes may be acted upon; only pods that use claims wait for it."""
+        return self.is_trusted and self.claims.is_complete and self.classes.is_complete
+
+    def network_ranges(self) -> list[str]:
+        """Return the known CIDRs of the cluster's Services and pods."""
+        pods = (cidr for node in self.nodes.store.values() for cidr in node.spec.pod_cidrs)
+        return list(dict.fromkeys((*self.service_ranges, *pods)))
+
+    async def run(self) -> None:
+        """Run all watches until cancelled or until a watch fails because of a defect."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for kind, reflector in self._all_reflectors():
+                    group.create_task(reflector.run(), name=f"compute/{self.name}/watch-{kind}")
+                group.create_task(self.topologies.run(), name=f"compute/{self.name}/topologies")
+                group.create_task(self.reachability.run(), name=f"compute/{self.name}/heartbeat")
+        finally:
+            # Some callers may hold this link for a while longer.
+            self.reachability.mark_closed()
+
+    def _all_reflectors(self) -> Iterator[tuple[str, Reflector[Any]]]:
+        yield "pods", self.pods
+        yield "unmanaged-pods", self.unmanaged_pods
+        yield "nodes", self.nodes
+        yield "namespaces", self.namespaces
+        yield from self.copies.items()
+        yield "services", self.services
+        yield "endpointslices", self.slices
+        yield "claims", self.claims
+        yield "classes", self.classes
+        yield "networkpolicies", self.policies
+        yield "poddisruptionbudgets", self.budgets
+        yield "events", self.events
+
+    def _reachability_changed(self) -> None:
+        self.pods.kept_features.clear()
+        self._notify_trust()
+
+    def _list_completed(self) -> None:
+        if self.is_trusted:
+            self._notify_trust()
+
+    def _network_listed(self) -> None:
+        if self.services_trusted:
+            self.watches.notify_tenants(COMPUTE_NETWORK_LISTED)
+
+    def _storage_changed(self) -> None:
+        if self.claims_trusted:
+            self.watches.notify_tenants(COMPUTE_STORAGE_CHANGED)
+
+    def _notify_trust(self) -> None:
+        if self.is_trusted:
+            self.owners.cluster_listed(map(namespace_owner, self.namespaces.store.values()))
+        self.watches.notify_tenants(COMPUTE_REACHABLE)
+        self.watches.notify(TRUST)
+
+    def _nodes_changed(self) -> None:
+        if self.nodes.is_complete:
+            self.reachability.mark_answered()
+
+
+async def apply_to_each(places: Iterable[T], action: Callable[[T], Awaitable[None]]) -> None:
+    """Run an action for each place, one after the other; an error does not stop the following places.
+
+    Raises the first ApiError, ConflictError or UnavailableError after the last place.
+    """
+    first_error: Exception | None = None
+    for place in places:
+        try:
+            await action(place)
+        except (ApiError, ConflictError, UnavailableError) as error:
+            first_error = first_error or error
+    if first_error is not None:
+        raise first_error

@@ -1,0 +1,1 @@
+"""PodDisruptionBudgets in compute clusters."""

@@ -1,0 +1,1 @@
+"""Events of kubelets about compute pods, mirrored to tenant pods."""

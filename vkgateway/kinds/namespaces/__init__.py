@@ -1,0 +1,1 @@
+"""Compute namespaces of a tenant, and the objects that isolate them."""

@@ -1,0 +1,1 @@
+"""Translation between a tenant pod and its compute pod (pure)."""

@@ -1,0 +1,1 @@
+"""NetworkPolicies in compute clusters: each tenant's isolation, and the tenant's own."""

@@ -1,0 +1,1 @@
+"""A tenant's Services, EndpointSlices and DNS names in compute clusters."""

@@ -1,0 +1,1 @@
+"""Service account tokens of compute pods."""

@@ -1,0 +1,1 @@
+"""A tenant's claims, volumes and storage classes."""

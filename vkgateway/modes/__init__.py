@@ -1,1 +1,0 @@
-"""Scheduling modes of pools other than native: another scheduler of the compute cluster admits and evicts (pure)."""

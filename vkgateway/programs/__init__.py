@@ -1,1 +1,0 @@
-"""Programs that the platform runs: how they are obtained, and the supervisor that keeps them running."""

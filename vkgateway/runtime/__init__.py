@@ -1,0 +1,1 @@
+"""What all reconcilers share: requests, work queues, workers, events, finalizers and metrics."""

@@ -1,0 +1,1 @@
+"""Pools that another scheduler runs: Kueue, Volcano, and any other."""

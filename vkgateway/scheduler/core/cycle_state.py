@@ -1,0 +1,290 @@
+"""State of a round: the cache's gangs and pools, and what the round has decided so far."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+
+from vkgateway.scheduler.core.cache import Cache
+from vkgateway.scheduler.core.capacity.node_fit import BoolArray, IntArray
+from vkgateway.scheduler.core.capacity.slow_terminations import find_late_pods
+from vkgateway.scheduler.core.decisions import Admit, Decisions, Evict, Promote, Reprieve
+from vkgateway.scheduler.core.journal import Trial
+from vkgateway.scheduler.core.pools.notified_pods import NotifiedPods
+from vkgateway.scheduler.core.pools.pool_state import PoolState
+from vkgateway.scheduler.core.queueing.pending_gangs import PendingGang
+from vkgateway.scheduler.core.round_decisions import RoundDecisions
+from vkgateway.scheduler.core.snapshot import PLACED, Gang, Pod, Policy, PoolKey, PreemptionPlan
+
+
+class CycleState(RoundDecisions):
+    """A round under way. Its methods change pools and decisions together."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        policy: Policy,
+        now: float,
+        excluded_gangs: Collection[str] = (),
+        deferred_gangs: Collection[str] = (),
+    ) -> None:
+        """Create the state. A start of these gangs was withdrawn: `excluded_gangs` neither start nor reserve anything,
+        and `deferred_gangs` come after the guaranteed band.
+        """
+        self.pending_table = cache.pending_table
+        """Gangs whose min members do not all run."""
+        self._guaranteed_gangs = self.pending_table.select_gangs(~self.pending_table.is_low)
+        self._planned_gangs = self.pending_table.select_gangs(self.pending_table.has_plan)
+        plans = [(pending, pending.gang.plan) for pending in self._planned_gangs if pending.gang.plan is not None]
+        super().__init__(now, max((plan.made for _, plan in plans), default=0.0))
+        self.planned_borrowers: dict[str, list[PendingGang]] = {}
+        """By tenant, the gangs with a plan to borrow from the last cycle."""
+        for pending, plan in plans:
+            if plan.borrowed:
+                self.planned_borrowers.setdefault(pending.tenant, []).append(pending)
+        self.policy = policy
+        self._journal = cache.journal
+        self.excluded_gangs, self.deferred_gangs = excluded_gangs, deferred_gangs
+        self.gangs: Mapping[str, Gang] = cache.gangs
+        self.pending_gangs: Mapping[str, PendingGang] = cache.pending_gangs
+        self.surplus_gangs: Collection[str] = cache.surplus_gangs.keys()
+        """Gangs with pending surplus pods."""
+        self.losing_gangs: Mapping[str, Gang] = cache.losing_gangs
+        """Gangs that lost members which no pod replaces yet."""
+        self.pool_states: Mapping[PoolKey, PoolState] = cache.pool_states
+        self.part_ids: Mapping[str, tuple[str, ...]] = cache.parts
+        """The parts of each gang in several pools."""
+        reports = {**cache.invalid_reports, **cache.invalid_part_reports}
+        self.invalid_reports = [reports[name] for name in sorted(reports)]
+        """Reports of gangs with pending pods that cannot be scheduled as they are written."""
+        self.notified = NotifiedPods(self.pool_states)
+        self.queue_order: IntArray = np.zeros(0, dtype=np.int64)
+        """Borrowing gangs in queue order, as indices of `pending_table`; empty before they are scheduled."""
+        self._only_plans = False
+
+    def planned_gangs(self) -> list[PendingGang]:
+        """Return the undecided gangs with a plan from the last cycle."""
+        return _undecided(self, self._planned_gangs)
+
+    def guaranteed_gangs(self) -> list[PendingGang]:
+        """Return the undecided gangs of the guaranteed band."""
+        return [each for each in _undecided(self, self._guaranteed_gangs) if each.gang.id not in self.excluded_gangs]
+
+    def undecided_mask(self) -> BoolArray:
+        """Return a mask of the undecided gangs of `pending_table`."""
+        return self.pending_table.mask_without(self.started.keys() | self.plans.keys())
+
+    def has_aged(self, gang: Gang) -> bool:
+        """Return whether a gang has waited for the age cap."""
+        return self.now - gang.created >= self.policy.age_cap
+
+    def usable_pools(self, pending: PendingGang) -> Iterator[PoolState]:
+        """Yield the pools that a gang may use, in its order of preference."""
+        for key in pending.allowed_pools:
+            pool_state = self.pool_states.get(key)
+            if pool_state is not None and pending.tenant in pool_state.tenant_usage.quotas:
+                yield pool_state
+
+    def start_pods(
+        self,
+        pending: PendingGang,
+        pool_state: PoolState,
+        pods: Sequence[Pod],
+        nodes: Mapping[str, str],
+        *,
+        guaranteed: bool,
+        behind: str = "",
+        lent: bool = False,
+    ) -> None:
+        """Start pods now. They count as placed already, and guaranteed pods have their part of the guarantee.
+
+        `behind`: the gang on whose reserved nodes they start. `lent`: a reservation may reclaim them.
+        """
+        if self._only_plans:
+            self.add_plan(pending, pool_state, nodes, guaranteed=guaranteed, made=self.next_plan_time())
+            return
+        _charge_tenant(self, pending, pool_state, pods, guaranteed=guaranteed)
+        self._add_admit(pending, pool_state, pods, nodes, guaranteed=guaranteed, behind=behind, lent=lent)
+
+    def start_planned(self, pending: PendingGang, pool_state: PoolState, nodes: Mapping[str, str]) -> None:
+        """Start a gang that has a plan, on nodes where its pods count as placed already."""
+        plan = self.plans.pop(pending.gang.id)
+        self._add_admit(pending, pool_state, pending.min_members, nodes, guaranteed=not plan.borrowed)
+
+    def _add_admit(
+        self,
+        pending: PendingGang,
+        pool_state: PoolState,
+        pods: Sequence[Pod],
+        nodes: Mapping[str, str],
+        *,
+        guaranteed: bool,
+        behind: str = "",
+        lent: bool = False,
+    ) -> None:
+        gang = pending.gang
+        chosen = {pod.uid: nodes[pod.uid] for pod in pods}
+        admit = Admit(gang=gang.id, pool=pool_state.pool.key, nodes=chosen, borrowed=not guaranteed, behind=behind)
+        self._record_start(admit, pool_state, nodes)
+        pool_state.expected_ends.add_started(gang, pods, nodes, self.now)
+        reservation = pool_state.reservations.nodes
+        if reservation is not None and (
+            behind or lent or reservation.can_backfill(pool_state.expected_ends, gang, self.now)
+        ):
+            for pod in pods:
+                reservation.count_as_freed(nodes[pod.uid], pod.shape)
+
+    def add_plan(
+        self,
+        pending: PendingGang,
+        pool_state: PoolState,
+        nodes: Mapping[str, str],
+        *,
+        guaranteed: bool,
+        made: float,
+        evicts: Iterable[Evict] = (),
+        leaves: int | None = None,
+    ) -> None:
+        """Plan a gang's start for when the victims have terminated. Its pods count as placed."""
+        _charge_tenant(self, pending, pool_state, pending.min_members, guaranteed=guaranteed)
+        plan = PreemptionPlan(
+            pool=pool_state.pool.key, nodes=dict(nodes), borrowed=not guaranteed, made=made, leaves=leaves
+        )
+        self.plans[pending.gang.id] = plan
+        for evict in evicts:
+            _add_evict(self, pool_state, evict)
+            for other, beside in list(_sibling_evicts(self, evict)):
+                _add_evict(self, other, beside)
+
+    def remove_plan(self, pending: PendingGang) -> None:
+        """Drop a gang's plan, whose nodes and guarantee are released already."""
+        plan = self.plans.pop(pending.gang.id)
+        pool_state = self.pool_states[plan.pool]
+        for pod in pending.min_members:
+            pool_state.tenant_usage.add_usage(pending.tenant, pod.shape, -1)
+            if not plan.borrowed:
+                pool_state.guarantee_usage.pods.leave_pod(pending.tenant, pod)
+        self.has_freed_capacity = self.has_freed_capacity or plan.borrowed
+
+    @contextmanager
+    def only_plans(self) -> Iterator[None]:
+        """Plan gangs in this block that could start: whether they do depends on the other parts of their gang."""
+        self._only_plans = True
+        try:
+            yield
+        finally:
+            self._only_plans = False
+
+    def trial(self) -> Trial:
+        """Return a trial of decisions, with their effects on pools."""
+        trial = self._journal.trial()
+        self._journal.record(self._restore_decisions, self._save_decisions())
+        return trial
+
+
+def pending_parts(state: CycleState, gang: Gang) -> list[PendingGang]:
+    """Return the parts of a gang whose min members do not all run; for a gang in one pool, the gang itself."""
+    parts = (state.pending_gangs.get(name) for name in gang.part_ids)
+    return [part for part in parts if part is not None and part.min_members]
+
+
+def _undecided(state: CycleState, gangs: Sequence[PendingGang]) -> list[PendingGang]:
+    decided = state.started.keys() | state.plans.keys()
+    return [pending for pending in gangs if pending.gang.id not in decided]
+
+
+def _charge_tenant(
+    state: CycleState, pending: PendingGang, pool_state: PoolState, pods: Sequence[Pod], *, guaranteed: bool
+) -> None:
+    state.decision_count += 1
+    for each in state.pool_states.values():
+        if each.reservations.release_guarantee(pending.gang):
+            state.note_freed_capacity()
+    for pod in pods:
+        pool_state.tenant_usage.add_usage(pending.tenant, pod.shape, 1)
+    if guaranteed:
+        state.guaranteed_starts.setdefault(pending.tenant, {})[pending.gang.id] = None
+        pool_state.guarantee.mark_guaranteed(pending.tenant, pods, gang=pending.gang.id)
+
+
+def _add_evict(state: CycleState, pool_state: PoolState, evict: Evict) -> None:
+    pool_state.evict_pods(evict)
+    state.evicts.append(evict)
+
+
+def _sibling_evicts(state: CycleState, evict: Evict) -> Iterator[tuple[PoolState, Evict]]:
+    """Yield the evictions of the other parts of a gang in several pools, one part of which is evicted."""
+    gang = state.gangs[evict.gang]
+    if gang.part_info is None or not evict.whole:
+        return
+    for name in gang.part_ids:
+        for pool_state in state.pool_states.values():
+            known = pool_state.gangs.get(name)
+            pods = tuple(
+                pod.uid
+                for pod in (known.pods if known is not None else ())
+                if pod.state is PLACED
+                and pool_state.gang_index.has_pod(pod)
+                and pod.uid not in pool_state.terminating_pods
+            )
+            if pods:
+                yield pool_state, replace(evict, gang=name, pods=pods, lost=0.0, saved=0.0)
+
+
+def late_pod_uids(pool_state: PoolState, now: float) -> set[str]:
+    """Return the uids of terminating pods that take longer than any pod that could be evicted now."""
+    terminating = pool_state.terminating_pods.values()
+    if next(find_late_pods(terminating, 0.0, since=now, now=now), None) is None:
+        return set()
+    late = find_late_pods(terminating, pool_state.victims.longest_termination, since=now, now=now)
+    return {pod.uid for pod in late}
+
+
+def victim_gangs(state: CycleState, pool_state: PoolState) -> list[Gang]:
+    """Return the gangs with pods in a pool that were notified, before or in this cycle."""
+    names = {gang.id for gang, _ in state.notified.in_pool(pool_state)} | {evict.gang for evict in state.evicts}
+    return [pool_state.gangs[name] for name in sorted(names) if name in pool_state.gangs]
+
+
+def has_plan(state: CycleState, whole_id: str) -> bool:
+    """Return whether a gang, or any part of it, has a plan."""
+    return whole_id in state.plans or any(name in state.plans for name in state.part_ids.get(whole_id, ()))
+
+
+def collect_decisions(state: CycleState) -> Decisions:
+    """Return all decisions of the round, without the reasons of pending gangs."""
+    losses = (loss for pool_state in state.pool_states.values() for loss in pool_state.guarantees.losses)
+    return Decisions(
+        admits=tuple(state.merged_admits()),
+        evicts=tuple(state.evicts),
+        reprieves=tuple(_find_reprieves(state)),
+        promotes=tuple(_find_promotes(state)),
+        plans=dict(state.plans),
+        losses=tuple(losses),
+    )
+
+
+def _find_reprieves(state: CycleState) -> Iterator[Reprieve]:
+    """Yield the pods that were notified before the cycle, and that no plan needs any more."""
+    again = {uid for evict in state.evicts for uid in evict.pods}
+    leaving = {uid for pool_state in state.pool_states.values() for uid in pool_state.terminating_pods}
+    by_gang: dict[str, list[str]] = {}
+    for gang, pod in state.notified:
+        if pod.uid not in again and pod.uid not in leaving:
+            by_gang.setdefault(gang.id, []).append(pod.uid)
+    for name, pods in sorted(by_gang.items()):
+        yield Reprieve(gang=name, pods=tuple(pods))
+
+
+def _find_promotes(state: CycleState) -> Iterator[Promote]:
+    """Yield the running pods that borrowed and are inside guarantees now, without victims."""
+    victims = {uid for evict in state.evicts for uid in evict.pods}
+    for pool_state in state.pool_states.values():
+        for gang in pool_state.guarantee.entered_gangs():
+            borrowed = (pod.uid for pod in gang.pods if pod.state is PLACED and pod.borrowed)
+            pods = [uid for uid in borrowed if pool_state.guarantee.is_guaranteed(uid) and uid not in victims]
+            if pods:
+                yield Promote(gang=gang.id, pods=tuple(pods))

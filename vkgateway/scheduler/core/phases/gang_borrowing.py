@@ -1,0 +1,170 @@
+"""Start, reclaim and reservation for one borrowing gang."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+from vkgateway.scheduler.core.capacity.forecast import Reservation
+from vkgateway.scheduler.core.cycle_state import CycleState
+from vkgateway.scheduler.core.phases.attempts import Attempts
+from vkgateway.scheduler.core.phases.backfill import Placement, placement_rank, start_placed, take_placement
+from vkgateway.scheduler.core.phases.feasibility import is_impossible
+from vkgateway.scheduler.core.phases.limit_reservations import exceeds_reserved_limit
+from vkgateway.scheduler.core.phases.node_reservations import find_reservation
+from vkgateway.scheduler.core.phases.plan_search import CandidatePlan, find_candidate_plan
+from vkgateway.scheduler.core.phases.planned_starts import release_plan
+from vkgateway.scheduler.core.phases.pool_choice import pick_best, plan_in_best_pool
+from vkgateway.scheduler.core.phases.reserved_capacity import hide_reserved
+from vkgateway.scheduler.core.pools.pool_state import PoolState
+from vkgateway.scheduler.core.preemption.candidates import PreemptionCandidates
+from vkgateway.scheduler.core.queueing.pending_gangs import PendingGang
+from vkgateway.scheduler.core.snapshot import PreemptionPlan
+
+
+class GangBorrowing:
+    """Scheduling of single gangs that borrow."""
+
+    def __init__(self, state: CycleState, attempts: Attempts) -> None:
+        self._state = state
+        self._attempts = attempts
+        self._feasible_cache: dict[tuple[str, int], list[PoolState]] = {}
+        """By tenant and equivalence class, the pools in which the gang is not impossible."""
+
+    def pools_within_limit(self, pending: PendingGang) -> Iterator[PoolState]:
+        """Yield the pools in which neither a limit nor a used-up budget blocks the gang."""
+        for pool_state in self.feasible_pools(pending):
+            if not pool_state.tenant_usage.may_borrow(pending.tenant, pending.min_members):
+                continue
+            beyond = pool_state.tenant_usage.exceeded_limits(pending.tenant, pending.min_members)
+            if not beyond and not exceeds_reserved_limit(self._state, pool_state, pending, pending.min_members):
+                yield pool_state
+
+    def feasible_pools(self, pending: PendingGang) -> list[PoolState]:
+        """Return the usable pools in which the gang is not impossible."""
+        equals = pending.tenant, pending.equivalence_class
+        found = self._feasible_cache.get(equals)
+        if found is None:
+            found = [
+                pool_state for pool_state in self._state.usable_pools(pending) if not is_impossible(pool_state, pending)
+            ]
+            self._feasible_cache[equals] = found
+        return found
+
+    def start_now(self, pools: Sequence[PoolState], pending: PendingGang) -> bool:
+        """Start the gang where it fits best in free capacity; return whether it fits."""
+        if len(pools) == 1:
+            place = self._take_once(pools[0], pending)
+            if place is not None:
+                start_placed(self._state, pools[0], pending, pending.min_members, place)
+            return place is not None
+        places = list(self._find_placements(pools, pending))
+        if places:
+            self._start_at_best(places, pending)
+        return bool(places)
+
+    def _start_at_best(self, places: Sequence[tuple[PoolState, Placement]], pending: PendingGang) -> None:
+        pool_state, place = pick_best(places, lambda each: placement_rank(each[0], pending, each[1]))
+        pool_state.add_pods(pending.min_members, place.nodes)
+        start_placed(self._state, pool_state, pending, pending.min_members, place)
+
+    def _find_placements(
+        self, pools: Iterable[PoolState], pending: PendingGang
+    ) -> Iterator[tuple[PoolState, Placement]]:
+        """Yield a placement in each pool that has one. Nothing is taken."""
+        for pool_state in pools:
+            with pool_state.trial() as trial:
+                place = self._take_once(pool_state, pending)
+                if place is None:
+                    trial.commit()  # Nothing was taken, and what did not fit is remembered.
+            if place is not None:
+                yield pool_state, place
+
+    def _take_once(self, pool_state: PoolState, pending: PendingGang) -> Placement | None:
+        reservation = pool_state.reservations.nodes
+        free = (
+            reservation is None
+            or reservation.can_backfill(pool_state.expected_ends, pending.gang, self._state.now)
+            or reservation.can_lend_to(pending.gang, self._state.now)
+        )
+        return self._attempts.try_once(
+            ("start", free),
+            pool_state,
+            pending,
+            lambda: take_placement(self._state, pool_state, pending, pending.min_members),
+        )
+
+    def reclaim_capacity(self, pools: Sequence[PoolState], pending: PendingGang) -> bool:
+        """Plan the gang where it reclaims surplus and backfilled pods, or waits for terminations, at the least loss."""
+        return plan_in_best_pool(
+            self._state, pools, pending, lambda pool_state: self._find_candidate_plan(pool_state, pending)
+        )
+
+    def _find_candidate_plan(self, pool_state: PoolState, pending: PendingGang) -> CandidatePlan | None:
+        """Return a plan to reclaim capacity, without what is reserved for a gang that comes first."""
+        reclaimable = pool_state.victims.reclaimable_for(pending.gang)
+        if not (
+            pool_state.terminating_pods
+            or self._state.notified.for_gang(pending.gang.whole_id, pool_state)
+            or len(reclaimable)
+        ):
+            return None
+        return self._attempts.try_once(
+            ("room",),
+            pool_state,
+            pending,
+            lambda: self._find_beside_reserved(pool_state, pending, reclaimable),
+        )
+
+    def _find_beside_reserved(
+        self, pool_state: PoolState, pending: PendingGang, reclaimable: PreemptionCandidates
+    ) -> CandidatePlan | None:
+        reservation = pool_state.reservations.nodes
+        if reservation is None:
+            return find_candidate_plan(self._state, pool_state, pending, reclaimable)
+        if not len(reclaimable):
+            return None  # What terminates anyway is for the gang ahead.
+        with pool_state.trial():
+            coming = pool_state.terminating_pods.values()
+            hide_reserved(self._state, pool_state, reservation, reclaimable, coming)
+            return find_candidate_plan(self._state, pool_state, pending, reclaimable)
+
+    def make_reservation(self, pools: Sequence[PoolState], pending: PendingGang) -> bool:
+        """Reserve nodes in the pool in which the gang can start first."""
+        found = self.earliest_reservation(pending, pools)
+        if found is None:
+            return False
+        pool_state, reservation = found
+        pool_state.reservations.reserve_nodes(reservation)
+        return True
+
+    def _reservation_in(self, pool_state: PoolState, pending: PendingGang) -> Reservation | None:
+        if pool_state.reservations.nodes is not None:
+            return None
+        question = "reserve", self._state.has_aged(pending.gang)
+        return self._attempts.try_once(
+            question, pool_state, pending, lambda: find_reservation(self._state, pool_state, pending)
+        )
+
+    def earliest_reservation(
+        self, part: PendingGang, pools: Sequence[PoolState]
+    ) -> tuple[PoolState, Reservation] | None:
+        """Return the reservation of nodes with the earliest start; None: no pool has one."""
+        found = [(each, reservation) for each in pools if (reservation := self._reservation_in(each, part)) is not None]
+        return pick_best(found, _start_time) if found else None
+
+    def start_in_other_pool(self, pending: PendingGang, plan: PreemptionPlan) -> bool:
+        """Start a gang that has a plan in another pool with free capacity; return whether there is one."""
+        pools = (pool_state for pool_state in self.pools_within_limit(pending) if pool_state.pool.key != plan.pool)
+        places = [each for each in self._find_placements(pools, pending) if not each[1].reserved_for]
+        if not places:
+            return False
+        release_plan(self._state.pool_states[plan.pool], pending, plan)
+        self._state.remove_plan(pending)
+        self._start_at_best(places, pending)
+        return True
+
+
+def _start_time(found: tuple[PoolState, Reservation]) -> float:
+    start = found[1].start
+    return math.inf if start is None else start

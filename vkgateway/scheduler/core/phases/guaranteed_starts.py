@@ -1,0 +1,180 @@
+"""Use of guarantees: borrowing gangs are promoted where they run, and pending gangs start, by eviction if needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from vkgateway.scheduler.core.cycle_state import CycleState
+from vkgateway.scheduler.core.guarantees.guarantee_sums import may_hold_any
+from vkgateway.scheduler.core.phases.feasibility import is_impossible
+from vkgateway.scheduler.core.phases.gang_placement import placement_in_guarantee
+from vkgateway.scheduler.core.phases.guarantee_reservations import reserve_guarantee
+from vkgateway.scheduler.core.phases.held_places import hold_for_pending
+from vkgateway.scheduler.core.phases.multi_pool_gangs import place_parts, undecided_parts
+from vkgateway.scheduler.core.phases.plan_search import CandidatePlan, find_candidate_plan
+from vkgateway.scheduler.core.phases.pool_choice import (
+    guaranteed_placements,
+    plan_in_best_pool,
+    start_in_best_pool,
+)
+from vkgateway.scheduler.core.phases.tenant_preemption import yields_to_planned
+from vkgateway.scheduler.core.pools.pool_state import PoolState
+from vkgateway.scheduler.core.preemption.eviction_units import select_min_members
+from vkgateway.scheduler.core.queueing.gang_rank import priority_key
+from vkgateway.scheduler.core.queueing.pending_gangs import PendingGang
+from vkgateway.scheduler.core.snapshot import PLACED, Gang
+
+
+def start_guaranteed_gangs(state: CycleState) -> None:
+    """Start gangs inside their tenants' guarantees, or plan them by eviction; tenants do not wait for each other. A
+    running gang that borrows is queued, too: it is promoted if the guarantee holds it when its rank is reached.
+    """
+    queue = _build_queue(state)
+    _promote_first(state, queue)
+    failed_classes: set[tuple[str, int]] = set()
+    for entry in queue:
+        pending = entry.pending_gang
+        if pending is None:
+            if entry.pool_state is not None:
+                _promote_pods(entry.pool_state, entry.gang)
+        elif (pending.tenant, pending.equivalence_class) not in failed_classes:
+            (_schedule_gang if pending.gang.part_info is None else _schedule_parts)(state, pending, failed_classes)
+
+
+def _promote_first(state: CycleState, queue: Sequence[_QueueEntry]) -> None:
+    """Promote running gangs that come before all pending gangs that may use the same guarantee. Promotion precedes
+    evictions, or another tenant's guarantee could reclaim pods that guarantees hold already.
+    """
+    left = {entry.gang.tenant for entry in queue if entry.pending_gang is None}
+    for entry in queue if left else ():
+        tenant, pending = entry.gang.tenant, entry.pending_gang
+        if tenant not in left:
+            continue
+        if pending is None:
+            if entry.pool_state is not None:
+                _promote_pods(entry.pool_state, entry.gang)
+        elif _may_use_guarantee(state, pending):
+            left.discard(tenant)
+
+
+def _promotable_gangs(pool_state: PoolState) -> list[Gang]:
+    """Return the gangs of the guaranteed band with borrowing pods whose tenant has unused guarantee."""
+    return [gang for gang in pool_state.guarantee.borrowing_gangs() if may_hold_any(pool_state.guarantee_usage, gang)]
+
+
+def _promote_pods(pool_state: PoolState, gang: Gang) -> None:
+    """Promote the gang's running pods that the guarantee holds where they run. Min members are promoted together or not
+    at all, and then the other pods one by one.
+    """
+    if not may_hold_any(pool_state.guarantee_usage, gang):
+        return
+    placed = [pod for pod in gang.pods if pool_state.gang_index.has_pod(pod) and pod.state is PLACED]
+    core = select_min_members(gang, placed)
+    chosen = {pod.uid for pod in core}
+    missing = [pod for pod in core if not pool_state.guarantee.is_guaranteed(pod.uid)]
+    if missing and not pool_state.guarantee.promote_pods(gang, [(pod, pod.node) for pod in missing]):
+        return
+    for pod in sorted(placed, key=lambda pod: (pod.rank, pod.uid)):
+        if pod.uid not in chosen and not pool_state.guarantee.is_guaranteed(pod.uid):
+            pool_state.guarantee.promote_pods(gang, [(pod, pod.node)])
+
+
+def _may_use_guarantee(state: CycleState, pending: PendingGang) -> bool:
+    """Return whether a pending gang uses or reserves the guarantee before later gangs of its tenant."""
+    if state.has_aged(pending.gang) or pending.gang.short:
+        return True
+    pools = (pool_state for pool_state in state.usable_pools(pending) if not is_impossible(pool_state, pending))
+    return any(pool_state.guarantee.has_guarantee_left(pending.gang, pending.min_members) for pool_state in pools)
+
+
+class _QueueEntry(NamedTuple):
+    """A pending gang, or a running gang that borrows, with its pool."""
+
+    gang: Gang
+    pending_gang: PendingGang | None = None
+    pool_state: PoolState | None = None
+
+
+def _build_queue(state: CycleState) -> list[_QueueEntry]:
+    entries = [_QueueEntry(pending.gang, pending) for pending in state.guaranteed_gangs()]
+    entries += [
+        _QueueEntry(gang, None, pool_state)
+        for pool_state in state.pool_states.values()
+        for gang in _promotable_gangs(pool_state)
+    ]
+    return sorted(
+        entries, key=lambda entry: (entry.gang.tenant, priority_key(entry.gang), entry.pending_gang is not None)
+    )
+
+
+def _schedule_gang(state: CycleState, pending: PendingGang, failed_classes: set[tuple[str, int]]) -> None:
+    possible = [
+        pool_state
+        for pool_state in state.usable_pools(pending)
+        if _is_possible(state, pool_state, pending) and pool_state.guarantee.has_no_borrower(pending.running)
+    ]
+    pools = [
+        pool_state
+        for pool_state in possible
+        if pool_state.guarantee.has_guarantee_left(pending.gang, pending.min_members)
+    ]
+    if _start_now(state, pools, pending):
+        return
+    if _evict_cheapest(state, pools, pending):
+        failed_classes.clear()
+    else:
+        reserve_guarantee(state, possible, pending)
+        hold_for_pending(possible, pending)
+        failed_classes.add((pending.tenant, pending.equivalence_class))
+
+
+def _schedule_parts(state: CycleState, pending: PendingGang, failed_classes: set[tuple[str, int]]) -> None:
+    """Start or plan all parts of a gang inside the guarantees of their pools."""
+    parts = undecided_parts(state, pending)
+    evicts = len(state.evicts)
+    failed = (
+        place_parts(state, parts, lambda pools, part: start_within_guarantee(state, pools, part)) if parts else None
+    )
+    if failed is not None:
+        possible = [each for each in state.usable_pools(failed) if not is_impossible(each, failed)]
+        reserve_guarantee(state, possible, failed)
+        for part in parts:
+            hold_for_pending([each for each in state.usable_pools(part) if not is_impossible(each, part)], part)
+        failed_classes.update((part.tenant, part.equivalence_class) for part in parts)
+    elif len(state.evicts) > evicts:
+        failed_classes.clear()
+
+
+def start_within_guarantee(state: CycleState, pools: Iterable[PoolState], pending: PendingGang) -> bool:
+    """Start a gang in one of these pools inside its tenant's guarantee, or plan that by evicting others."""
+    possible = (pool_state for pool_state in pools if _is_possible(state, pool_state, pending))
+    allowed = [
+        pool_state
+        for pool_state in possible
+        if pool_state.guarantee.has_guarantee_left(pending.gang, pending.min_members)
+    ]
+    return _start_now(state, allowed, pending) or _evict_cheapest(state, allowed, pending)
+
+
+def _is_possible(state: CycleState, pool_state: PoolState, pending: PendingGang) -> bool:
+    return not is_impossible(pool_state, pending) and not yields_to_planned(state, pool_state, pending)
+
+
+def _start_now(state: CycleState, pools: Sequence[PoolState], pending: PendingGang) -> bool:
+    """Start the gang where it fits best in free capacity; return whether it fits."""
+    places = list(guaranteed_placements(pools, pending))
+    if places:
+        start_in_best_pool(state, pending, places)
+    return bool(places)
+
+
+def _evict_cheapest(state: CycleState, pools: Sequence[PoolState], pending: PendingGang) -> bool:
+    """Plan the gang where its victims lose least; return whether any plan is possible."""
+
+    def find_plan(pool_state: PoolState) -> CandidatePlan | None:
+        placement = placement_in_guarantee(pool_state, pending, pending.min_members)
+        candidates = pool_state.victims.preemption_candidates
+        return find_candidate_plan(state, pool_state, pending, candidates, placement=placement)
+
+    return plan_in_best_pool(state, pools, pending, find_plan)

@@ -1,0 +1,201 @@
+"""Log of the arbiter's decisions and their inputs as JSON lines, complete enough to replay them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
+from vkgateway.kube.write_gate import Permit
+from vkgateway.runtime.jsonlines import open_log, read_lines
+from vkgateway.scheduler.core.decisions import Decisions, GuaranteeLoss
+from vkgateway.scheduler.core.snapshot import PreemptionPlan, Snapshot
+from vkgateway.scheduler.service.snapshot_changes import SnapshotChanges, apply_changes, diff_snapshots
+
+MAX_FILE_BYTES = 256 * 1024 * 1024
+"""File size that triggers rotation."""
+BYTES_PER_SECOND = 16e6
+BURST_BYTES = 64e6
+"""Token bucket of the log: bytes per second, and burst.
+
+Beyond it, cycles are written without pending reasons; cycles in which only pending reasons changed are skipped and
+counted.
+"""
+_MAX_CHANGES_RATIO = 4
+"""A full snapshot is written when the changes since the last one exceed this multiple of its size."""
+
+
+_LoggedReasons = tuple[frozenset[tuple[str, str]], tuple[GuaranteeLoss, ...]]
+"""Pending gangs with their reasons, and reduced guarantees."""
+
+
+class LogEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One cycle: input and output of `decide`; `time` is in seconds since the epoch.
+
+    In a file, most entries hold changes instead of a snapshot. `read_entries` returns full snapshots.
+    """
+
+    time: float
+    snapshot: Snapshot | None = None
+    changes: SnapshotChanges | None = None
+    """Changes since the previous line's snapshot, instead of a snapshot."""
+    decisions: Decisions
+    holds_left_out: bool = False
+    """Whether pending reasons were left out because of the rate limit."""
+    left_out: int = 0
+    """Number of skipped cycles before this one, in which only pending reasons changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableLine:
+    """Line without a valid entry."""
+
+    line: int
+    why: str
+
+
+class DecisionLog:
+    """Log of each cycle with decisions or changed pending reasons, in a file or (`-`) on standard output.
+
+    No decision is left out, and its input is complete: a file starts with a full snapshot, followed by changes.
+    """
+
+    def __init__(
+        self,
+        target: Path | str,
+        *,
+        max_bytes: int = MAX_FILE_BYTES,
+        burst: float = BURST_BYTES,
+        permit: Permit | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.lines: Final = open_log(str(target), name="decisions", max_bytes=max_bytes, permit=permit)
+        self._burst = burst
+        self._clock = clock
+        self._budget, self._budget_time = burst, clock.monotonic()
+        """Bytes that may be written, as of `_budget_time`."""
+        self._skipped_cycles = 0
+        self._logged_reasons: _LoggedReasons = (frozenset(), ())
+        self._plans: Mapping[str, PreemptionPlan] = {}
+        self._last_snapshot: Snapshot | None = None
+        """Snapshot of the last line, to which the next line's changes refer."""
+        self._snapshot_bytes = self._changes_bytes = 0
+        """Bytes of the last line with a full snapshot, and of the lines since then."""
+
+    def write_cycle(self, snapshot: Snapshot | None, decisions: Decisions, now: float) -> bool:
+        """Write a cycle; return False if it is skipped.
+
+        A cycle without changes is skipped; over the rate limit, so is a cycle in which only pending reasons changed.
+        Without a snapshot, only the decisions are written.
+        """
+        has_actions = self._has_actions(snapshot, decisions)
+        reasons = frozenset((hold.gang, hold.code.value) for hold in decisions.holds), decisions.losses
+        if reasons == self._logged_reasons and not has_actions:
+            return False
+        omit_reasons = snapshot is None or not self._has_budget()
+        if omit_reasons and not has_actions:
+            self._skipped_cycles += 1
+            return False
+        if omit_reasons:
+            decisions = replace(decisions, holds=())
+        else:
+            self._logged_reasons = reasons
+        self._write_entry(
+            LogEntry(time=now, decisions=decisions, holds_left_out=omit_reasons, left_out=self._skipped_cycles),
+            snapshot,
+        )
+        return True
+
+    def _write_entry(self, entry: LogEntry, snapshot: Snapshot | None) -> None:
+        previous = (
+            None
+            if self.lines.is_empty or self._changes_bytes > _MAX_CHANGES_RATIO * self._snapshot_bytes
+            else self._last_snapshot
+        )
+        if snapshot is not None and previous is not None:
+            entry = msgspec.structs.replace(entry, changes=diff_snapshots(previous, snapshot))
+        else:
+            entry = msgspec.structs.replace(entry, snapshot=snapshot)
+        line = encode_entry(entry)
+        self._budget -= len(line)
+        self._skipped_cycles = 0
+        if not self.lines.append(line):
+            self._last_snapshot = None
+        elif snapshot is not None:
+            self._last_snapshot = snapshot
+            self._snapshot_bytes, self._changes_bytes = (
+                (len(line), 0) if previous is None else (self._snapshot_bytes, self._changes_bytes + len(line))
+            )
+
+    def _has_budget(self) -> bool:
+        now = self._clock.monotonic()
+        self._budget, self._budget_time = (
+            min(self._burst, self._budget + (now - self._budget_time) * BYTES_PER_SECOND),
+            now,
+        )
+        return self._budget > 0
+
+    def _has_actions(self, snapshot: Snapshot | None, decisions: Decisions) -> bool:
+        previous, self._plans = self._plans, decisions.plans
+        if snapshot is not None:
+            previous = {gang.id: gang.plan for gang in snapshot.gangs if gang.plan is not None}
+        has_decisions = decisions.admits or decisions.evicts or decisions.reprieves or decisions.promotes
+        return bool(has_decisions) or dict(decisions.plans) != dict(previous)
+
+
+def encode_entry(entry: LogEntry) -> bytes:
+    """Return the entry as one line of JSON without the newline. Non-finite numbers cannot be encoded.
+
+    Gangs and holds, up to a hundred thousand, are encoded one by one: encoding a whole cycle in one call would block
+    other threads.
+    """
+    parts: dict[str, Any] = {"time": entry.time}
+    if entry.snapshot is not None:
+        parts["snapshot"] = _shallow_dict(entry.snapshot) | {"gangs": _encode_each(entry.snapshot.gangs)}
+    if entry.changes is not None:
+        parts["changes"] = msgspec.structs.asdict(entry.changes) | {"gangs": _encode_each(entry.changes.gangs)}
+    parts["decisions"] = _shallow_dict(entry.decisions) | {"holds": _encode_each(entry.decisions.holds)}
+    if entry.holds_left_out:
+        parts["holds_left_out"] = True
+    if entry.left_out:
+        parts["left_out"] = entry.left_out
+    return msgspec.json.encode(parts)
+
+
+def _shallow_dict(of: Snapshot | Decisions) -> dict[str, Any]:
+    return {field.name: getattr(of, field.name) for field in fields(of)}
+
+
+def _encode_each(items: Iterable[object]) -> msgspec.Raw:
+    one = msgspec.json.Encoder().encode
+    return msgspec.Raw(b"[" + b",".join([one(item) for item in items]) + b"]")
+
+
+def read_entries(path: Path) -> Iterator[LogEntry | UnreadableLine]:
+    """Yield the entries of one file in order, and its unreadable lines.
+
+    Changes after an unreadable line cannot be applied; these entries have no snapshot.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    decode = msgspec.json.Decoder(LogEntry).decode
+    last: Snapshot | None = None
+    for number, line in enumerate(read_lines(path), start=1):
+        try:
+            entry = decode(line)
+        except msgspec.DecodeError as error:
+            last = None
+            yield UnreadableLine(number, str(error))
+            continue
+        if entry.changes is not None:
+            snapshot = apply_changes(last, entry.changes) if last is not None else None
+            entry = msgspec.structs.replace(entry, snapshot=snapshot, changes=None)
+            last = snapshot
+        elif entry.snapshot is not None:
+            last = entry.snapshot
+        yield entry

@@ -1,0 +1,245 @@
+"""Admission of one tenant's governed pods: the pods that were read, and the verdicts that the pod reconcilers get."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from vkgateway.kinds.tenant_scope import TenantScope
+from vkgateway.runtime.views.ownership import Key
+from vkgateway.runtime.views.pods import ComputePodView
+from vkgateway.scheduler.core.decisions import Admit
+from vkgateway.scheduler.core.queueing.admission import Admission, AdmissionState
+from vkgateway.scheduler.core.snapshot import Quota
+from vkgateway.scheduler.service.accounting import AdmissionObserver, PodAccounting
+from vkgateway.scheduler.service.admission_reasons import PENDING, AdmissionReasons
+from vkgateway.scheduler.service.companion_objects import CompanionObjects
+from vkgateway.scheduler.service.gang_bindings import GangBindings
+from vkgateway.scheduler.service.gang_builder import TermsSource
+from vkgateway.scheduler.service.gangs import CompletionStore, TenantGangs
+from vkgateway.scheduler.service.member import NO_STATE, GangMember, MemberState
+from vkgateway.scheduler.service.orphans import OrphanedPods, UsageCounter
+from vkgateway.scheduler.service.pod_observer import PodObserver
+from vkgateway.scheduler.service.tenant_verdicts import CycleRequests, TenantVerdicts
+from vkgateway.scheduler.service.verdict_store import VerdictStore
+from vkgateway.scheduler.service.virtual_nodes import virtual_nodes_for
+
+
+class ArbitrationService(AdmissionObserver, CycleRequests, TermsSource, UsageCounter, Protocol):
+    """The arbitration, as far as a tenant's admission uses it."""
+
+
+class PodReads:
+    """The pods of one tenant that were not read yet, or must be read again."""
+
+    def __init__(self, companions: CompanionObjects) -> None:
+        self._companions = companions
+        self.unread: set[Key] = set()
+        """Pods that are still to be read."""
+        self.outdated: set[str] = set()
+        """Pods, by uid, of which a companion object, a pool or a volume changed since they were read."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether everything read of pods is current, including their companion objects."""
+        return self._companions.is_complete and not self.outdated
+
+
+class TenantAdmission:
+    """The governed pods of one tenant.
+
+    They are put in when they were read, and removed when they do not exist in any cluster. `verdicts` takes the
+    arbiter's decisions, `bindings` delays forwarding until a gang is bound, `reasons` explains verdicts to the tenant.
+    """
+
+    def __init__(
+        self,
+        scope: TenantScope,
+        service: ArbitrationService,
+        companions: CompanionObjects,
+        completion_store: CompletionStore,
+    ) -> None:
+        self._scope = scope
+        self._service = service
+        self.name = scope.name
+        self.quotas: tuple[Quota, ...] = ()
+        self.reads = PodReads(companions)
+        self.verdict_store = store = VerdictStore()
+        self.observer = observer = PodObserver(scope, store)
+        self._accounting = PodAccounting(scope, service)
+        self.gangs = gangs = TenantGangs(
+            scope.name,
+            states=observer,
+            terms=service,
+            forecast=self._accounting,
+            completion_store=completion_store,
+            look=companions.get_object,
+            namespaces=scope.cache.namespace_labels,
+            clock=scope.clock,
+        )
+        self.verdicts = TenantVerdicts(scope, gangs, observer, store=store, cycles=service)
+        self.bindings = GangBindings(scope, gangs, observer, self.verdicts)
+        self.reasons = AdmissionReasons(scope, gangs, store=store, terms=service)
+        self.orphans = OrphanedPods(scope, gangs, service)
+        self.work_queue = scope.work_queue
+        self.is_complete = False
+        """Whether all of the tenant's lists were complete once."""
+        self.was_known = False
+        """Whether `is_known` was true in a cycle of a pool of another scheduler."""
+        self._unread_at_start: set[Key] = set()
+        """Pods that existed when the lists were first complete and were not read since."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether every governed pod was read, including those with compute pods, with its companion objects."""
+        placed = self.observer.placed_compute_pods()
+        read = self.is_complete and not self.reads.unread and self.reads.is_settled
+        return read and all(self.is_governed_pod(pod.tenant_uid) for pod in placed)
+
+    def is_governed_pod(self, uid: str) -> bool:
+        """Return whether the arbiter places a pod, or placed it until its end."""
+        member = self.gangs.find_member(uid)
+        return uid in self.orphans if member is None else member.governed
+
+    def pods_listed(self) -> None:
+        """Record that all pods of the tenant are known, so that missing pods do not exist."""
+        if not self.is_complete:
+            self._unread_at_start = set(self.reads.unread)
+        self.is_complete = True
+        if self.bindings.server_returned():
+            self._service.trigger()
+        for link in self._scope.links.values():
+            for key in link.pods.tenant_pod_keys(self.name):
+                self.orphans.compute_pod_changed(key, link)
+
+    def put_member(self, member: GangMember) -> None:
+        """Add or replace a pod that was read."""
+        new = (
+            self.is_complete and member.key not in self._unread_at_start and self.gangs.find_member(member.uid) is None
+        )
+        if new and member.governed and not member.bound:
+            self._accounting.pod_arrived(member)
+        self._unread_at_start.discard(member.key)
+        selects_more = self.gangs.put_member(member)
+        self.observer.record_state(member)
+        if member.bound:
+            self.bindings.member_bound(member)
+        self._recount_pod(member)
+        for link in self._scope.links.values() if selects_more else ():
+            for pod in link.pods.of_tenant(self.name):
+                self._service.recount_pod(pod, link.name)
+        self._service.trigger()
+
+    def remove_member(self, member: GangMember) -> None:
+        """Remove a pod that belongs to no gang any more and requests no devices."""
+        self._drop_member(member)
+        self._service.trigger()
+
+    def pod_changed(self, key: Key) -> list[GangMember]:
+        """Update the members of a name after a change of the tenant pod or compute pod; return the members that were
+        deleted.
+        """
+        deleted = []
+        for member in self.gangs.members_named(key):
+            state, compute_pod, is_gone = self.observer.observe_member(member)
+            last = self.observer.last_states.get(member.uid)
+            if member.governed:
+                self._accounting.record_state(
+                    member, state, compute_pod=compute_pod, verdict=self.verdict_store.verdicts.get(member.uid)
+                )
+            if is_gone:
+                deleted.append(member)
+                self._drop_member(member, state=last or state)
+            elif state != last:
+                self.observer.last_states[member.uid] = state
+                self.gangs.mark_changed(member.uid)
+                if state.has_succeeded:
+                    self.gangs.member_succeeded(member.uid)
+            else:
+                continue
+            self._service.trigger()
+        if self.is_complete:
+            for link in self._scope.links.values():
+                self.orphans.compute_pod_changed(key, link)
+        return deleted
+
+    def _drop_member(self, member: GangMember, *, state: MemberState = NO_STATE) -> None:
+        self._accounting.forget_pod(member)
+        self.bindings.member_deleted(member)
+        self.gangs.drop_member(member.uid, state=state)
+        self.verdict_store.verdicts.pop(member.uid, None)
+        self.observer.forget_pod(member.uid)
+        self._recount_pod(member)
+
+    def _recount_pod(self, member: GangMember) -> None:
+        for pod, link in self.observer.compute_pods_named(member.key):
+            if pod.tenant_uid == member.uid:
+                self._service.recount_pod(pod, link.name)
+
+    def peer_selectors_of(self, pod: ComputePodView) -> frozenset[str]:
+        """Return the names of the selectors in hard constraints of the tenant's members that select a compute pod."""
+        selectors, view = self.gangs.peer_selectors, self._scope.cache.pods.store.get(pod.tenant_key)
+        if not selectors or view is None or view.metadata.uid != pod.tenant_uid:
+            return frozenset()
+        terminating = (pod.metadata.deletion_timestamp or view.metadata.deletion_timestamp) is not None
+        return selectors.names_for(view.metadata.namespace, view.metadata.labels, terminating=terminating)
+
+    def quotas_changed(self, quotas: Iterable[Quota]) -> None:
+        """Replace the quotas, after the tenant's pools or their limits changed."""
+        self.quotas = tuple(quotas)
+        self.gangs.mark_all_changed()
+        self._service.trigger()
+
+    def apply_admit(self, admit: Admit, *, now: float) -> None:
+        """Record that pods are admitted; those of a new gang wait until all of them are bound."""
+        self.bindings.await_bindings(admit)
+        self.verdicts.apply_admit(admit, now=now)
+
+    def expire_verdicts(self, now: float) -> None:
+        """Revert verdicts without a compute pod whose time has expired."""
+        self.bindings.expire_bindings(now)
+        self.verdicts.expire_evictions(now)
+
+    def next_deadline(self) -> float | None:
+        """Return the next time at which an evicted pod is deleted, an admitted pod must be bound, or a lost member is
+        not expected back any more.
+        """
+        now = self._scope.clock.time()
+        expiry = self.gangs.next_expiry(now)
+        times = (
+            verdict.deadline if verdict.is_evicting else self.bindings.bind_deadline(verdict)
+            for verdict in self.verdict_store.verdicts.values()
+        )
+        return min((time for time in (*times, *filter(None, [expiry])) if time > now), default=None)
+
+    # Queries of the pod reconcilers.
+
+    def admission_for(self, uid: str, node: str) -> Admission:
+        """Return the admission of a pod that is bound to a virtual node and has no compute pod."""
+        verdict, member = self.verdict_store.verdicts.get(uid), self.gangs.find_member(uid)
+        if member is None:
+            return PENDING
+        if verdict is None:
+            return self.reasons.pending_admission(member)
+        if node not in virtual_nodes_for(verdict.pool, verdict.node, self._scope.bindings):
+            self.verdicts.revert_verdict(uid)
+            return PENDING
+        if verdict.is_evicting:
+            return self.reasons.evicting_admission(uid, verdict)
+        if self.bindings.is_binding(member.gang_group):
+            return PENDING
+        return Admission(
+            AdmissionState.ADMITTED,
+            node=verdict.node,
+            borrowed=verdict.borrowed,
+            marks=verdict.marks,
+            gang=member.gang_group,
+            behind=verdict.behind,
+        )
+
+    def running_admission(self, uid: str) -> Admission:
+        """Return the admission of a pod with a compute pod."""
+        verdict = self.verdict_store.verdicts.get(uid)
+        if verdict is not None and verdict.is_evicting:
+            return self.reasons.evicting_admission(uid, verdict)
+        return Admission(AdmissionState.ADMITTED, borrowed=verdict.borrowed if verdict is not None else None)

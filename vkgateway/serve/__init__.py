@@ -1,0 +1,1 @@
+"""The daemon: settings to running parts, leadership, health, certificates."""

@@ -1,0 +1,213 @@
+"""The daemon process: startup from the settings, shutdown on a signal."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import structlog
+
+from vkgateway.clusters.tenant_owners import GatewayIdentity
+from vkgateway.kube.client import Client
+from vkgateway.kube.write_gate import WriteGate
+from vkgateway.planes.plane_files import Authorities
+from vkgateway.planes.supervisor.file_limit import raise_file_limit
+from vkgateway.runtime.background import background_task
+from vkgateway.serve import certificate_authority as authority
+from vkgateway.serve import heap, instance_lock, logs
+from vkgateway.serve.addresses import AddressMonitor, GatewayAddress, find_gateway_address
+from vkgateway.serve.datastore import LazyDatastore, open_datastore
+from vkgateway.serve.datastore_readiness import DatastoreReadiness
+from vkgateway.serve.dependencies import Dependencies
+from vkgateway.serve.gateway import Gateway
+from vkgateway.serve.health import HealthServer
+from vkgateway.serve.identity import ensure_identity
+from vkgateway.serve.leadership import Leadership
+from vkgateway.serve.management_connection import connect_management
+from vkgateway.serve.page_server import serve_page
+from vkgateway.serve.provisioning import build_control_planes
+from vkgateway.serve.serving import kubelet_tls, serve_metrics
+from vkgateway.serve.startup import StartupRetry, free_datastore_space, prepare_management_cluster
+from vkgateway.settings.config import Config, gateway_socket
+from vkgateway.tenants.metrics import record_certificate
+from vkgateway.tenants.name_servers import retire_periodically
+from vkgateway.version import __version__
+
+log = structlog.get_logger(__name__)
+
+_GC_THRESHOLD = 10_000
+"""Allocations before the youngest generation is collected; Python's default is 700 or 2,000."""
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+async def run_daemon(settings: Config) -> None:
+    """Run the gateway until SIGTERM or SIGINT. Raises VkgatewayError if it cannot start."""
+    logs.configure_logging(settings.logging)
+    tune_collector()
+    heap.mmap_large_blocks()
+    files = raise_file_limit()
+    log.info("gateway starts", version=__version__, files=files)
+    work = asyncio.create_task(_run_gateway(settings, files=files), name="gateway")
+    loop = asyncio.get_running_loop()
+    for number in _STOP_SIGNALS:
+        loop.add_signal_handler(number, work.cancel)
+    try:
+        await work
+    except asyncio.CancelledError:
+        log.info("gateway stopped")
+    finally:
+        for number in _STOP_SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+def tune_collector() -> None:
+    """Reduce the frequency of garbage collection and exclude imported modules.
+
+    Long-lived objects form no reference cycles, and a full collection takes longer than all work on a pod.
+    """
+    gc.freeze()
+    gc.set_threshold(_GC_THRESHOLD, 10, 20)
+
+
+async def _run_gateway(settings: Config, *, files: int) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        name = stack.enter_context(instance_lock.lock_data_dir(Path(settings.data_dir)))
+        startup = StartupRetry()
+        health = await stack.enter_async_context(build_health_server(settings, startup))
+        election = await stack.enter_async_context(connect_management(settings, name="the management cluster"))
+        leadership = Leadership(election, identity=name, settings=settings.leader_election)
+        health.add_check("lease", lambda: leadership.problem)
+        health.add_notice("leadership", lambda: leadership.role)
+        management = await stack.enter_async_context(
+            connect_management(settings, name="the management cluster").guard_writes(leadership.gate)
+        )
+        startup.leading = leadership.leading
+        work = _serve(settings, startup=startup, management=management, health=health, files=files, lead=leadership)
+        await leadership.run(
+            work,
+            free_space=lambda: _free_space(settings, startup=startup, management=management, gate=leadership.gate),
+        )
+
+
+async def _free_space(settings: Config, *, startup: StartupRetry, management: Client, gate: WriteGate) -> None:
+    opened = open_datastore(settings.datastore, management=management, retry=startup.retry_until_ready, gate=gate)
+    async with opened as (_, datastore):
+        await free_datastore_space(datastore)
+
+
+async def _serve(
+    settings: Config,
+    *,
+    startup: StartupRetry,
+    management: Client,
+    health: HealthServer,
+    files: int,
+    lead: Leadership,
+) -> None:
+    """Stand by, then lead, until cancelled. What a standby misses, it waits for: a leader creates it."""
+    await lead.role_known.wait()
+    async with contextlib.AsyncExitStack() as stack:
+        datastore_authority, datastore = await stack.enter_async_context(
+            open_datastore(settings.datastore, management=management, retry=startup.retry_until_ready, gate=lead.gate)
+        )
+        await stack.enter_async_context(watch_datastore(settings, datastore, health))
+
+        identity = GatewayIdentity()
+        is_prepared = False
+
+        async def prepare() -> None:
+            nonlocal is_prepared
+            if is_prepared:
+                return
+            await startup.retry_until_ready(
+                lambda: prepare_management_cluster(settings.management_cluster, management, health),
+                remedy=lambda: free_datastore_space(datastore),
+            )
+            identity.set(await startup.retry_until_ready(lambda: ensure_identity(management)))
+            is_prepared = True
+
+        if lead.leading.is_set():
+            await prepare()
+        address = await startup.retry_until_ready(lambda: find_gateway_address(settings))
+        kubelet_authority = await startup.retry_until_ready(lambda: authority.ensure_authority(management))
+        record_certificate("etcd-authority", datastore_authority.cert_pem)
+        record_certificate("kubelet-authority", kubelet_authority.cert_pem)
+        shared = Dependencies(
+            management=management,
+            datastore=datastore,
+            authorities=Authorities(etcd=datastore_authority, kubelet=kubelet_authority),
+            address=address,
+            identity=identity,
+            health=health,
+            gate=lead.gate,
+            files=files,
+        )
+        await _serve_tenants(settings, shared, lead=lead, prepare=prepare)
+
+
+async def _serve_tenants(
+    settings: Config, shared: Dependencies, *, lead: Leadership, prepare: Callable[[], Awaitable[None]]
+) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        planes = build_control_planes(settings, shared)
+        stack.push_async_callback(planes.close)
+        await stack.enter_async_context(watch_address(shared.address, shared.health))
+        tls = await stack.enter_async_context(kubelet_tls(shared.authorities.kubelet, shared.address))
+        await stack.enter_async_context(serve_metrics(settings.observability, shared))
+        gateway = Gateway(
+            settings,
+            management=shared.management,
+            planes=planes,
+            datastore=shared.datastore,
+            name_servers=planes.name_servers,
+            tls=tls,
+            address=shared.address,
+            identity=shared.identity,
+            files=shared.files,
+            gate=shared.gate,
+        )
+        lead.finish_logs, lead.store_last = gateway.arbiter.finish_journal, gateway.usage.save
+        planes.exclude_ranges(gateway.compute_controller.clusters.known_networks)
+        if planes.name_servers is not None:
+            cluster_names = gateway.compute_controller.clusters.cluster_names
+            retire = retire_periodically(planes.name_servers, cluster_names, leading=lead.leading)
+            await stack.enter_async_context(retire)
+        if settings.page.enabled:
+            await stack.enter_async_context(serve_page(settings.page, shared, gateway))
+        await gateway.run(shared.health, leading=lead.leading, prepare=prepare)
+
+
+def build_health_server(settings: Config, startup: StartupRetry) -> HealthServer:
+    """Return the health server, which reports live but not ready while the management cluster is unavailable."""
+    checks = {"management-cluster": lambda: startup.pending_reason, "startup": lambda: startup.problem}
+    observability = settings.observability
+    socket = gateway_socket(observability, data_dir=Path(settings.data_dir))
+    return HealthServer(address=observability.address, port=observability.port, checks=checks, socket=socket)
+
+
+@contextlib.asynccontextmanager
+async def watch_datastore(settings: Config, datastore: LazyDatastore, health: HealthServer) -> AsyncIterator[None]:
+    """Check the datastore periodically within the block, and report it on /readyz."""
+    readiness = DatastoreReadiness(
+        datastore,
+        enable_auth=settings.datastore.enable_auth,
+        # New pods replace old ones once they are ready, and `helm install --wait` succeeds.
+        ready_unchecked=settings.control_planes.driver == "process",
+    )
+    health.add_check("datastore", readiness.problem)
+    async with background_task(readiness.run(), name="datastore-readiness"):
+        yield
+
+
+@contextlib.asynccontextmanager
+async def watch_address(address: GatewayAddress, health: HealthServer) -> AsyncIterator[None]:
+    """Check the advertised name periodically within the block, and report a changed address on /readyz."""
+    monitor = AddressMonitor(address)
+    if address.advertised_name:
+        health.add_check("address", monitor.problem)
+    async with background_task(monitor.run(), name="advertised-address"):
+        yield

@@ -1,0 +1,316 @@
+"""Assembly of the gateway's parts."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable, Collection
+from functools import partial
+from typing import Protocol
+
+from vkgateway.api.names import virtual_node_name
+from vkgateway.api.types import Tenant
+from vkgateway.clusters.controller import ComputeController
+from vkgateway.clusters.tenant_owners import GatewayIdentity
+from vkgateway.kinds.pods.startup_metrics import STATISTICS
+from vkgateway.kinds.services.platform_service import NameServers
+from vkgateway.kube.client import Client
+from vkgateway.kube.clock import SYSTEM_CLOCK, SteadyClock
+from vkgateway.kube.kubeconfig import ClientConfig
+from vkgateway.kube.write_gate import WriteGate
+from vkgateway.nodes.server import KubeletServer
+from vkgateway.nodes.stats import StatsProvider
+from vkgateway.nodes.token_reviewer import TokenReviewer
+from vkgateway.page.facts import Observation
+from vkgateway.runtime.object_events import EventRecorder
+from vkgateway.runtime.workers import WorkerPool
+from vkgateway.scheduler.core.reasons.gang_names import Names
+from vkgateway.scheduler.core.snapshot import Policy
+from vkgateway.scheduler.service.arbitration import Arbitration, ArbitrationSettings
+from vkgateway.serve.addresses import GatewayAddress
+from vkgateway.serve.arbiter_observer import ArbiterObserver
+from vkgateway.serve.arbiter_platform import ArbiterPlatform
+from vkgateway.serve.datastore_quota import Datastore, DatastoreMonitor
+from vkgateway.serve.health import HealthServer
+from vkgateway.serve.heap import trim_loop
+from vkgateway.serve.management_connection import connect_management
+from vkgateway.settings.config import Arbiter as ArbiterSection
+from vkgateway.settings.config import Config, Kubelet
+from vkgateway.settings.validation import parse_half_life
+from vkgateway.tenants import metrics
+from vkgateway.tenants.control_plane_changes import ControlPlaneChanges
+from vkgateway.tenants.controller import TenantController
+from vkgateway.tenants.interfaces import ControlPlanes
+from vkgateway.tenants.running_tenants import RunningTenants
+from vkgateway.tenants.runtimes import TenantRuntimes
+from vkgateway.tenants.standby_tenants import StandbyTenants
+from vkgateway.tenants.usage.monitor import UsageMonitor
+from vkgateway.tenants.usage.past_shares import PastShareKeeper
+from vkgateway.tenants.usage.store import UsageStore
+
+EXTRA_CONNECTIONS = 4096
+"""Connections of all tenants to the kubelet endpoint in addition to their streams."""
+BATCH_SECONDS = 0.1
+"""Time for which changes of compute clusters are batched."""
+
+
+class _SyncedStore(Protocol):
+    @property
+    def is_complete(self) -> bool: ...
+
+
+class Gateway:
+    """Gateway process without settings files and signals; `files` is its open-file limit, `gate` permits writes."""
+
+    def __init__(
+        self,
+        settings: Config,
+        *,
+        management: Client,
+        planes: ControlPlanes,
+        datastore: Datastore,
+        name_servers: NameServers | None = None,
+        tls: ssl.SSLContext,
+        address: GatewayAddress,
+        identity: GatewayIdentity,
+        files: int = 8192,
+        gate: WriteGate | None = None,
+    ) -> None:
+        self._settings = settings
+        self._planes = planes
+        self._gate = gate
+        self._is_leading = False
+        self._enqueue_timer: asyncio.TimerHandle | None = None
+        recorder = EventRecorder(management)
+        self.engine = WorkerPool(workers=settings.sync.workers)
+        self.compute_controller = ComputeController(
+            management,
+            recorder=recorder,
+            connect=self._connect_compute,
+            on_change=self._compute_changed,
+            gateway=identity,
+        )
+        platform = self._create_arbiter(settings.arbiter, management)
+        self.running_tenants = running = RunningTenants()
+        self.kubelet = _build_kubelet(settings.kubelet, running, address=address.listen, tls=tls, files=files)
+        self.tenant_runtimes = TenantRuntimes(
+            running=running,
+            computes=self.compute_controller.clusters,
+            kubelet=self.kubelet,
+            engine=self.engine,
+            arbiter=self.arbiter,
+            address=address.advertised,
+            port=settings.kubelet.advertise_port,
+            settings=settings.nodes,
+            on_change=self._tenant_changed,
+            name_servers=name_servers,
+            api_servers=planes,
+        )
+        self._datastore_monitor = DatastoreMonitor(datastore, tenants=self._all_tenants, on_change=self._tenant_changed)
+        self._create_tenant_controller(management, recorder, platform)
+
+    def _create_arbiter(self, section: ArbiterSection, management: Client) -> ArbiterPlatform:
+        """Create the arbiter with its observer, and return what it acts on."""
+        clock = SteadyClock()
+        platform = ArbiterPlatform(self.compute_controller.clusters, clock=clock)
+        permit = self._gate.logs if self._gate is not None else None
+        self._observer = ArbiterObserver(section, clock=clock, permit=permit)
+        self.arbiter = Arbitration(_arbiter_settings(section), platform, observer=self._observer, clock=clock)
+        self._observer.pod_names, self._observer.divided_pools = self.arbiter.tenants.pod_names, platform.divided_pools
+        self._observer.pod_name = self.arbiter.tenants.pod_name
+        self._observer.foreign_pools = self.arbiter.modes.foreign_pools
+        self._observer.guarantees.unmanaged_pools = self.arbiter.modes.unmanaged_pools
+        self._past_shares = PastShareKeeper(parse_half_life(section.half_life))
+        self.arbiter.observe_shares = self._past_shares.observe
+        self._observer.past_shares = lambda: self._past_shares.shares
+        self.usage = UsageMonitor(UsageStore(management), clock=clock, past_shares=self._past_shares)
+        self.usage.running, self._observer.count_usage = self._observer.usage_until, self.usage.count
+        self.usage.on_stop, self.arbiter.stopped_borrowing = self.arbiter.trigger, self.usage.stopped_borrowing
+        return platform
+
+    def _create_tenant_controller(self, management: Client, recorder: EventRecorder, platform: ArbiterPlatform) -> None:
+        """Create the tenant controller last, and connect the parts that depend on it."""
+        self.tenant_controller = TenantController(
+            management,
+            recorder=recorder,
+            computes=self.compute_controller,
+            planes=self._planes,
+            runtimes=self.tenant_runtimes,
+            guarantee=self._observer.guarantees.verdict_for,
+            datastore=self._datastore_monitor.write_verdict,
+            budget=self.usage.verdict_for,
+            concurrency=self._settings.control_planes.concurrency,
+        )
+        running = self.running_tenants
+        self._control_plane_changes = ControlPlaneChanges(running, self.tenant_controller)
+        self._standby_tenants = StandbyTenants(
+            self._planes, self.tenant_runtimes, running, self.tenant_controller.tenants
+        )
+        self.tenant_controller.on_tenant = self._standby_tenants.handle_tenant
+        platform.tenant_controller = self.tenant_controller
+        self._observer.guarantees.on_change = self.usage.on_change = self.tenant_controller.enqueue
+        self.usage.tenants = self.tenant_controller.tenant_names
+        self.usage.uid_of = self._observer.tenant_uid = self.tenant_controller.uid_of
+        self._past_shares.uid_of = self.tenant_controller.uid_of
+        self.usage.budgets_of = self.tenant_controller.accepted_specs.budgets_of
+        self.compute_controller.total_guarantee = self.tenant_controller.accepted_specs.total_guarantee
+        self.compute_controller.tenants_of = self.tenant_controller.tenants_of
+        self.compute_controller.tenants_in = self.tenant_controller.accepted_specs.tenants_in
+
+    async def run(
+        self, health: HealthServer, *, leading: asyncio.Event, prepare: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Run until cancelled, with `health` reporting; tenants' pods and control planes outlive the gateway.
+
+        The gateway stands by until `leading` is set, and awaits `prepare` before it leads, which may be done already.
+        """
+        health.set_handlers(
+            checks={
+                "tenants": partial(_readiness_problem, self.tenant_controller.tenants),
+                "compute-clusters": partial(_readiness_problem, self.compute_controller.clusters.reflector),
+            },
+            refresh=self._update_metrics,
+        )
+        async with self.kubelet:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(self.compute_controller.run(leading), name="compute-clusters")
+                    group.create_task(self.tenant_controller.run(leading), name="tenants")
+                    group.create_task(metrics.measure_loop_lag(), name="event-loop-lag")
+                    group.create_task(trim_loop(), name="heap")
+                    if not leading.is_set():
+                        group.create_task(self._standby_tenants.run(leading), name="standby-tenants")
+                        await leading.wait()
+                    await prepare()
+                    await self.usage.load()
+                    self._start_leader(group, health)
+            finally:
+                if self._enqueue_timer is not None:
+                    self._enqueue_timer.cancel()
+                await self.tenant_controller.close()
+
+    def _start_leader(self, group: asyncio.TaskGroup, health: HealthServer) -> None:
+        """Start what only the leader runs."""
+        self._is_leading = True
+        health.set_arbiter(
+            state=self._observer.encode_state,
+            what_if=self._observer.answer_what_if,
+            usage=self.usage.encode_report,
+        )
+        group.create_task(self.engine.run(), name="engine")
+        group.create_task(self._planes.run(self._control_plane_changes), name="control-planes")
+        group.create_task(self.arbiter.run(), name="arbiter")
+        group.create_task(self._observer.run(), name="arbiter-logs")
+        group.create_task(self.usage.run(), name="usage")
+        group.create_task(self._datastore_monitor.run(), name="datastore")
+
+    def observe(self) -> Observation:
+        """Return what the page shows of the gateway; see `PageSource`."""
+        clusters = self.compute_controller.clusters.reflector.store
+        return Observation(
+            time=SYSTEM_CLOCK.time(),
+            leading=self._is_leading,
+            cycle=self._observer.last_cycle,
+            tenants={name: tenant for (_, name), tenant in self.tenant_controller.tenants.store.items()},
+            compute_clusters={name: cluster for (_, name), cluster in clusters.items()},
+            timeline=self._observer.timeline,
+        )
+
+    def pod_names(self) -> Names:
+        """Return namespaces and names of governed pods by UID; see `PageSource`."""
+        return self.arbiter.tenants.pod_names()
+
+    def answer_what_if(self, question: bytes) -> tuple[int, bytes]:
+        """Return the answer to a question; see `PageSource`."""
+        return self._observer.answer_what_if(question)
+
+    def _connect_compute(self, name: str, connection: ClientConfig | None) -> Client:
+        """Return a client of a compute cluster; without a connection, it is the management cluster itself."""
+        client_name = f"compute cluster {name}"
+        if connection is None:
+            return self._as_compute_client(connect_management(self._settings, name=client_name))
+        client = Client(
+            connection.server,
+            ssl=connection.ssl_context(),
+            token=connection.token_source(),
+            name=client_name,
+            max_connections=self._settings.sync.connections,
+            server_hostname=connection.tls_server_name or None,
+        )
+        return self._as_compute_client(client)
+
+    def _as_compute_client(self, client: Client) -> Client:
+        client.traffic = metrics.TRAFFIC["compute"]
+        return client.guard_writes(self._gate)
+
+    def _all_tenants(self) -> Collection[Tenant] | None:
+        reflector = self.tenant_controller.tenants
+        return reflector.store.values() if reflector.is_complete else None
+
+    def _compute_changed(self) -> None:
+        """Schedule one reconciliation of all tenants for a batch of changes."""
+        if self._enqueue_timer is None:
+            self._enqueue_timer = asyncio.get_running_loop().call_later(BATCH_SECONDS, self._enqueue_tenants)
+
+    def _enqueue_tenants(self) -> None:
+        self._enqueue_timer = None
+        self.tenant_controller.enqueue_all()
+        self._standby_tenants.enqueue_all()
+        if self.arbiter.modes.is_outdated(self.compute_controller.clusters.pool_specs()):
+            self.arbiter.trigger()
+
+    def _tenant_changed(self, tenant: str) -> None:
+        self.tenant_controller.enqueue(tenant)
+
+    async def _update_metrics(self) -> None:
+        tenants = self.tenant_controller.tenant_statuses()
+        metrics.count_tenants(status.phase for status in tenants.values())
+        metrics.set_tenant_conditions({name: status.conditions for name, status in tenants.items()})
+        computes = self.compute_controller.clusters.clusters_with_status()
+        metrics.set_cluster_conditions({found.metadata.name: found.status.conditions for found in computes})
+        metrics.OVERDUE_SECONDS.set(self.arbiter.start_meter.overdue_seconds(self.arbiter.clock.time()))
+        metrics.count_compute_clusters(link.is_reachable for link in self.compute_controller.clusters.links.values())
+        await asyncio.to_thread(self._observer.update_metrics)
+        metrics.set_budgets(self.usage.budgets())
+        pools = self.compute_controller.clusters.pool_specs()
+        STATISTICS.update_metrics({virtual_node_name(pool.name, name) for name in pools for pool in pools[name]})
+        metrics.count_traffic()
+        metrics.measure_queue(self.engine.queue, tenants=self.tenant_controller.tenant_names())
+
+
+def _build_kubelet(
+    settings: Kubelet, running: RunningTenants, *, address: str, tls: ssl.SSLContext, files: int
+) -> KubeletServer:
+    """Return the kubelet endpoint, with streams and connections limited to a share of the open-file limit."""
+    return KubeletServer(
+        address=address,
+        port=settings.port,
+        tls=tls,
+        pod_locator=running.find_pod,
+        pod_lister=running.list_pods,
+        stats_provider=StatsProvider(running.placed_on_node, nodes=running.node_labels),
+        token_reviewer=TokenReviewer(running.client_of),
+        streams_per_tenant=settings.streams_per_tenant,
+        streams=min(settings.streams, files // 8),
+        connections=min(settings.streams + EXTRA_CONNECTIONS, files // 4),
+        idle_timeout=settings.idle_seconds,
+    )
+
+
+def _arbiter_settings(section: ArbiterSection) -> ArbitrationSettings:
+    return ArbitrationSettings(
+        policy=Policy(
+            age_cap=section.age_cap_seconds,
+            run_margin=section.run_margin,
+            half_life=parse_half_life(section.half_life),
+        ),
+        notice=section.notice_seconds,
+        grace_max=section.grace_seconds_max,
+        minimum_run=section.minimum_run_seconds,
+        gather=section.gather_seconds,
+        bind_timeout=section.bind_seconds,
+    )
+
+
+def _readiness_problem(reflector: _SyncedStore) -> str:
+    return "" if reflector.is_complete else "not synced yet"

@@ -1,0 +1,1 @@
+"""The gateway's settings: keys, file and validation."""

@@ -1,1 +1,0 @@
-"""State of one compute cluster as the reconcilers see it: watches, ownership of objects, and change notifications."""

@@ -1,1 +1,0 @@
-"""Reconcilers of a tenant's Services, DNS names and NetworkPolicies."""

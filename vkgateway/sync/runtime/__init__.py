@@ -1,1 +1,0 @@
-"""Runtime of the reconcilers: requests, watches, the registry and the workers."""

@@ -1,1 +1,0 @@
-"""Schedulers of compute clusters as arbiters of pools: their part of a cycle, and their objects."""

@@ -1,1 +1,0 @@
-"""Reconcilers of a tenant's claims, volumes and storage classes."""

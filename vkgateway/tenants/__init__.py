@@ -1,0 +1,1 @@
+"""Tenants: acceptance, controller, runtime, removal, usage and budgets."""

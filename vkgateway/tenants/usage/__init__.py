@@ -1,0 +1,1 @@
+"""GPU-hours: records, sums by UTC day, monthly budgets, and their store."""

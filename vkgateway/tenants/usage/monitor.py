@@ -1,0 +1,252 @@
+"""Monitor of usage and budgets: counts running pods, stores the sums, and says which borrowing stops."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, Protocol
+
+import msgspec
+import structlog
+
+from vkgateway.api.names import SYSTEM_NAMESPACE
+from vkgateway.api.types import TenantBudget
+from vkgateway.clusters.status import Verdict
+from vkgateway.kube import errors
+from vkgateway.kube.clock import Clock
+from vkgateway.scheduler.core.snapshot import PoolKey
+from vkgateway.tenants.usage.budgets import BudgetUse, UsageReport, budget_uses, stopped_resources
+from vkgateway.tenants.usage.condition import budget_verdict
+from vkgateway.tenants.usage.days import month_of, months_before
+from vkgateway.tenants.usage.ledger import MonthUsage, StoredMonth, UsageLedger
+from vkgateway.tenants.usage.past_shares import PastShareKeeper
+from vkgateway.tenants.usage.records import UsageRecord
+
+log = structlog.get_logger(__name__)
+
+COUNT_SECONDS: Final = 15.0
+"""Seconds between two counts of the running pods, after which a used-up budget takes effect."""
+SAVE_SECONDS: Final = 60.0
+"""Seconds between two writes of a tenant's sums. The change of a budget's state is written at once."""
+KEPT_MONTHS: Final = 2
+"""Stored months before the current one."""
+_MAX_DAYS: Final = 31
+_LOAD_SECONDS: Final = 5.0
+"""Time limit of the first attempt to load, before this gateway leads."""
+_MAX_UNCOUNTED: Final = 100_000
+"""Records that are remembered until the sums are loaded."""
+
+
+class Store(Protocol):
+    """Where the sums are stored."""
+
+    async def load(self) -> list[MonthUsage]:
+        """Return all stored months. Raises ApiError."""
+
+    async def save(self, month: MonthUsage) -> None:
+        """Write a month of a tenant. Raises ApiError."""
+
+    async def delete(self, months: Iterable[StoredMonth]) -> None:
+        """Delete stored months. Raises ApiError."""
+
+
+class UsageMonitor:
+    """Usage of all tenants, and their budgets. Only the leader loads, counts and stores.
+
+    Until the stored sums are loaded, no budget is exceeded.
+    """
+
+    def __init__(self, store: Store, *, clock: Clock, past_shares: PastShareKeeper | None = None) -> None:
+        """`past_shares` are stored together with the sums."""
+        self._store = store
+        self._past_shares = past_shares or PastShareKeeper(0.0)
+        self._clock = clock
+        self._ledger = UsageLedger()
+        self._is_loaded = False
+        self._uncounted: list[UsageRecord] = []
+        self._uses: dict[tuple[str, str], tuple[BudgetUse, ...]] = {}
+        """Use of the budgets of each tenant (name and UID) since the last count; tenants that were not asked for are
+        missing.
+        """
+        self._saved_months: set[StoredMonth] = set()
+        self._problem = ""
+        """Last problem of the store; empty if there is none."""
+        self._pruned_in = ""
+        """Month in which old months were deleted last."""
+        self.running: Callable[[float], Iterable[UsageRecord]] = lambda _now: ()
+        """Returns the usage of running pods until now; called in a separate thread."""
+        self.budgets_of: Callable[[str], tuple[TenantBudget, ...]] = lambda _tenant: ()
+        """Returns the budgets of a tenant's spec in force."""
+        self.tenants: Callable[[], Iterable[str]] = tuple
+        """Returns the names of all tenants."""
+        self.uid_of: Callable[[str], str] = lambda _tenant: ""
+        """Returns the UID of the Tenant of a name; empty: there is none."""
+        self.on_change: Callable[[str], None] = lambda _tenant: None
+        """Called with the name of a tenant of which the state of a budget changed."""
+        self.on_stop: Callable[[], None] = lambda: None
+        """Called when other pods may borrow than before: a scheduling cycle must follow."""
+
+    # Input.
+
+    def count(self, records: Iterable[UsageRecord]) -> None:
+        """Count usage records. Overlapping records of a pod count once."""
+        if self._is_loaded:
+            self._ledger.count(records)
+        elif len(self._uncounted) < _MAX_UNCOUNTED:
+            self._uncounted.extend(records)
+
+    # Answers.
+
+    def report(self, *, days: int = _MAX_DAYS, tenant: str = "") -> UsageReport:
+        """Return the usage of the last UTC days, at most 31, and the budgets; `tenant`: of one tenant only.
+
+        Of a name that has a Tenant, this is the usage of that Tenant, not of deleted ones of the same name.
+        """
+        now = self._clock.time()
+        uid = self._identify(tenant) if tenant else ""
+        names = [tenant] if tenant else sorted(self.tenants())
+        return UsageReport(
+            days=self._ledger.daily_usage(now, days=max(1, min(days, _MAX_DAYS)), tenant=tenant, uid=uid),
+            budgets=[use for name in names for use in self._budget_uses(name, now)],
+        )
+
+    def encode_report(self, tenant: str, days: int) -> bytes:
+        """Return the report as JSON, of all tenants if `tenant` is empty. Called in separate threads."""
+        return msgspec.json.encode(self.report(days=days, tenant=tenant))
+
+    def stopped_borrowing(self, tenant: str, pool: PoolKey) -> Mapping[str, float]:
+        """Return the resources that new pods of a tenant may not borrow in a pool, with the hours of their budget."""
+        if not self._is_loaded:
+            return {}
+        key = tenant, self._identify(tenant)
+        if key not in self._uses:
+            self._uses[key] = self._budget_uses(tenant, self._clock.time())
+        return stopped_resources(self._uses[key], pool[1])
+
+    def verdict_for(self, tenant: str, previous: Verdict | None) -> Verdict | None:
+        """Return the content of the condition WithinBudget, or the previous one while unknown; None: no budget.
+
+        A changed budget takes effect here, since this follows each change of a Tenant.
+        """
+        if not self._is_loaded:
+            return previous
+        key = tenant, self._identify(tenant)
+        before = self._uses.get(key)
+        uses = self._uses[key] = self._budget_uses(tenant, self._clock.time())
+        if before is not None and _states(before) != _states(uses):
+            self.on_stop()
+        return budget_verdict(uses)
+
+    def budgets(self) -> list[BudgetUse]:
+        """Return the use of all budgets at the last count."""
+        return [use for _, uses in sorted(self._uses.items()) for use in uses]
+
+    def _budget_uses(self, tenant: str, now: float) -> tuple[BudgetUse, ...]:
+        return budget_uses(tenant, self.budgets_of(tenant), self._ledger, now=now, uid=self._identify(tenant))
+
+    def _identify(self, tenant: str) -> str:
+        """Return the UID of the Tenant of a name. It gets sums that were stored without a UID."""
+        if uid := self.uid_of(tenant):
+            self._ledger.adopt(tenant, uid)
+        return uid
+
+    # Work of the leader.
+
+    async def load(self) -> None:
+        """Load the stored sums before this gateway leads. A failure is logged, and `run` tries again."""
+        try:
+            async with asyncio.timeout(_LOAD_SECONDS):
+                await self._load()
+        except (errors.ApiError, TimeoutError) as error:
+            self._report(error)
+
+    async def _load(self) -> None:
+        months = await self._store.load()
+        self._saved_months = {(each.tenant, each.uid, each.month) for each in months}
+        self._ledger.load(months)
+        self._is_loaded = True
+        self._ledger.count(self._uncounted)
+        self._uncounted.clear()
+        self._past_shares.use_ledger(self._ledger)
+
+    async def run(self) -> None:
+        """Count and store until cancelled."""
+        due = self._clock.monotonic() + SAVE_SECONDS
+        while True:
+            try:
+                if not self._is_loaded:
+                    await self._load()
+                now = await asyncio.to_thread(self.count_running)
+                if self.update_budgets(now) or self._clock.monotonic() >= due:
+                    due = self._clock.monotonic() + SAVE_SECONDS
+                    await self.save()
+                    self._problem = ""
+            except errors.ApiError as error:
+                self._report(error)
+            except Exception:  # the gateway continues without it
+                log.exception("usage not counted")
+            await self._clock.sleep(COUNT_SECONDS)
+
+    def _report(self, error: Exception) -> None:
+        """Log the first of several equal problems."""
+        problem = str(error) or type(error).__name__
+        if isinstance(error, errors.Forbidden):
+            problem = f"no permission for ConfigMaps in {SYSTEM_NAMESPACE}; apply deploy/rbac: {problem}"
+        if problem != self._problem and self._is_loaded:
+            log.warning("usage is stored later", error=problem)
+        elif problem != self._problem:
+            log.warning("usage not loaded; no budget stops borrowing until it is", error=problem)
+        self._problem = problem
+
+    def count_running(self) -> float:
+        """Count the running pods until now, and return the time."""
+        now = self._clock.time()
+        self._ledger.count(list(self.running(now)))
+        return now
+
+    def update_budgets(self, now: float) -> bool:
+        """Determine the use of all budgets; return whether the state of any changed."""
+        before, self._uses = self._uses, {}
+        changed = []
+        for tenant in sorted(self.tenants()):
+            key = tenant, self._identify(tenant)
+            uses = self._uses[key] = self._budget_uses(tenant, now)
+            if key in before and _states(before[key]) != _states(uses):
+                changed.append(tenant)
+        for tenant in changed:
+            self.on_change(tenant)
+        if changed:
+            self.on_stop()
+        return bool(changed)
+
+    async def save(self) -> None:
+        """Count the running pods, and store what changed. Raises ApiError; then the rest is stored later."""
+        if not self._is_loaded:
+            return
+        now = await asyncio.to_thread(self.count_running)
+        self._past_shares.store_shares(self._ledger, month_of(now))
+        months = self._ledger.take_changed(now)
+        for number, month in enumerate(months):
+            try:
+                await self._store.save(month)
+            except BaseException:
+                self._ledger.mark_changed(months[number:])
+                raise
+            self._saved_months.add((month.tenant, month.uid, month.month))
+        await self._prune(month_of(now))
+
+    async def _prune(self, month: str) -> None:
+        """Forget and delete old months, once in each month."""
+        if self._pruned_in == month:
+            return
+        oldest = months_before(month, KEPT_MONTHS)
+        self._ledger.forget_before(oldest)
+        old = {each for each in self._saved_months if each[2] < oldest}
+        await self._store.delete(sorted(old))
+        self._saved_months -= old
+        self._pruned_in = month
+
+
+def _states(uses: Iterable[BudgetUse]) -> Mapping[tuple[str, str], tuple[str, float]]:
+    """Return the state of each budget. The size counts, too: the Tenant reports it."""
+    return {(each.resource, each.pool): (f"{each.month} {each.state}", each.budget) for each in uses}

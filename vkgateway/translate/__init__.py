@@ -1,1 +1,0 @@
-"""Pure translation between tenant and compute clusters: objects, status and policy."""

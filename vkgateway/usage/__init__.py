@@ -1,1 +1,0 @@
-"""Usage of devices: records, sums by UTC day, and the monthly budgets of tenants (pure)."""
