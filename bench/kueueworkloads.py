@@ -20,7 +20,7 @@ from vkgateway.api import times
 from vkgateway.api.errors import UnavailableError
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
-from vkgateway.kube.watch_events import LineSplitter, split_event
+from vkgateway.kube.reflector import LineSplitter, split_event
 
 _TIMEOUT: Final = 120.0
 

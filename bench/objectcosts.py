@@ -17,7 +17,7 @@ from bench.pods import PodKind, spread_pods
 from bench.timeline import Key, Timeline, now
 from bench.watching import watch_pods
 from vkgateway.api.errors import UnavailableError
-from vkgateway.clusters.nodes import decode_node
+from vkgateway.clusters.link import decode_node
 from vkgateway.kube import errors
 from vkgateway.kube.resources import NODES
 from vkgateway_platform.embedded.hollow.nodes import hollow_nodes

@@ -12,8 +12,8 @@ from bench.pods import RUN_LABEL
 from bench.timeline import Timeline, now
 from vkgateway.api.errors import UnavailableError
 from vkgateway.kube.client import Client
+from vkgateway.kube.reflector import LineSplitter, split_event
 from vkgateway.kube.resources import PODS
-from vkgateway.kube.watch_events import LineSplitter, split_event
 
 
 class _Meta(msgspec.Struct, rename="camel", gc=False):

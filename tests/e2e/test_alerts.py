@@ -38,8 +38,7 @@ from tests.e2e.test_arbiter import (
 from tests.support.machine import patience_option
 from vkgateway.api.errors import UnavailableError
 from vkgateway.api.names import API_VERSION, SYSTEM_NAMESPACE
-from vkgateway.planes.etcd.client import EtcdClient
-from vkgateway.planes.etcd.maintenance import EtcdMaintenance
+from vkgateway.planes.etcd.client import EtcdClient, EtcdMaintenance
 from vkgateway.planes.supervisor.client import SupervisorClient
 from vkgateway_platform.embedded import etcd
 from vkgateway_platform.embedded.paths import PlatformPaths

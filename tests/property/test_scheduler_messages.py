@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 
 from tests.unit.modes.world import World
 from vkgateway.scheduler.backends.attempt import Attempt, AttemptState
-from vkgateway.scheduler.backends.kueue.reasons import find_wait
-from vkgateway.scheduler.backends.kueue.views import decode_workload, read_attempt
+from vkgateway.scheduler.backends.kueue.kinds import decode_workload, find_wait, read_attempt
 from vkgateway.scheduler.backends.names import attempt_name
 from vkgateway.scheduler.core.queueing.admission import Admission, AdmissionState
 from vkgateway.scheduler.pending_message import render_message
-from vkgateway.scheduler.service.admission_reasons import AdmissionReasons
+from vkgateway.scheduler.service.tenant_admission import AdmissionReasons
 
 patient = settings(max_examples=100, deadline=None)
 UID = "5c023c28-8533-4927-b266-56bca5e310c1"

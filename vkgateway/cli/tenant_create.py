@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
+import yaml
+from msgspec import inspect
 
+from vkgateway.api.errors import ConflictError, InputError, VkgatewayError
+from vkgateway.api.names import API_VERSION
+from vkgateway.api.objects import Condition, find_condition
+from vkgateway.api.types import ACCEPTED, CONTROL_PLANE_READY, READY, VIRTUAL_NODES_READY, Tenant, TenantSpec
 from vkgateway.cli import name_completion
 from vkgateway.cli.gateway_state import GatewayEndpoint, gateway_option
 from vkgateway.cli.options import cluster_options, run_async
 from vkgateway.cli.output import FORMATS, serialize
 from vkgateway.cli.progress import Progress, explain_interruption
 from vkgateway.cli.tenant_options import POOL_METAVAR, spec_options, wait_options
+from vkgateway.clusters.status import IMPOSSIBLE_REASON, TAKEN_REASON
+from vkgateway.kube import yamltext
 
 if TYPE_CHECKING:
-    from vkgateway.api.types import Tenant, TenantSpec
     from vkgateway.kube.client import Client
+
 
 POLL_SECONDS = 0.2
 MAX_POLLS = 15
@@ -78,10 +87,10 @@ async def create(
 
     The name is a DNS label of at most 32 characters that starts with a letter and contains no double dash.
     """
-    from vkgateway.cli import cluster, tenant_manifest, tenant_spec, whatif_tenant
+    from vkgateway.cli import cluster, tenant_spec, whatif_tenant
     from vkgateway.kube.resources import TENANTS
 
-    manifest = tenant_manifest.read_manifest(file) if file else None
+    manifest = read_manifest(file) if file else None
     tenant = tenant_spec.apply_options(tenant_spec.with_name(manifest, name), template=template, pools=pools, **options)
     async with cluster.management_cluster(data_dir, kubeconfig) as client:
         tenants = await cluster.list_tenants(client)
@@ -220,7 +229,6 @@ async def wait_until_ready(
     seconds.
     """
     from vkgateway.api.errors import UnavailableError
-    from vkgateway.cli.tenant_progress import Milestones
 
     name = tenant.metadata.name
     milestones = Milestones()
@@ -258,7 +266,6 @@ async def wait_until_accepted(client: Client, tenant: Tenant, *, withdraw: Withd
 
     If the gateway does not accept the tenant, withdraw it and raise InputError.
     """
-    from vkgateway.cli.tenant_progress import is_accepted
 
     current = tenant
     for _ in range(MAX_POLLS):
@@ -272,7 +279,6 @@ async def wait_until_accepted(client: Client, tenant: Tenant, *, withdraw: Withd
 async def _get_acceptable(client: Client, tenant: Tenant, *, withdraw: Withdraw | None) -> Tenant:
     """Return the tenant's current state; if it can never become ready, withdraw it and raise the error."""
     from vkgateway.cli import cluster
-    from vkgateway.cli.tenant_progress import rejection_error
 
     name = tenant.metadata.name
     current = await cluster.get_tenant_with_retry(client, name)
@@ -281,3 +287,136 @@ async def _get_acceptable(client: Client, tenant: Tenant, *, withdraw: Withdraw 
         return current
     error.hint = await withdraw(current) if withdraw else f"Correct it with `vkgateway tenant set {name}`."
     raise error
+
+
+MILESTONES = (ACCEPTED, CONTROL_PLANE_READY, VIRTUAL_NODES_READY, READY)
+
+
+class Milestones:
+    """Conditions that a tenant has reached, each reported once."""
+
+    def __init__(self) -> None:
+        self._reached: set[str] = set()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the tenant is ready."""
+        return READY in self._reached
+
+    def new_milestones(self, tenant: Tenant) -> Iterator[str]:
+        """Yield one line for each condition that became True since the last call, except for Ready."""
+        for kind in MILESTONES:
+            found = _current_condition(tenant, kind)
+            if kind in self._reached or found is None or found.status != "True":
+                continue
+            self._reached.add(kind)
+            if kind != READY:
+                yield f"{kind}: {found.message or found.reason}"
+
+    def next_milestone(self, tenant: Tenant) -> str:
+        """Return the first condition that is not True, with its message."""
+        if tenant.status.observed_generation == 0:
+            return "waiting for the gateway"
+        for kind in MILESTONES:
+            found = _current_condition(tenant, kind)
+            if found is None or found.status != "True":
+                return f"{kind}: {found.message or found.reason}" if found else f"waiting for {kind}"
+        return "ready"
+
+
+def _current_condition(tenant: Tenant, kind: str) -> Condition | None:
+    """Return the condition if it refers to the object's current generation."""
+    found = find_condition(tenant.status.conditions, kind)
+    if found is None or 0 < found.observed_generation < tenant.metadata.generation:
+        return None
+    return found
+
+
+def is_accepted(tenant: Tenant) -> bool:
+    """Return whether the gateway has accepted the object's current generation."""
+    accepted = _current_condition(tenant, ACCEPTED)
+    return accepted is not None and accepted.status == "True"
+
+
+def rejection_error(tenant: Tenant) -> VkgatewayError | None:
+    """Return the error of a tenant that can never become ready; None otherwise."""
+    accepted, control_plane = _current_condition(tenant, ACCEPTED), _current_condition(tenant, CONTROL_PLANE_READY)
+    prefix = f"tenant {tenant.metadata.name!r} is not accepted: "
+    if accepted is not None and accepted.status == "False":
+        return InputError(prefix + accepted.message)
+    if control_plane is not None and control_plane.status == "False" and control_plane.reason == IMPOSSIBLE_REASON:
+        return InputError(prefix + control_plane.message)
+    if control_plane is not None and control_plane.status == "False" and control_plane.reason == TAKEN_REASON:
+        return ConflictError(prefix + control_plane.message)
+    return None
+
+
+_TOP_LEVEL_FIELDS = frozenset({"apiVersion", "kind", "metadata", "spec", "status"})
+
+
+def read_manifest(file: Path) -> Tenant:
+    """Return a Tenant object from a YAML or JSON file.
+
+    Unknown fields are refused, as `kubectl apply` does: a misspelled guarantee would have no effect. Raises InputError
+    with the path of the invalid field.
+    """
+    data = _read_document(file)
+    found = _describe_kind(data)
+    if found != f"{API_VERSION} Tenant":
+        raise InputError(f"manifest {file} contains {found}, not a {API_VERSION} Tenant")
+    tenant = _to_tenant(data, source=str(file))
+    unknown = sorted(data.keys() - _TOP_LEVEL_FIELDS) or list(
+        _unknown_fields(data.get("spec"), _SPEC_TYPE, path="spec")
+    )
+    if unknown:
+        raise InputError(
+            f"{file}: a Tenant has no field {unknown[0]}",
+            hint="`kubectl explain tenant.spec --recursive` lists all fields.",
+        )
+    return tenant
+
+
+def _read_document(file: Path) -> Any:
+    try:
+        return yamltext.load(file.read_text())
+    except FileNotFoundError as error:
+        raise InputError(f"manifest {file} does not exist") from error
+    except OSError as error:
+        raise InputError(f"cannot read manifest {file}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"manifest {file} is not a YAML file with one object: {' '.join(str(error).split())}"
+        ) from error
+
+
+def _describe_kind(data: Any) -> str:
+    """Return the API version and kind of a document, or a description of other content."""
+    if not isinstance(data, dict):
+        return "nothing" if data is None else "no Kubernetes object"
+    return " ".join(str(data.get(key) or f"(no {key})") for key in ("apiVersion", "kind"))
+
+
+def _to_tenant(data: dict[str, Any], *, source: str) -> Tenant:
+    try:
+        return msgspec.convert(data, Tenant)
+    except msgspec.ValidationError as error:
+        what, _, where = str(error).partition(" - at ")
+        path = where.strip("`").removeprefix("$.")
+        raise InputError(f"{source}: {path}: {what}" if path else f"{source}: {what}") from error
+
+
+_SPEC_TYPE = inspect.type_info(TenantSpec)
+
+
+def _unknown_fields(value: Any, kind: inspect.Type, *, path: str) -> Iterator[str]:
+    """Yield the paths of fields that `kind` does not have; maps accept all keys."""
+    if isinstance(kind, inspect.VarTupleType):
+        for number, item in enumerate(value or ()):
+            yield from _unknown_fields(item, kind.item_type, path=f"{path}[{number}]")
+    elif isinstance(kind, inspect.StructType):
+        fields = {field.encode_name: field.type for field in kind.fields}
+        for key, inner in (value or {}).items():
+            if key in fields:
+                yield from _unknown_fields(inner, fields[key], path=f"{path}.{key}")
+            else:
+                yield f"{path}.{key}"

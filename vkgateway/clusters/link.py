@@ -6,12 +6,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
+from weakref import WeakValueDictionary
+
+import msgspec
 
 from vkgateway.api.clusters import ClusterIdentity
 from vkgateway.api.errors import ConflictError, UnavailableError
+from vkgateway.api.objects import NodeImage, NodeStatusView, NodeView
 from vkgateway.clusters.cluster_watches import (
     LISTED,
     NETWORK_LISTED,
@@ -22,8 +26,8 @@ from vkgateway.clusters.cluster_watches import (
     UNMANAGED_PODS,
     ClusterWatches,
 )
-from vkgateway.clusters.nodes import ComputeNodes
 from vkgateway.clusters.pods import ComputeCopies, ComputePods
+from vkgateway.clusters.pool_nodes import PoolNodes, is_in_pool
 from vkgateway.clusters.reachability import Reachability
 from vkgateway.clusters.tenant_owners import GatewayIdentity, TenantOwners
 from vkgateway.clusters.topologies import ComputeTopologies
@@ -34,6 +38,7 @@ from vkgateway.clusters.unmanaged_pods import (
     decode_unmanaged_pod,
 )
 from vkgateway.kinds.budgets.watch import ComputeBudgets
+from vkgateway.kinds.context import PoolContext
 from vkgateway.kinds.namespaces.watch import ComputeEvents, ComputeNamespaces
 from vkgateway.kinds.services.watch import ComputePolicies, ComputeServices, ComputeSlices
 from vkgateway.kinds.sources import COMPUTE_NETWORK_LISTED, COMPUTE_REACHABLE, COMPUTE_STORAGE_CHANGED
@@ -214,3 +219,78 @@ async def apply_to_each(places: Iterable[T], action: Callable[[T], Awaitable[Non
             first_error = first_error or error
     if first_error is not None:
         raise first_error
+
+
+MAX_IMAGES: Final = 50
+"""Images retained per node; kubelets report up to 50 by default."""
+_MAX_NAMES: Final = 8
+
+_decode = msgspec.json.Decoder(NodeView).decode
+_shared: WeakValueDictionary[tuple[str, ...], NodeImage] = WeakValueDictionary()
+"""Shared image entries by names. Entries are dropped when no node has them."""
+
+
+class ComputeNodes(Reflector[NodeView]):
+    """All nodes, ready or not. Observers are notified of changes that a virtual node shows, and when all are known."""
+
+    def __init__(self, client: Client, watches: ClusterWatches) -> None:
+        super().__init__(
+            client,
+            resources.NODES,
+            decode=decode_node,
+            on_change=self.handle_change,
+            on_complete=partial(watches.notify, NODES),
+        )
+        self._watches = watches
+        self._pools: dict[tuple[frozenset[tuple[str, str]], str], PoolNodes] = {}
+
+    def pool_nodes(self, selector: Mapping[str, str], *, without_label: str = "") -> PoolNodes:
+        """Return the nodes that match a selector and do not carry the label `without_label`.
+
+        The result is the same object until a node changes.
+        """
+        key = frozenset(selector.items()), without_label
+        found = self._pools.get(key)
+        if found is None:
+            found = PoolNodes(node for node in self.store.values() if is_in_pool(node, selector, without_label))
+            self._pools[key] = found
+        return found
+
+    def nodes_behind(self, pool: PoolContext) -> PoolNodes:
+        """Return the compute nodes behind a virtual node."""
+        return self.pool_nodes(pool.node_selector, without_label=pool.without_label)
+
+    def handle_change(self, old: NodeView | None, new: NodeView | None) -> None:
+        """Handle a node that was added, changed or deleted."""
+        if old is not None and new is not None and is_unchanged(old, new):
+            return
+        self._pools.clear()
+        self._watches.notify(NODES)
+
+
+def is_unchanged(old: NodeView, new: NodeView) -> bool:
+    """Return whether two states of a node look the same on a virtual node; heartbeats and images do not count."""
+    return (
+        old.is_usable == new.is_usable
+        and old.spec == new.spec
+        and old.metadata.labels == new.metadata.labels
+        and _without_conditions(old.status) == _without_conditions(new.status)
+    )
+
+
+def _without_conditions(status: NodeStatusView) -> NodeStatusView:
+    return msgspec.structs.replace(status, conditions=(), images=())
+
+
+def decode_node(data: bytes) -> NodeView:
+    """Decode a node from its JSON."""
+    view = _decode(data)
+    if view.status.images:
+        kept = view.status.images[:MAX_IMAGES]
+        view.status.images = tuple(_intern_image(image, image.names) for image in kept if image.names)
+    return view
+
+
+def _intern_image(image: NodeImage, names: tuple[str, ...]) -> NodeImage:
+    kept = names[:_MAX_NAMES]
+    return _shared.setdefault(kept, image if len(kept) == len(names) else NodeImage(names=kept))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 
+from vkgateway.api.errors import VkgatewayError
 from vkgateway.clusters.cluster_watches import REACHABILITY, ClusterWatches
-from vkgateway.clusters.heartbeat import Heartbeat
+from vkgateway.kube import errors
 from vkgateway.kube.client import Client
+from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 
 log = structlog.get_logger(__name__)
 
@@ -68,3 +70,67 @@ class Reachability:
         self.is_reachable = reachable
         log.info("compute cluster reachability", compute=self._name, reachable=reachable, why=reason)
         self._watches.notify(REACHABILITY)
+
+
+INTERVAL_SECONDS: Final = 10.0
+TIMEOUT_SECONDS: Final = 5.0
+RETRY_SECONDS: Final = 2.0
+"""Seconds between two probes while the server does not answer."""
+_MAX_MISSED: Final = 2
+"""Consecutive probes without an answer before the server counts as silent. A closing connection may lose one."""
+_PATH: Final = "/version"
+"""Path that every authenticated client may read, and that the server answers without its datastore."""
+
+
+class HeartbeatObserver(Protocol):
+    """Observer of a server's answers."""
+
+    def set_answering(self, answering: bool, reason: str) -> None:
+        """Record that the server answers again, or that it does not and why."""
+
+
+class Heartbeat:
+    """Probe that calls `on_change(answers, why)` when a server stops answering and when it answers again.
+
+    The probe detects silence after 22 s at most, well before the 40 s after which Kubernetes marks a node unreachable.
+    Any answer counts, a refusal too. Initially, the server is assumed to answer.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        observer: HeartbeatObserver,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._client = client
+        self._observer = observer
+        self._clock = clock
+        self._missed = 0
+
+    async def run(self) -> None:
+        """Probe the server until cancelled."""
+        while True:
+            await self._clock.sleep(RETRY_SECONDS if self._missed else INTERVAL_SECONDS)
+            await self._send_probe()
+
+    async def _send_probe(self) -> None:
+        try:
+            await self._client.request("GET", _PATH, timeout=TIMEOUT_SECONDS)
+        except errors.Unreachable as error:
+            self._count_missed(error.message)
+            return
+        except errors.ApiError:
+            pass
+        except VkgatewayError as error:
+            # No credentials are available: a token file or credential plugin fails for now.
+            self._count_missed(str(error))
+            return
+        missed, self._missed = self._missed, 0
+        if missed >= _MAX_MISSED:
+            self._observer.set_answering(True, "")
+
+    def _count_missed(self, reason: str) -> None:
+        self._missed += 1
+        if self._missed == _MAX_MISSED:
+            self._observer.set_answering(False, reason)

@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
 from vkgateway.api.errors import InputError
-from vkgateway.kube import bearer, kubeconfig_checks, kubeconfig_unsupported, tls, yamltext
+from vkgateway.kube import bearer, kubeconfig_checks, tls, yamltext
 
 Document = dict[str, Any]
 
@@ -107,8 +107,8 @@ class Kubeconfig:
         user = self._find_entry("users", str(entry["user"])) if entry.get("user") else {}
         if not cluster.get("server"):
             raise InputError(f"kubeconfig {self.path}: cluster {entry.get('cluster')!r} has no server")
-        kubeconfig_unsupported.check_cluster(cluster, where=f"kubeconfig {self.path}: cluster {entry.get('cluster')!r}")
-        kubeconfig_unsupported.check_user(user, where=f"kubeconfig {self.path}: user {entry.get('user')!r}")
+        check_cluster(cluster, where=f"kubeconfig {self.path}: cluster {entry.get('cluster')!r}")
+        check_user(user, where=f"kubeconfig {self.path}: user {entry.get('user')!r}")
         cert, key = self._read_pem(user, "client-certificate"), self._read_pem(user, "client-key")
         if (cert is None) != (key is None):
             present, missing = ("client-certificate", "client-key")[:: -1 if cert is None else 1]
@@ -327,3 +327,41 @@ def merge_into_file(path: Path | str, added: Document, *, switch: bool = True) -
 
 def _encode_pem(pem: bytes | str) -> str:
     return base64.b64encode(pem.encode() if isinstance(pem, str) else pem).decode()
+
+
+_Explanation = tuple[str, str]
+"""The reason, and a remedy."""
+
+_REMOVED: Final[_Explanation] = ("which Kubernetes has removed", "use an exec plugin, a token or a client certificate")
+_NO_IMPERSONATION: Final[_Explanation] = (
+    "but vkgateway does not support impersonation",
+    "remove the field to act as the user itself, or use credentials of the impersonated user",
+)
+_UNSUPPORTED_CLUSTER_FIELDS: Final[Mapping[str, _Explanation]] = {
+    "proxy-url": ("but vkgateway does not support proxies", "use a server that is reachable without a proxy")
+}
+_UNSUPPORTED_USER_FIELDS: Final[Mapping[str, _Explanation]] = {
+    "auth-provider": _REMOVED,
+    "username": _REMOVED,
+    "password": _REMOVED,
+    "as": _NO_IMPERSONATION,
+    "as-uid": _NO_IMPERSONATION,
+    "as-groups": _NO_IMPERSONATION,
+    "as-user-extra": _NO_IMPERSONATION,
+}
+
+
+def check_cluster(entry: Mapping[str, Any], *, where: str) -> None:
+    """Raise InputError for an unsupported field of a cluster. `where` names the cluster."""
+    _check_fields(entry, _UNSUPPORTED_CLUSTER_FIELDS, where=where)
+
+
+def check_user(entry: Mapping[str, Any], *, where: str) -> None:
+    """Raise InputError for an unsupported field of a user. `where` names the user."""
+    _check_fields(entry, _UNSUPPORTED_USER_FIELDS, where=where)
+
+
+def _check_fields(entry: Mapping[str, Any], unsupported: Mapping[str, _Explanation], *, where: str) -> None:
+    for key, (reason, hint) in unsupported.items():
+        if entry.get(key) not in (None, ""):
+            raise InputError(f"{where} has {key}, {reason}", hint=hint)

@@ -6,14 +6,14 @@ The tenant's API server authorizes users by RBAC before it forwards a request
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
 from vkgateway.api.objects import Object
-from vkgateway.nodes import labelselector, podmetrics
 from vkgateway.nodes.call import Call
 from vkgateway.nodes.http import Reply, Request
 from vkgateway.nodes.target import PlacedPod
@@ -31,7 +31,7 @@ class _StatusError(Exception):
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(message)
-        self.reply = Reply(status, _encode(podmetrics.failure_status(status, reason, message)), _JSON)
+        self.reply = Reply(status, _encode(failure_status(status, reason, message)), _JSON)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ async def serve_metrics_api(call: Call, *path: str) -> Reply:
     """Answer a request of the API group."""
     try:
         if path == (_VERSION,):
-            return Reply(200, b"") if _is_probe(call.request) else _json_reply(podmetrics.discovery_document())
+            return Reply(200, b"") if _is_probe(call.request) else _json_reply(discovery_document())
         query = _parse_query(path)
         with call.stats_provider.request_limiter.hold_stream(call.tenant):
             items = await (_node_metrics(call, query) if query.resource == "nodes" else _pod_metrics(call, query))
@@ -88,7 +88,7 @@ async def _node_metrics(call: Call, query: _MetricsQuery) -> list[Object]:
     for pod, stats in await provider.read_usages(call.tenant, nodes, selected=lambda _: True):
         usages[pod.virtual_node].append(stats)
     now = provider.render_now()
-    return [podmetrics.node_metrics(name, usages[name], labels=labels, now=now) for name, labels in nodes.items()]
+    return [node_metrics(name, usages[name], labels=labels, now=now) for name, labels in nodes.items()]
 
 
 async def _pod_metrics(call: Call, query: _MetricsQuery) -> list[Object]:
@@ -105,7 +105,7 @@ async def _pod_metrics(call: Call, query: _MetricsQuery) -> list[Object]:
 
     usages = await provider.read_usages(call.tenant, provider.virtual_nodes(call.tenant), selected=is_selected)
     now = provider.render_now()
-    items = (podmetrics.pod_metrics(stats, labels=pod.labels, now=now) for pod, stats in usages)
+    items = (pod_metrics(stats, labels=pod.labels, now=now) for pod, stats in usages)
     return [item for item in items if item is not None]
 
 
@@ -115,8 +115,8 @@ def _parse_selectors(request: Request) -> Callable[[Mapping[str, str], Mapping[s
     if query.get("watch") in ("1", "true"):
         raise _StatusError(405, "MethodNotAllowed", "metrics can be read and listed, not watched")
     try:
-        fields = labelselector.parse(query.get("fieldSelector", ""))
-        labels = labelselector.parse(query.get("labelSelector", ""))
+        fields = parse(query.get("fieldSelector", ""))
+        labels = parse(query.get("labelSelector", ""))
     except ValueError as error:
         raise _StatusError(400, "BadRequest", str(error)) from error
     return lambda object_fields, object_labels: fields(object_fields) and labels(object_labels)
@@ -127,9 +127,146 @@ def _build_reply(request: Request, query: _MetricsQuery, items: list[Object]) ->
         name = "/".join(filter(None, (query.namespace, query.name)))
         raise _StatusError(404, "NotFound", f'{query.resource}.{GROUP} "{name[:300]}" not found')
     if _AS_TABLE in request.header("accept").lower():
-        return _json_reply(podmetrics.metrics_table(items))
-    return _json_reply(items[0] if query.name else podmetrics.metrics_list(query.resource, items))
+        return _json_reply(metrics_table(items))
+    return _json_reply(items[0] if query.name else metrics_list(query.resource, items))
 
 
 def _json_reply(document: Object) -> Reply:
     return Reply(200, _encode(document), _JSON)
+
+
+_SET: Final = re.compile(r"(\S+)\s+(in|notin)\s+\(([^()]*)\)")
+_COMPARISON: Final = re.compile(r"([^\s=!,()]+)\s*(==|=|!=)\s*([^\s=!,()]*)")
+_EXISTS: Final = re.compile(r"(!?)\s*([^\s=!,()]+)")
+_TERMS: Final = re.compile(r",(?![^()]*\))")
+
+Selector = Callable[[Mapping[str, str]], bool]
+
+
+def parse(text: str) -> Selector:
+    """Return a function that matches labels or fields against a selector. The empty selector matches all.
+
+    Raises:
+        ValueError: The text is not a selector; the message quotes the invalid part.
+    """
+    terms = [_parse_term(term.strip()) for term in _TERMS.split(text)] if text.strip() else []
+    return lambda labels: all(term(labels) for term in terms)
+
+
+def _parse_term(text: str) -> Selector:
+    if found := _SET.fullmatch(text):
+        key, values = found[1], frozenset(value.strip() for value in found[3].split(","))
+        included = found[2] == "in"
+        return lambda labels: (labels.get(key) in values) is included
+    if found := _COMPARISON.fullmatch(text):
+        key, value, equal = found[1], found[3], found[2] != "!="
+        return lambda labels: (labels.get(key) == value) is equal
+    if found := _EXISTS.fullmatch(text):
+        key, exists = found[2], not found[1]
+        return lambda labels: (key in labels) is exists
+    raise ValueError(f"{text[:100]!r} is not part of a selector like app=web,tier in (a, b),!old")
+
+
+VERSION: Final = "metrics.k8s.io/v1beta1"
+WINDOW: Final = "10s"
+"""Window of the CPU usage: the interval between two measurements of a kubelet."""
+_KINDS: Final = {"nodes": "NodeMetrics", "pods": "PodMetrics"}
+
+
+def discovery_document() -> Object:
+    """Return the discovery document of the group."""
+    entries = [
+        {"name": name, "singularName": "", "namespaced": name == "pods", "kind": kind, "verbs": ["get", "list"]}
+        for name, kind in _KINDS.items()
+    ]
+    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": VERSION, "resources": entries}
+
+
+def pod_metrics(stats: Object, *, labels: Mapping[str, str], now: str) -> Object | None:
+    """Return a pod's `PodMetrics` from its `PodStats`, or None until all containers were measured twice."""
+    containers = []
+    for container in stats.get("containers") or ():
+        cpu, memory = (container.get("cpu") or {}), (container.get("memory") or {})
+        if cpu.get("usageNanoCores") is None or memory.get("workingSetBytes") is None:
+            return None
+        usage = _render_usage(cpu["usageNanoCores"], memory["workingSetBytes"])
+        containers.append({"name": container["name"], "usage": usage})
+    if not containers:
+        return None
+    reference = stats["podRef"]
+    metadata = {"name": reference["name"], "namespace": reference["namespace"], "creationTimestamp": now}
+    return {
+        **_object_head("pods", metadata, labels),
+        "timestamp": (stats.get("cpu") or {}).get("time") or now,
+        "window": WINDOW,
+        "containers": containers,
+    }
+
+
+def node_metrics(name: str, pods: Iterable[Object], *, labels: Mapping[str, str], now: str) -> Object:
+    """Return a virtual node's `NodeMetrics`: sums over the `PodStats` of its pods."""
+    nanocores, memory = 0, 0
+    for stats in pods:
+        nanocores += int((stats.get("cpu") or {}).get("usageNanoCores") or 0)
+        memory += int((stats.get("memory") or {}).get("workingSetBytes") or 0)
+    metadata = {"name": name, "creationTimestamp": now}
+    return {
+        **_object_head("nodes", metadata, labels),
+        "timestamp": now,
+        "window": WINDOW,
+        "usage": _render_usage(nanocores, memory),
+    }
+
+
+def _object_head(resource: str, metadata: Object, labels: Mapping[str, str]) -> Object:
+    metadata = {**metadata, "labels": dict(labels)} if labels else metadata
+    return {"kind": _KINDS[resource], "apiVersion": VERSION, "metadata": metadata}
+
+
+def _render_usage(nanocores: int, memory: int) -> dict[str, str]:
+    return {"cpu": f"{int(nanocores)}n" if nanocores else "0", "memory": f"{int(memory) // 1024}Ki"}
+
+
+def metrics_list(resource: str, items: Sequence[Object]) -> Object:
+    """Return a list object."""
+    return {"kind": f"{_KINDS[resource]}List", "apiVersion": VERSION, "metadata": {}, "items": list(items)}
+
+
+def metrics_table(items: Sequence[Object]) -> Object:
+    """Return the table that `kubectl get` requests (meta.k8s.io/v1)."""
+    columns = [
+        {"name": name, "type": "string", "format": "name" if name == "Name" else "", "description": "", "priority": 0}
+        for name in ("Name", "cpu", "memory", "Window")
+    ]
+    rows = [{"cells": _table_cells(item), "object": _partial_metadata(item)} for item in items]
+    return {
+        "kind": "Table",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": {},
+        "columnDefinitions": columns,
+        "rows": rows,
+    }
+
+
+def _table_cells(item: Object) -> list[str]:
+    usages = [container["usage"] for container in item["containers"]] if "containers" in item else [item["usage"]]
+    nanocores = sum(int(usage["cpu"].removesuffix("n")) for usage in usages)
+    kibibytes = sum(int(usage["memory"].removesuffix("Ki")) for usage in usages)
+    return [item["metadata"]["name"], f"{nanocores}n", f"{kibibytes}Ki", item["window"]]
+
+
+def _partial_metadata(item: Object) -> Object:
+    return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": item["metadata"]}
+
+
+def failure_status(status: int, reason: str, message: str) -> Object:
+    """Return a Status object."""
+    return {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "message": message,
+        "reason": reason,
+        "code": status,
+    }

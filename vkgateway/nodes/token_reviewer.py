@@ -7,16 +7,18 @@ metrics-server works in a tenant with its service account.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Final
+from weakref import WeakValueDictionary
 
 import msgspec
 
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.kube.resources import NAMESPACES, Resource
-from vkgateway.nodes.review_turns import ReviewTurns
-from vkgateway.nodes.stream_limiter import StreamLimiter
+from vkgateway.nodes.stream_limiter import StreamLimiter, TooManyStreamsError
 from vkgateway.nodes.target import NodeProxy
 from vkgateway.nodes.ttl_cache import TtlCache
 
@@ -214,3 +216,37 @@ async def _post_token(client: NodeProxy, token: str) -> User | None:
 
 async def _post_review(client: NodeProxy, resource: Resource, review: object) -> bytes:
     return await client.request("POST", resource.path(), body=msgspec.json.encode(review), timeout=_TIMEOUT)
+
+
+REVIEWS_PER_ADDRESS: Final = 2
+REVIEWS_PER_TENANT: Final = 8
+"""Concurrent reviews of unknown callers: by one tenant's API server, in total and for one address."""
+CALLERS_PER_ADDRESS: Final = 16
+CALLERS: Final = 128
+"""Unknown callers that have a turn or wait for one: of one address at a tenant, and in total."""
+WAIT_SECONDS: Final = 5.0
+
+
+class ReviewTurns:
+    """Turns by address first: callers of an address wait for each other, and addresses alternate."""
+
+    def __init__(self) -> None:
+        self._callers = StreamLimiter(CALLERS_PER_ADDRESS, total=CALLERS, what="reviews of tokens of unknown callers")
+        self._slots: WeakValueDictionary[tuple[str, ...], asyncio.Semaphore] = WeakValueDictionary()
+        """Slots of a tenant, and of an address at a tenant, while a caller holds them or waits for them."""
+
+    @contextlib.asynccontextmanager
+    async def take_turn(self, tenant: str, address: str) -> AsyncIterator[None]:
+        """Run the block when a caller at an address has its turn. Raises TooManyStreamsError."""
+        of_address = self._slots.setdefault((tenant, address), asyncio.Semaphore(REVIEWS_PER_ADDRESS))
+        of_tenant = self._slots.setdefault((tenant,), asyncio.Semaphore(REVIEWS_PER_TENANT))
+        async with contextlib.AsyncExitStack() as stack:
+            stack.enter_context(self._callers.hold_stream(f"{address} {tenant}"))
+            try:
+                async with asyncio.timeout(WAIT_SECONDS):
+                    await stack.enter_async_context(of_address)
+                    await stack.enter_async_context(of_tenant)
+            except TimeoutError as error:
+                message = f"no review of the token within {WAIT_SECONDS:.0f} s, because others are waiting; try again"
+                raise TooManyStreamsError(message) from error
+            yield

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 import msgspec
 import structlog
 
-from vkgateway.api.objects import Meta, Object, Taint, decode_object
+from vkgateway.api.objects import Condition, Meta, Object, Taint, decode_object, set_condition
+from vkgateway.api.quantity import parse_quantity
+from vkgateway.api.times import render_time
 from vkgateway.kube import errors
 from vkgateway.kube.backoff import Backoff, add_jitter, random_part
 from vkgateway.kube.client import Client
@@ -18,7 +22,7 @@ from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.kube.leases import NODE_LEASE_NAMESPACE, renew_node_lease
 from vkgateway.kube.reflector import Reflector
 from vkgateway.kube.resources import LEASES, NODES
-from vkgateway.nodes import nodeobject
+from vkgateway.scheduler.governed import CORDON_TAINT
 
 REPORT_SECONDS: Final = 300.0
 """Interval of condition heartbeats without other changes: a kubelet's nodeStatusReportFrequency."""
@@ -134,7 +138,7 @@ class VirtualNode:
             self._exists.clear()
             self._observed = {}
         elif self._on_seen is not None:
-            self._on_seen(*nodeobject.labels_and_taints(new.body))
+            self._on_seen(*labels_and_taints(new.body))
         self._triggered.set()
 
     def _handle_sync(self) -> None:
@@ -152,7 +156,7 @@ class VirtualNode:
                 await self._reconcile_node()
                 failures = 0
             except errors.ApiError as error:
-                if unknown := nodeobject.undeclared_fields(error.message) - self._undeclared:
+                if unknown := undeclared_fields(error.message) - self._undeclared:
                     _log.info("the tenant's API server does not know some fields", node=self.name, skipped=unknown)
                     self._undeclared |= unknown
                     continue
@@ -173,19 +177,19 @@ class VirtualNode:
 
     async def _reconcile_node(self) -> None:
         stored = self._reflector.store.get(("", self.name))
-        wanted = nodeobject.without_fields(nodeobject.without_times(self._build()), self._undeclared)
-        if stored is not None and not self._written and nodeobject.matches_wanted(stored.body, wanted):
+        wanted = without_fields(without_times(self._build()), self._undeclared)
+        if stored is not None and not self._written and matches_wanted(stored.body, wanted):
             self._record_written(stored, wanted, until=self._clock.monotonic() + add_jitter(self._first_write_after))
         if stored is not None and not self._needs_write(wanted, stored):
             return
         current = stored.body if stored is not None else None
-        writes = nodeobject.build_documents(wanted, current, now=self._clock.now())
+        writes = build_documents(wanted, current, now=self._clock.now())
         answer = await self._client.patch(NODES, self.name, writes.main, kind="apply")
         answer = await self._client.patch(NODES, self.name, writes.status, kind="apply", subresource="status")
         self._record_written(_decode_node(answer), wanted, until=self._clock.monotonic() + self._report_every)
 
     def _record_written(self, stored: _Node, wanted: Object, *, until: float) -> None:
-        self._written, self._observed = wanted, nodeobject.project_node(stored.body, wanted)
+        self._written, self._observed = wanted, project_node(stored.body, wanted)
         self._uid = stored.metadata.uid
         self._version = int(stored.metadata.resource_version)
         self._write_at = until
@@ -200,7 +204,7 @@ class VirtualNode:
         """Return whether the desired state or the object changed, or a heartbeat is due."""
         if wanted != self._written or self._clock.monotonic() >= self._write_at:
             return True
-        return not self._is_outdated(stored) and nodeobject.project_node(stored.body, wanted) != self._observed
+        return not self._is_outdated(stored) and project_node(stored.body, wanted) != self._observed
 
     def _is_outdated(self, stored: _Node) -> bool:
         """Return whether the watch has not delivered the last write. Versions of one object are ordered numbers."""
@@ -229,3 +233,115 @@ class VirtualNode:
                 delay = self._backoff.delay_after(failures)
             await self._clock.sleep(min(delay, self._renew_every))
             delay = self._renew_every
+
+
+_CONDITION_TAINT_PREFIX = "node.kubernetes.io/"
+_CONDITION_TIMES = frozenset(("lastHeartbeatTime", "lastTransitionTime"))
+_QUANTITY_FIELDS: Final = frozenset(("capacity", "allocatable"))
+_UNDECLARED_FIELD: Final = re.compile(r"\.status\.(\w+)[^\n]*?: field not declared in schema")
+"""Error of server-side apply for a field that the server's release does not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyDocuments:
+    """The two documents of a server-side apply: the object and its status."""
+
+    main: Object
+    status: Object
+
+
+def without_times(node: Mapping[str, Any]) -> Object:
+    """Return the Node without the times of its conditions, for comparisons."""
+    status = node.get("status", {})
+    entries = [
+        {key: value for key, value in entry.items() if key not in _CONDITION_TIMES}
+        for entry in status.get("conditions", ())
+    ]
+    return {**node, "status": {**status, "conditions": entries}}
+
+
+def build_documents(wanted: Mapping[str, Any], current: Mapping[str, Any] | None, *, now: datetime) -> ApplyDocuments:
+    """Return the documents for server-side apply. The times of conditions in `wanted` are ignored.
+
+    A transition time stays while `current` has the same status. The heartbeat time is `now`.
+    """
+    identity = {"apiVersion": "v1", "kind": "Node"}
+    metadata = wanted["metadata"]
+    status = dict(wanted.get("status", {}))
+    status["conditions"] = stamp_conditions(status.get("conditions", ()), _current_conditions(current), now=now)
+    main = {**identity, "metadata": metadata, "spec": wanted.get("spec", {})}
+    return ApplyDocuments(main, {**identity, "metadata": {"name": metadata["name"]}, "status": status})
+
+
+def undeclared_fields(refusal: str) -> frozenset[str]:
+    """Return the status fields that an API server does not know. Other than apply, writes would drop them silently."""
+    return frozenset(_UNDECLARED_FIELD.findall(refusal))
+
+
+def without_fields(node: Mapping[str, Any], fields: Collection[str]) -> Object:
+    """Return the Node without some fields of its status."""
+    status = node.get("status", {})
+    return {**node, "status": {key: value for key, value in status.items() if key not in fields}}
+
+
+def labels_and_taints(node: Mapping[str, Any]) -> tuple[dict[str, str], tuple[Taint, ...]]:
+    """Return the labels of a Node and the taints that users set, including a cordon.
+
+    Taints that Kubernetes derives from conditions are skipped.
+    """
+    spec = node.get("spec") or {}
+    taints = msgspec.convert(spec.get("taints") or (), tuple[Taint, ...])
+    taints = tuple(taint for taint in taints if not taint.key.startswith(_CONDITION_TAINT_PREFIX))
+    return dict(node["metadata"].get("labels") or {}), (*taints, CORDON_TAINT) if spec.get("unschedulable") else taints
+
+
+def stamp_conditions(wanted: Any, current: Any, *, now: datetime) -> list[Object]:
+    """Return the wanted conditions with heartbeat and transition times."""
+    before = msgspec.convert(list(current), list[Condition])
+    placed = []
+    for entry in msgspec.convert(list(wanted), list[Condition]):
+        new = msgspec.structs.replace(entry, last_heartbeat_time=render_time(now))
+        merged = set_condition(before, new, now=now)
+        placed.append(next(found for found in merged if found.type == new.type))
+    return [msgspec.to_builtins(entry) for entry in placed]
+
+
+def _current_conditions(node: Mapping[str, Any] | None) -> Any:
+    return (node or {}).get("status", {}).get("conditions") or ()
+
+
+def project_node(node: Mapping[str, Any], wanted: Mapping[str, Any]) -> Object:
+    """Return the fields of a Node that `wanted` contains, to detect changes of other clients.
+
+    The server normalizes some values (quantities), so only its responses are comparable with each other. To compare a
+    Node with `wanted`, use `matches_wanted`.
+    """
+    projection: Object = _project_value({key: node.get(key) for key in ("metadata", "spec", "status")}, wanted)
+    return projection
+
+
+def matches_wanted(node: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Return whether a Node has all wanted fields. Quantities are compared by value."""
+    return _parse_quantities(project_node(node, wanted)) == _parse_quantities(project_node(wanted, wanted))
+
+
+def _parse_quantities(node: Object) -> Object:
+    status = dict(node.get("status") or {})
+    for name in _QUANTITY_FIELDS & status.keys():
+        status[name] = {resource: parse_quantity(amount) for resource, amount in (status[name] or {}).items() if amount}
+    return {**node, "status": status}
+
+
+def _project_value(value: Any, shape: Any) -> Any:
+    if isinstance(shape, Mapping) and isinstance(value, Mapping):
+        return {key: _project_value(value.get(key), part) for key, part in shape.items()}
+    if _is_conditions(shape) and isinstance(value, list):
+        by_type = {entry.get("type"): entry for entry in value}
+        return [_project_value(by_type.get(part["type"]), part) for part in shape]
+    return value
+
+
+def _is_conditions(shape: Any) -> bool:
+    return isinstance(shape, list | tuple) and all(
+        isinstance(part, Mapping) and "type" in part and "status" in part for part in shape
+    )

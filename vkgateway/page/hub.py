@@ -7,12 +7,13 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import AsyncGenerator
-from typing import Final
+from functools import cache
+from typing import Any, Final
 
+import msgspec
 import structlog
 
-from vkgateway.page.deltas import encode_delta
-from vkgateway.page.documents import Audience, Document
+from vkgateway.page.documents import Audience, Document, Rows
 from vkgateway.page.events import PING, Event
 from vkgateway.page.facts import Observation, PageSource, build_facts
 from vkgateway.page.history import STEP_SECONDS, History
@@ -174,3 +175,53 @@ def _build_document(facts: Facts, audience: Audience) -> Document:
     if not audience.tenant:
         return platform_document(facts)
     return tenant_document(facts, audience.tenant, audience.namespaces)
+
+
+_Delta = dict[str, dict[str, Any]]
+
+
+def encode_delta(old: Document, new: Document) -> bytes | None:
+    """Return new rows, changed fields and keys of removed rows as JSON; None: only the time changed."""
+    added: _Delta = {}
+    changed: _Delta = {}
+    removed: dict[str, list[str]] = {}
+    for name in dict.fromkeys((*new.sections, *old.sections)):
+        before, after = old.sections.get(name, {}), new.sections.get(name, {})
+        _compare_rows(before, after, added.setdefault(name, {}), changed.setdefault(name, {}))
+        removed[name] = [key for key in before if key not in after]
+    if old.leading == new.leading and not any((*added.values(), *changed.values(), *removed.values())):
+        return None
+    delta = {
+        "time": new.time,
+        "leading": new.leading,
+        "set": {name: rows for name, rows in added.items() if rows},
+        "change": {name: rows for name, rows in changed.items() if rows},
+        "remove": {name: keys for name, keys in removed.items() if keys},
+    }
+    return msgspec.json.encode(delta)
+
+
+def _compare_rows(before: Rows, after: Rows, added: dict[str, Any], changed: dict[str, Any]) -> None:
+    for key, row in after.items():
+        known = before.get(key)
+        if known is row:
+            continue
+        if known is None or type(known) is not type(row):
+            added[key] = row
+        elif fields := _changed_fields(known, row):
+            changed[key] = fields
+
+
+def _changed_fields(old: msgspec.Struct, new: msgspec.Struct) -> dict[str, Any]:
+    """Return the fields of a row that differ, by their encoded names."""
+    return {
+        encoded: value
+        for name, encoded in _field_names(type(new))
+        if (value := getattr(new, name)) != getattr(old, name)
+    }
+
+
+@cache
+def _field_names(kind: type[msgspec.Struct]) -> tuple[tuple[str, str], ...]:
+    """Return the names of the fields of a row in Python and in JSON."""
+    return tuple((field.name, field.encode_name) for field in msgspec.structs.fields(kind))

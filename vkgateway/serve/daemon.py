@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import gc
+import secrets
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Final, Protocol
 
 import structlog
 
+from vkgateway.api.errors import UnavailableError, VkgatewayError
+from vkgateway.api.names import SYSTEM_NAMESPACE
+from vkgateway.api.objects import decode_secret
 from vkgateway.clusters.tenant_owners import GatewayIdentity
+from vkgateway.kube import errors
 from vkgateway.kube.client import Client
+from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
+from vkgateway.kube.resources import SECRETS
 from vkgateway.kube.write_gate import WriteGate
 from vkgateway.planes.plane_files import Authorities
 from vkgateway.planes.supervisor.file_limit import raise_file_limit
@@ -21,11 +30,9 @@ from vkgateway.serve import certificate_authority as authority
 from vkgateway.serve import heap, instance_lock, logs
 from vkgateway.serve.addresses import AddressMonitor, GatewayAddress, find_gateway_address
 from vkgateway.serve.datastore import LazyDatastore, open_datastore
-from vkgateway.serve.datastore_readiness import DatastoreReadiness
 from vkgateway.serve.dependencies import Dependencies
 from vkgateway.serve.gateway import Gateway
 from vkgateway.serve.health import HealthServer
-from vkgateway.serve.identity import ensure_identity
 from vkgateway.serve.leadership import Leadership
 from vkgateway.serve.management_connection import connect_management
 from vkgateway.serve.page_server import serve_page
@@ -211,3 +218,104 @@ async def watch_address(address: GatewayAddress, health: HealthServer) -> AsyncI
         health.add_check("address", monitor.problem)
     async with background_task(monitor.run(), name="advertised-address"):
         yield
+
+
+SECRET_NAME: Final = "gateway-identity"  # noqa: S105 - the name of a Secret, not one
+_KEY: Final = "id"
+
+
+async def ensure_identity(client: Client) -> str:
+    """Return the gateway's ID from its Secret, creating the Secret if necessary.
+
+    A backup of the namespace contains it, so that a gateway which moves to another management cluster stays the owner
+    of its tenants.
+
+    Raises:
+        UnavailableError: the Secret exists but holds no ID.
+        ApiError: the management cluster is not available, or refuses.
+    """
+    try:
+        return _decode_identity(await client.get(SECRETS, SECRET_NAME, namespace=SYSTEM_NAMESPACE))
+    except errors.NotFound:
+        identity = secrets.token_hex(16)
+    manifest = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": SECRET_NAME, "namespace": SYSTEM_NAMESPACE},
+        "type": "Opaque",
+        "data": {_KEY: base64.b64encode(identity.encode()).decode()},
+    }
+    try:
+        await client.create(SECRETS, manifest, namespace=SYSTEM_NAMESPACE)
+    except errors.AlreadyExists:
+        return _decode_identity(await client.get(SECRETS, SECRET_NAME, namespace=SYSTEM_NAMESPACE))
+    log.info("created the gateway's ID", secret=f"{SYSTEM_NAMESPACE}/{SECRET_NAME}", id=identity)
+    return identity
+
+
+def _decode_identity(answer: bytes) -> str:
+    try:
+        identity = base64.b64decode(decode_secret(answer).data[_KEY]).decode("ascii").strip()
+    except (KeyError, ValueError):
+        identity = ""
+    if not identity:
+        raise UnavailableError(
+            f"Secret {SYSTEM_NAMESPACE}/{SECRET_NAME} holds no ID under the key {_KEY!r}",
+            hint="Restore the Secret. A new ID is not the owner of the tenants in compute clusters.",
+        )
+    return identity
+
+
+CHECK_SECONDS = 30.0
+RETRY_SECONDS = 2.0
+
+
+class Datastore(Protocol):
+    """The part of `datastore.LazyDatastore` that is used here."""
+
+    async def require_auth(self, *, enable: bool) -> None:
+        """Check that etcd answers and enforces users and roles; `enable` sets whether to enable them."""
+
+
+class DatastoreReadiness:
+    """Check of the datastore every 30 seconds, or every two after a failure.
+
+    With `enable_auth`, it enables etcd's users and roles, and the datastore is not ready before. Otherwise, with
+    `ready_unchecked`, the datastore counts as ready until the first check, so that a restarted gateway is ready without
+    a request to etcd.
+    """
+
+    def __init__(
+        self, datastore: Datastore, *, enable_auth: bool, ready_unchecked: bool = False, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        self._datastore = datastore
+        self._enable_auth = enable_auth
+        self._clock = clock
+        self._problem = "" if ready_unchecked and not enable_auth else "not checked yet"
+
+    def problem(self) -> str:
+        """Return why the datastore is not ready; empty if it is."""
+        return self._problem
+
+    async def run(self) -> None:
+        """Check until cancelled."""
+        if not self._problem:
+            await self._clock.sleep(RETRY_SECONDS)
+        while True:
+            await self.check_datastore()
+            await self._clock.sleep(RETRY_SECONDS if self._problem else CHECK_SECONDS)
+
+    async def check_datastore(self) -> None:
+        """Check once."""
+        try:
+            await self._datastore.require_auth(enable=self._enable_auth)
+        except VkgatewayError as error:
+            problem = error.advice
+        except Exception as error:  # the next check may succeed
+            log.exception("datastore check failed")
+            problem = f"{type(error).__name__}: see the gateway's log"
+        else:
+            problem = ""
+        if problem and problem != self._problem:
+            log.warning("the datastore is not ready", error=problem)
+        self._problem = problem

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from typing import Protocol
 
 from vkgateway.api.names import virtual_node_name
-from vkgateway.api.types import Tenant
+from vkgateway.api.types import Pool, Tenant
+from vkgateway.clusters.compute_clusters import ComputeClusters
 from vkgateway.clusters.controller import ComputeController
+from vkgateway.clusters.link import ComputeLink
 from vkgateway.clusters.tenant_owners import GatewayIdentity
 from vkgateway.kinds.pods.startup_metrics import STATISTICS
 from vkgateway.kinds.services.platform_service import NameServers
@@ -25,11 +27,10 @@ from vkgateway.page.facts import Observation
 from vkgateway.runtime.object_events import EventRecorder
 from vkgateway.runtime.workers import WorkerPool
 from vkgateway.scheduler.core.reasons.gang_names import Names
-from vkgateway.scheduler.core.snapshot import Policy
+from vkgateway.scheduler.core.snapshot import Policy, PoolKey
 from vkgateway.scheduler.service.arbitration import Arbitration, ArbitrationSettings
 from vkgateway.serve.addresses import GatewayAddress
 from vkgateway.serve.arbiter_observer import ArbiterObserver
-from vkgateway.serve.arbiter_platform import ArbiterPlatform
 from vkgateway.serve.datastore_quota import Datastore, DatastoreMonitor
 from vkgateway.serve.health import HealthServer
 from vkgateway.serve.heap import trim_loop
@@ -314,3 +315,42 @@ def _arbiter_settings(section: ArbiterSection) -> ArbitrationSettings:
 
 def _readiness_problem(reflector: _SyncedStore) -> str:
     return "" if reflector.is_complete else "not synced yet"
+
+
+class ArbiterPlatform:
+    """Implementation of the arbiter's `Platform`."""
+
+    def __init__(self, clusters: ComputeClusters, *, clock: SteadyClock) -> None:
+        self._clusters = clusters
+        self._clock = clock
+        self.tenant_controller: TenantController | None = None
+        """Set when it is created, after the arbiter."""
+
+    @property
+    def links(self) -> Mapping[str, ComputeLink]:
+        """The connected compute clusters by name."""
+        return self._clusters.links
+
+    def pool_specs(self) -> dict[str, tuple[Pool, ...]]:
+        """Return the pools in the spec of each compute cluster."""
+        return self._clusters.pool_specs()
+
+    def divided_pools(self) -> dict[PoolKey, frozenset[str]]:
+        """Return the labels that select the nodes of a part of each divided pool; called from other threads."""
+        return {
+            (cluster, pool.name): frozenset((*pool.node_selector, pool.virtual_nodes_by))
+            for cluster, pools in self._clusters.pool_specs().items()
+            for pool in pools
+            if pool.virtual_nodes_by
+        }
+
+    def expected_tenants(self) -> list[str] | None:
+        """Return the tenants whose pods must be known before the first cycle; None while unknown."""
+        tenants = self.tenant_controller
+        if tenants is None or not tenants.tenants.is_complete or not self._clusters.reflector.is_complete:
+            return None
+        return tenants.tenant_names()
+
+    def notices_ended(self) -> None:
+        """Synchronize the clock with the machine's clock: without notices, no deadline moves."""
+        self._clock.follow_wall()

@@ -13,8 +13,8 @@ import yaml
 from vkgateway.api.names import API_VERSION
 from vkgateway.api.types import DEFAULT_COMPUTE_CLUSTER
 from vkgateway.kube import kubeconfig
+from vkgateway.planes.drivers.process.driver import component_process
 from vkgateway.planes.drivers.process.plane_directory import write_plane_files
-from vkgateway.planes.drivers.process.process_specs import component_process
 from vkgateway.planes.plane import ComponentName, ControlPlaneSpec, Tuning, compute_plane_spec
 from vkgateway.planes.plane_files import Authorities, PlaneFiles, admin_kubeconfig
 from vkgateway.planes.supervisor.spec import ProcessSpec

@@ -12,10 +12,9 @@ from vkgateway.api.errors import UnavailableError
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
-from vkgateway.planes.supervisor.client import SupervisorClient
+from vkgateway.planes.supervisor.client import StartWait, SupervisorClient
 from vkgateway.planes.supervisor.procfs import list_marked
 from vkgateway.planes.supervisor.spec import RESERVED, ProcessState, SupervisorPaths
-from vkgateway.planes.supervisor.start_wait import StartWait
 
 _POLL: Final = 0.1
 _RESTARTS: Final = 3

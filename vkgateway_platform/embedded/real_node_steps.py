@@ -19,9 +19,8 @@ from vkgateway.kube.apply import apply_objects
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import NODES
 from vkgateway.planes.pki import Authority
-from vkgateway.planes.supervisor.client import SupervisorClient
+from vkgateway.planes.supervisor.client import StartWait, SupervisorClient
 from vkgateway.planes.supervisor.spec import ProcessState
-from vkgateway.planes.supervisor.start_wait import StartWait
 from vkgateway_platform.embedded import compute
 from vkgateway_platform.embedded.hollow.nodes import POOL_LABEL
 from vkgateway_platform.embedded.options import RealNodeChoice

@@ -23,9 +23,8 @@ from vkgateway.planes.components import PROGRAMS
 from vkgateway.planes.credentials import Credentials
 from vkgateway.planes.drivers.base import ServerEndpoint
 from vkgateway.planes.drivers.driver_set import DriverSet
-from vkgateway.planes.drivers.process.driver import ProcessDriver
+from vkgateway.planes.drivers.process.driver import ProcessDriver, component_process
 from vkgateway.planes.drivers.process.plane_directory import write_plane_files
-from vkgateway.planes.drivers.process.process_specs import component_process
 from vkgateway.planes.etcd.client import EtcdClient
 from vkgateway.planes.etcd.endpoints import ClientTls
 from vkgateway.planes.etcd.errors import EtcdUnavailable

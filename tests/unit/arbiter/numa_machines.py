@@ -8,7 +8,7 @@ from dataclasses import replace
 from random import Random
 
 from tests.unit.arbiter.simulated_cluster import GPU
-from vkgateway.scheduler.core.capacity.numa_zones import ContainerRequest, zone_requests
+from vkgateway.scheduler.core.capacity.free_vectors import ContainerRequest, zone_requests
 from vkgateway.scheduler.core.snapshot import Node, Shape, Topology, Zone
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.unit.arbiter.borrowed_pool import GPU, KEY, running_gang
-from vkgateway.scheduler.core.preemption.candidate_index import ReclaimCandidates
+from vkgateway.scheduler.core.pools.victims import ReclaimCandidates
 from vkgateway.scheduler.core.snapshot import Gang, Pool
 
 POOL = Pool(key=KEY, nodes=(), governed=(GPU,))

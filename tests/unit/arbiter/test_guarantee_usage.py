@@ -5,8 +5,7 @@ from __future__ import annotations
 from tests.unit.arbiter.placed_gangs import place_gang
 from tests.unit.arbiter.simulated_cluster import GPU, KEY, make_gang, make_node, make_quota
 from vkgateway.scheduler.core.guarantees.guarantee_sums import may_hold, may_hold_any
-from vkgateway.scheduler.core.guarantees.guaranteed_pods import GuaranteedPods
-from vkgateway.scheduler.core.guarantees.usage import GuaranteeUsage
+from vkgateway.scheduler.core.guarantees.usage import GuaranteedPods, GuaranteeUsage
 from vkgateway.scheduler.core.journal import Journal
 from vkgateway.scheduler.core.snapshot import Gang, Pool, Quota
 

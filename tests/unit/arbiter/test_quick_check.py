@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tests.unit.arbiter.simulated_cluster import KEY, make_gang, make_node
 from vkgateway.scheduler.core.journal import Journal
-from vkgateway.scheduler.core.phases.quick_check import could_fit_without
+from vkgateway.scheduler.core.phases.tenant_preemption import could_fit_without
 from vkgateway.scheduler.core.pools.pool_state import PoolState
 from vkgateway.scheduler.core.pools.pool_updates import PoolUpdates
 from vkgateway.scheduler.core.queueing.pending_gangs import PendingGang, read_pending_gang

@@ -13,7 +13,7 @@ from vkgateway.cli.age import format_age
 from vkgateway.cli.description import resource_list, section_lines, table_lines
 from vkgateway.cli.output import Column, print_objects
 from vkgateway.cli.progress import Progress
-from vkgateway.cli.tenant_progress import Milestones
+from vkgateway.cli.tenant_create import Milestones
 
 ROWS: list[dict[str, object]] = [{"name": "a", "size": 3}, {"name": "longer", "size": None}]
 COLUMNS: tuple[Column[dict[str, object]], ...] = (

@@ -7,7 +7,7 @@ import pytest
 from vkgateway.api.errors import InputError
 from vkgateway.api.types import TenantPool
 from vkgateway.cli import tenant_spec
-from vkgateway.cli.tenant_manifest import read_manifest
+from vkgateway.cli.tenant_create import read_manifest
 
 
 def test_manifest_is_read_like_kubectl(tmp_path: Path) -> None:

@@ -13,8 +13,7 @@ import msgspec
 import pytest
 
 from tests.unit.cli.gateway import GPU, Cli
-from vkgateway.cli.opencost import allocations
-from vkgateway.cli.usage_days import sum_days
+from vkgateway.cli.usage_days import allocations, sum_days
 from vkgateway.scheduler.core.reasons.report_types import ArbiterReport
 from vkgateway.tenants.usage.budgets import BudgetState, BudgetUse, UsageReport
 from vkgateway.tenants.usage.ledger import DayUsage

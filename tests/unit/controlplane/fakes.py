@@ -20,10 +20,8 @@ from vkgateway.planes.drivers.base import (
     StepMessages,
 )
 from vkgateway.planes.drivers.process.ports import choose_port
-from vkgateway.planes.etcd.auth import EtcdAuth
-from vkgateway.planes.etcd.client import EtcdClient
+from vkgateway.planes.etcd.client import EtcdAuth, EtcdClient, EtcdKeys
 from vkgateway.planes.etcd.errors import EtcdDenied, EtcdExists, EtcdNotFound
-from vkgateway.planes.etcd.keys import EtcdKeys
 from vkgateway.planes.etcd.ranges import KeyRange
 from vkgateway.planes.plane import ControlPlaneSpec
 from vkgateway.planes.publication import Publication

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from vkgateway.planes.components import PROGRAMS
 from vkgateway.planes.credentials import Credentials
+from vkgateway.planes.drivers.process.driver import component_process
 from vkgateway.planes.drivers.process.plane_directory import write_plane_files
-from vkgateway.planes.drivers.process.process_specs import component_process
 from vkgateway.planes.pki import Authority
 from vkgateway.planes.plane import ComponentName, ControlPlaneSpec, Tuning, tenant_plane_spec
 from vkgateway.planes.plane_files import Authorities, PlaneFiles

@@ -8,8 +8,8 @@ import pytest
 
 from tests.fakes.clock import FakeClock
 from tests.unit.controlplane.fakes import FakeEtcd, FakeKeys
+from vkgateway.planes.etcd.client import EtcdMaintenance, MemberStatus
 from vkgateway.planes.etcd.errors import EtcdDenied, EtcdFull
-from vkgateway.planes.etcd.maintenance import EtcdMaintenance, MemberStatus
 from vkgateway.planes.etcd.quota import (
     BLOCKING_SHARE,
     COMPACTION_SHARE,

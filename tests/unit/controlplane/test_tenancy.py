@@ -16,10 +16,9 @@ from vkgateway.kube.errors import NotLeader
 from vkgateway.kube.write_gate import WriteGate
 from vkgateway.planes.etcd import client as etcd_client
 from vkgateway.planes.etcd import errors, generate
-from vkgateway.planes.etcd.client import EtcdClient
+from vkgateway.planes.etcd.client import EtcdClient, EtcdKeys
 from vkgateway.planes.etcd.connection import EtcdConnection
 from vkgateway.planes.etcd.endpoints import ClientTls
-from vkgateway.planes.etcd.keys import EtcdKeys
 from vkgateway.planes.etcd.pb import etcd_pb2 as pb
 from vkgateway.planes.etcd.ranges import KeyRange
 from vkgateway.planes.etcd.tenancy import Tenancy

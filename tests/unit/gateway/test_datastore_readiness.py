@@ -12,7 +12,7 @@ from tests.support.machine import patience
 from tests.unit.controlplane.fakes import FakeEtcd
 from vkgateway.planes.etcd.errors import EtcdAuthDisabled, EtcdNotFound, EtcdUnavailable
 from vkgateway.planes.etcd.tenancy import Tenancy
-from vkgateway.serve.datastore_readiness import CHECK_SECONDS, RETRY_SECONDS, DatastoreReadiness
+from vkgateway.serve.daemon import CHECK_SECONDS, RETRY_SECONDS, DatastoreReadiness
 
 
 class Datastore:

@@ -31,8 +31,14 @@ from vkgateway.scheduler.core.snapshot import (
     Snapshot,
     Toleration,
 )
-from vkgateway.scheduler.service.decisionlog import DecisionLog, LogEntry, UnreadableLine, read_entries
-from vkgateway.scheduler.service.snapshot_changes import apply_changes, diff_snapshots
+from vkgateway.scheduler.service.decisionlog import (
+    DecisionLog,
+    LogEntry,
+    UnreadableLine,
+    apply_changes,
+    diff_snapshots,
+    read_entries,
+)
 
 names = st.sampled_from(["", "a", "b.c/d-e", "nächste\n", '"\\\x00'])
 seconds = st.floats(allow_nan=False, allow_infinity=False)

@@ -11,7 +11,7 @@ from tests.fakes.rights import Rights
 from vkgateway.api.errors import UnavailableError
 from vkgateway.api.names import SYSTEM_NAMESPACE
 from vkgateway.kube.resources import SECRETS
-from vkgateway.serve.identity import SECRET_NAME, ensure_identity
+from vkgateway.serve.daemon import SECRET_NAME, ensure_identity
 
 
 async def test_all_replicas_get_the_same_id() -> None:

@@ -21,8 +21,7 @@ from vkgateway.kube.client import Client
 from vkgateway.kube.resources import NAMESPACES, SECRETS
 from vkgateway.kube.write_gate import WriteGate
 from vkgateway.planes.pki import Authority, alternative_names, common_name, is_matching_pair
-from vkgateway.serve.datastore import open_datastore
-from vkgateway.serve.managed_certificates import ManagedCertificates
+from vkgateway.serve.datastore import ManagedCertificates, open_datastore
 from vkgateway.settings.config import Datastore, ManagedDatastore
 
 YEAR = 365 * 24 * 3600.0

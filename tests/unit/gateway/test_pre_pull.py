@@ -24,7 +24,7 @@ from vkgateway.clusters.pre_pull.daemon_set import (
     daemon_set_name,
     images_digest,
 )
-from vkgateway.clusters.pre_pull.progress import KeeperPod, PoolProgress, pre_pull_verdict
+from vkgateway.clusters.pre_pull.keeper import KeeperPod, PoolProgress, pre_pull_verdict
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import COMPUTE_CLUSTERS, DAEMON_SETS, NODES, PODS
 

@@ -18,7 +18,7 @@ from vkgateway.api.types import (
     TenantPool,
     TenantSpec,
 )
-from vkgateway.tenants.spec_effect import effect_verdict
+from vkgateway.tenants.controller import effect_verdict
 
 A100, V100 = TenantPool(name="a100"), TenantPool(name="v100")
 CLASSES = {"local": ["fast", "slow"]}

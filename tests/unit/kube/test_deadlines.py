@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from vkgateway.kube.deadlines import Deadlines
+from vkgateway.kube.http1 import Deadlines
 
 
 async def _waits(deadlines: Deadlines, seconds: float) -> float:

@@ -13,10 +13,10 @@ import pytest
 
 from tests.support.machine import patience
 from tests.support.waiting import let_pass
-from vkgateway.kube.connections import Connections
 from vkgateway.kube.endpoint import Endpoint, ServerActivity
 from vkgateway.kube.response_streams import ResponseStream, StreamPool
 from vkgateway.kube.responses import MalformedResponseError
+from vkgateway.kube.transport import Connections
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nRetry-After: 7\r\n\r\n"
 REQUEST = b"GET / HTTP/1.1\r\n\r\n"

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.machine import assert_linear
-from vkgateway.kube import watch_events
+from vkgateway.kube import reflector as watch_events
 from vkgateway.kube.errors import ServerError
-from vkgateway.kube.watch_events import LineSplitter, split_event
+from vkgateway.kube.reflector import LineSplitter, split_event
 
 
 @given(st.lists(st.binary().filter(lambda line: b"\n" not in line)), st.data())

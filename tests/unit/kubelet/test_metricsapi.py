@@ -13,7 +13,7 @@ from tests.unit.kubelet.conftest import Endpoint
 from tests.unit.kubelet.nodes import Nodes, below, pod_stats
 from vkgateway.kube.client import Client
 from vkgateway.kube.tls import client_context
-from vkgateway.nodes import labelselector
+from vkgateway.nodes import metricsapi as labelselector
 from vkgateway.nodes.node_stats_reader import NodeStatsReader
 from vkgateway.nodes.stats import MAX_CONCURRENT_REQUESTS, StatsProvider
 from vkgateway.nodes.target import PlacedPod

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from vkgateway.api.objects import Taint
-from vkgateway.nodes.nodeobject import (
+from vkgateway.nodes.virtualnode import (
     build_documents,
     labels_and_taints,
     project_node,

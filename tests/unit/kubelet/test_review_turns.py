@@ -13,11 +13,18 @@ import pytest
 from tests.fakes.clock import FakeClock
 from tests.support.machine import patience
 from tests.support.waiting import wait_until
-from vkgateway.nodes import review_turns
-from vkgateway.nodes.review_turns import CALLERS, CALLERS_PER_ADDRESS, REVIEWS_PER_ADDRESS, REVIEWS_PER_TENANT
+from vkgateway.nodes import token_reviewer as review_turns
 from vkgateway.nodes.stream_limiter import TooManyStreamsError
 from vkgateway.nodes.target import NodeProxy
-from vkgateway.nodes.token_reviewer import ALLOWED_CACHE_SECONDS, TokenReviewer, User
+from vkgateway.nodes.token_reviewer import (
+    ALLOWED_CACHE_SECONDS,
+    CALLERS,
+    CALLERS_PER_ADDRESS,
+    REVIEWS_PER_ADDRESS,
+    REVIEWS_PER_TENANT,
+    TokenReviewer,
+    User,
+)
 
 ATTACKER, OTHER = "10.0.0.66", "10.0.0.1"
 

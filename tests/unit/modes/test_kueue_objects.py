@@ -11,8 +11,7 @@ from tests.unit.arbiter.simulated_cluster import GPU, KEY, gpu_shape, make_gang,
 from vkgateway.api.objects import Object
 from vkgateway.api.types import Pool as PoolSpec
 from vkgateway.api.types import PoolScheduling
-from vkgateway.scheduler.backends.kueue.mode import KueueMode
-from vkgateway.scheduler.backends.kueue.workloads import workload_priority
+from vkgateway.scheduler.backends.kueue.mode import KueueMode, workload_priority
 from vkgateway.scheduler.backends.mode import Request
 from vkgateway.scheduler.backends.names import attempt_name
 from vkgateway.scheduler.backends.pod_sets import pod_set_name

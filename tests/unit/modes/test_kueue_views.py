@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from vkgateway.scheduler.backends.attempt import Attempt, AttemptState
-from vkgateway.scheduler.backends.kueue.views import decode_workload, read_attempt
+from vkgateway.scheduler.backends.kueue.kinds import decode_workload, read_attempt
 from vkgateway.scheduler.core.decisions import PendingReason
 
 CREATED = "2026-03-01T12:00:00Z"

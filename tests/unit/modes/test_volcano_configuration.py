@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from vkgateway.scheduler.backends.volcano.configuration import configuration_problems
+from vkgateway.scheduler.backends.volcano.check import configuration_problems
 
 SHIPPED = yaml.safe_load(Path("deploy/volcano/scheduler-configmap.yaml").read_text())["data"]["volcano-scheduler.conf"]
 

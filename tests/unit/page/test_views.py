@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from tests.fakes.page_gateway import FakeGateway, make_gang, make_tenant, small_gateway
-from vkgateway.page.deltas import encode_delta
 from vkgateway.page.documents import Document
 from vkgateway.page.facts import build_facts
+from vkgateway.page.hub import encode_delta
 from vkgateway.page.views import platform_document, tenant_document
 from vkgateway.scheduler.core.reasons.gang_names import LONE_POD, gang_text, hide_gang
 from vkgateway.scheduler.core.snapshot import Band

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from vkgateway.planes.supervisor.batch_scheduling import batch_scheduling
+from vkgateway.planes.supervisor.running_process import batch_scheduling
 
 
 def policy_of_a_child() -> int:

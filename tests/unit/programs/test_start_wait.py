@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from vkgateway.planes.supervisor.start_wait import MOST_TIMES, StartWait, read_cpu_time
+from vkgateway.planes.supervisor.client import MOST_TIMES, StartWait, read_cpu_time
 
 
 def seconds_until_over(share: float, *, works_until: float = float("inf")) -> float:

@@ -23,8 +23,8 @@ from vkgateway.planes.supervisor.client import (
     start_supervisor,
     stop_leftovers,
 )
-from vkgateway.planes.supervisor.daemon import Supervisor
 from vkgateway.planes.supervisor.protocol import ListProcesses, Remove
+from vkgateway.planes.supervisor.server import Supervisor
 from vkgateway.planes.supervisor.spec import ProcessSpec, ProcessState, SupervisorPaths
 
 

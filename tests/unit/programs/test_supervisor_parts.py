@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vkgateway.api.errors import InputError
-from vkgateway.planes.supervisor import logs, state_file
+from vkgateway.planes.supervisor import logs
+from vkgateway.planes.supervisor import process_table as state_file
+from vkgateway.planes.supervisor.process_table import Backoff
 from vkgateway.planes.supervisor.running_process import describe_exit, process_environment
 from vkgateway.planes.supervisor.spec import ProcessSpec, SupervisorPaths, in_group
-from vkgateway.planes.supervisor.supervised_process import Backoff
 from vkgateway.runtime.socket_paths import short_socket_path
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from vkgateway.api.errors import InputError
+from vkgateway.planes.supervisor.running_process import timer_slack
 from vkgateway.planes.supervisor.spec import ProcessSpec
-from vkgateway.planes.supervisor.timer_slack import timer_slack
 
 
 def slack_of_a_child() -> int:

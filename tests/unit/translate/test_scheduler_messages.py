@@ -9,8 +9,7 @@ import pytest
 from tests.unit.translate.samples import forward, pod
 from vkgateway.api.objects import Object
 from vkgateway.api.scheduling import SchedulerMarks
-from vkgateway.kinds.pods.translation.scheduler_messages import EVICTED, UNPLACED
-from vkgateway.kinds.pods.translation.to_tenant import mirror_status
+from vkgateway.kinds.pods.translation.to_tenant import EVICTED, UNPLACED, mirror_status
 
 EXTERNAL = SchedulerMarks(scheduler_name="s", annotations={"vkgateway.io/scheduling-mode": "external"})
 COUNTS = "0/4 nodes are available: 3 Insufficient nvidia.com/gpu, 1 node(s) were unschedulable."

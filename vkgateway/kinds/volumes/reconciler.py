@@ -11,7 +11,9 @@ from typing import Final
 import structlog
 
 from vkgateway.api import times
-from vkgateway.api.objects import Meta
+from vkgateway.api.errors import UnavailableError
+from vkgateway.api.names import COMPUTE_CLUSTER_LABEL
+from vkgateway.api.objects import Meta, Object
 from vkgateway.clusters.link import ComputeLink
 from vkgateway.kinds.namespaces.reconciler import NamespaceReconciler
 from vkgateway.kinds.refusals import is_starting
@@ -22,11 +24,17 @@ from vkgateway.kinds.volumes.compute_volumes import ComputeVolumes
 from vkgateway.kinds.volumes.tenant_volumes import VOLUME, TenantVolumes
 from vkgateway.kinds.volumes.translation.claims import claim_status_patch, unsupported_reason
 from vkgateway.kinds.volumes.translation.storage_classes import allowed_names, compute_class_name
-from vkgateway.kinds.volumes.translation.views import PROVISIONER, ClaimView, VolumeView
-from vkgateway.kinds.volumes.translation.volumes import tenant_volume, volume_name, volume_patch
-from vkgateway.kinds.volumes.volume_locations import VolumeLocations
-from vkgateway.kinds.volumes.volume_writer import VolumeWriter
+from vkgateway.kinds.volumes.translation.views import PROVISIONER, ClaimView, VolumeView, decode_claim
+from vkgateway.kinds.volumes.translation.volumes import (
+    PROTECTION_FINALIZER,
+    VOLUME_FINALIZER,
+    tenant_volume,
+    volume_name,
+    volume_node_affinity,
+    volume_patch,
+)
 from vkgateway.kube import errors, resources
+from vkgateway.runtime import finalizers
 
 log = structlog.get_logger(__name__)
 
@@ -269,3 +277,102 @@ def _volume_name_of(uid: str, volume: VolumeView | None) -> str:
 
 def _created_at(metadata: Meta) -> float:
     return times.parse_time(metadata.creation_timestamp).timestamp() if metadata.creation_timestamp else 0.0
+
+
+class VolumeWriter:
+    """Writer of the PersistentVolumes that the gateway created for one tenant."""
+
+    def __init__(self, scope: TenantScope) -> None:
+        self._scope = scope
+
+    async def is_claimed(self, volume: VolumeView) -> bool:
+        """Return whether a claim uses the volume. Data is at stake, so this reads the tenant's API server."""
+        reference = volume.spec.claim_ref
+        if reference is None:
+            return False
+        try:
+            answer = await self._scope.client.get(
+                resources.PERSISTENT_VOLUME_CLAIMS, reference.name, namespace=reference.namespace
+            )
+        except errors.NotFound:
+            return False
+        claim = decode_claim(answer)
+        return claim.metadata.uid == reference.uid and claim.spec.volume_name in ("", volume.metadata.name)
+
+    async def remove_volume(self, volume: VolumeView, *, protected: bool = False) -> None:
+        """Delete a volume in the tenant cluster. `protected` also removes the tenant controller's finalizer."""
+        metadata = volume.metadata
+        finalizer_names = (VOLUME_FINALIZER, PROTECTION_FINALIZER) if protected else (VOLUME_FINALIZER,)
+        if metadata.deletion_timestamp is None:
+            try:
+                await self._scope.client.delete(resources.PERSISTENT_VOLUMES, metadata.name, uid=metadata.uid)
+            except (errors.NotFound, errors.Conflict):
+                return
+        if not set(finalizer_names).isdisjoint(metadata.finalizers):
+            await finalizers.remove_finalizers(
+                self._scope.client, resources.PERSISTENT_VOLUMES, metadata, *finalizer_names
+            )
+
+    async def patch_volume(self, metadata: Meta, patch: Object) -> None:
+        """Patch a volume, if it still exists."""
+        marked = {**patch, "metadata": {**(patch.get("metadata") or {}), "uid": metadata.uid}}
+        try:
+            await self._scope.client.patch(resources.PERSISTENT_VOLUMES, metadata.name, marked, metadata_only=True)
+        except errors.NotFound:
+            return
+
+    async def label_cluster(self, volume: VolumeView, link: ComputeLink) -> None:
+        """Label a volume with its compute cluster if the label is missing: the cluster may be detached later."""
+        if volume.compute_cluster != link.name:
+            await self.patch_volume(volume.metadata, {"metadata": {"labels": {COMPUTE_CLUSTER_LABEL: link.name}}})
+
+
+class VolumeLocations:
+    """Selection of the compute cluster of a new volume, and lookup of the nodes that can reach an existing one."""
+
+    def __init__(self, scope: TenantScope, compute_volumes: ComputeVolumes) -> None:
+        self._scope = scope
+        self._compute_volumes = compute_volumes
+
+    def select_cluster(self, claim: ClaimView) -> ComputeLink | None:
+        """Return the compute cluster for a claim: that of the selected node, or else the only one."""
+        links = {binding.link.name: binding.link for binding in self._scope.bindings.values()}
+        if claim.selected_node:
+            binding = self._scope.bindings.get(claim.selected_node)
+            return self._scope.links.get(binding.link.name) if binding is not None else None
+        return self._scope.links.get(next(iter(links))) if len(links) == 1 else None
+
+    async def node_affinity(self, link: ComputeLink, compute_claim: ClaimView) -> Object | None:
+        """Return the node affinity of a volume in the tenant cluster. Raises UnavailableError, ApiError."""
+        bindings = self._scope.bindings.values()
+        clusters = len(self.cluster_names())
+        nodes_behind = [(b.pool, link.nodes.nodes_behind(b.pool)) for b in bindings if b.link is link]
+        if compute_claim.is_bound and not link.nodes.is_complete:
+            raise UnavailableError("the nodes of the compute cluster are not known at the moment")
+        nodes = await self._compute_volumes.reachable_nodes(link, compute_claim) if compute_claim.is_bound else None
+        return volume_node_affinity(link.name, clusters=clusters, nodes_behind=nodes_behind, compute_affinity=nodes)
+
+    def cluster_names(self) -> set[str]:
+        """Return the compute clusters in which the tenant has pools."""
+        return {binding.link.name for binding in self._scope.bindings.values()}
+
+    def is_missing(self, volume: VolumeView) -> bool:
+        """Return whether the compute claim that was not found is missing; False while the volume's cluster is not
+        attached.
+        """
+        cluster, links = volume.compute_cluster, self._scope.links
+        is_attached = cluster in links if cluster else bool(links)
+        return is_attached and all(link.claims_trusted for link in links.values())
+
+    @property
+    def are_clusters_trusted(self) -> bool:
+        """Whether all clusters in which the tenant has pools or compute claims are trusted; others hold none of its
+        volumes.
+        """
+        cluster_names = self.cluster_names()
+        links = (
+            link
+            for link in self._scope.links.values()
+            if link.name in cluster_names or link.claims.claim_uids(self._scope.name)
+        )
+        return all(link.claims_trusted for link in links)

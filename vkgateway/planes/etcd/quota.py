@@ -11,7 +11,7 @@ import structlog
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 
 if TYPE_CHECKING:  # gRPC takes long to load
-    from vkgateway.planes.etcd.maintenance import EtcdMaintenance, MemberStatus
+    from vkgateway.planes.etcd.client import EtcdMaintenance, MemberStatus
     from vkgateway.planes.etcd.tenancy import Tenancy
 
 _log = structlog.get_logger(__name__)

@@ -1,20 +1,24 @@
 """Client of the supervisor: start, list and stop processes; and the start of a supervisor."""
 
+from __future__ import annotations
+
 import asyncio
 import fcntl
 import os
 import subprocess
+from itertools import groupby
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Final, Protocol
 
 import msgspec
+import psutil
 
 from vkgateway.api.errors import UnavailableError, VkgatewayError
 from vkgateway.kube.write_gate import WriteGate
 from vkgateway.planes.supervisor import logs, procfs, protocol
-from vkgateway.planes.supervisor.leftovers import stop_leftovers
+from vkgateway.planes.supervisor.procfs import GUARDIAN, SUPERVISOR, MarkedProcess, list_marked
+from vkgateway.planes.supervisor.running_process import stop_marked
 from vkgateway.planes.supervisor.spec import ProcessSpec, ProcessState, SupervisorPaths
-from vkgateway.planes.supervisor.start_wait import StartWait
 from vkgateway.runtime.socket_paths import short_socket_path
 
 __all__ = [
@@ -57,7 +61,7 @@ class SupervisorClient:
         self._timeout = timeout
 
     @classmethod
-    def for_data_dir(cls, data_dir: Path, *, timeout: float = 120.0) -> "SupervisorClient":
+    def for_data_dir(cls, data_dir: Path, *, timeout: float = 120.0) -> SupervisorClient:
         """Return the client of the supervisor of a data directory."""
         return cls(SupervisorPaths(data_dir).socket_path, timeout=timeout)
 
@@ -194,3 +198,103 @@ def _spawn_supervisor(paths: SupervisorPaths) -> subprocess.Popen[bytes]:
         )
     finally:
         os.close(log)
+
+
+_ROUNDS = 5
+
+
+def stop_leftovers(data_dir: Path, *, timeout: float = 10.0) -> list[str]:
+    """Stop every process of this data directory, including the supervisor, found by the mark in its environment.
+
+    Blocking. The supervisor is killed first, since it would restart the others. The processes get SIGTERM in the order
+    of their stop ranks, and SIGKILL after `timeout` seconds per rank; their descendants are last. Return the names of
+    the stopped processes. For a supervisor that answers, use its `shutdown`.
+
+    Raises:
+        UnavailableError: some processes cannot be killed; the call may be repeated.
+    """
+    data_dir = data_dir.resolve()
+    names: set[str] = set()
+    for _ in range(_ROUNDS):
+        found = list_marked(data_dir)
+        if not found:
+            break
+        names.update(process.name for process in found)
+        if left := _stop_processes(found, timeout=timeout):
+            raise _unkillable_error(left)
+    paths = SupervisorPaths(data_dir)
+    for file in (paths.socket_path, paths.state_path):
+        file.unlink(missing_ok=True)
+    return sorted(names)
+
+
+def _stop_processes(found: list[MarkedProcess], *, timeout: float) -> list[MarkedProcess]:
+    """Stop all processes; return those that survived."""
+    left: list[MarkedProcess] = []
+    for keeper in (GUARDIAN, SUPERVISOR):
+        left += stop_marked([p for p in found if p.name == keeper], timeout=timeout, kill_at_once=True)
+    leaders = [p for p in found if p.is_leader and p.name not in (GUARDIAN, SUPERVISOR)]
+    leaders.sort(key=lambda process: process.rank, reverse=True)
+    for _, rank in groupby(leaders, key=lambda process: process.rank):
+        left += stop_marked(list(rank), timeout=timeout)
+    return left + stop_marked([p for p in found if not p.is_leader], timeout=timeout, kill_at_once=True)
+
+
+def _unkillable_error(left: list[MarkedProcess]) -> UnavailableError:
+    names = ", ".join(sorted(f"{process.name} (pid {process.pid})" for process in left))
+    return UnavailableError(
+        f"{names} {'survives' if len(left) == 1 else 'survive'} SIGKILL: the kernel waits, most often for a disk or "
+        "network share that does not answer",
+        hint="Restore it, then run `vkgateway down` again to continue.",
+    )
+
+
+_INTERVAL: Final = 1.0
+"""Seconds over which work is measured."""
+_WORKING: Final = 0.05
+"""Share of a core above which a process works: one that waits for another uses less."""
+MOST_TIMES: Final = 10
+"""However much a process works, it is waited for at most this many times as long."""
+
+
+class CpuTime(Protocol):
+    """How the CPU time of a process is read."""
+
+    def __call__(self, pid: int, /) -> float | None:
+        """Return the seconds of CPU time that a process has used; None if it does not exist."""
+
+
+def read_cpu_time(pid: int) -> float | None:
+    """Return the seconds of CPU time that a process has used; None if it does not exist."""
+    try:
+        used = psutil.Process(pid).cpu_times()
+    except psutil.Error:
+        return None
+    return float(used.user + used.system)
+
+
+class StartWait:
+    """The limit of a wait for a process: `seconds` since it last worked, times in seconds of any one clock.
+
+    On a machine that is slow or busy with other work, a sound start takes many times as long as on an idle one.
+    """
+
+    def __init__(self, seconds: float, *, now: float, cpu_time: CpuTime = read_cpu_time) -> None:
+        self._seconds = seconds
+        self._cpu_time = cpu_time
+        self._began = self._worked = self._measured = now
+        self._used: dict[int, float] = {}
+
+    def is_over(self, pid: int | None, now: float) -> bool:
+        """Return whether the process, which may be another one than before, is not waited for any longer."""
+        if now - self._measured >= _INTERVAL:
+            if pid is not None and self._has_worked(pid, now - self._measured):
+                self._worked = now
+            self._measured = now
+        return now - self._worked >= self._seconds or now - self._began >= MOST_TIMES * self._seconds
+
+    def _has_worked(self, pid: int, elapsed: float) -> bool:
+        used = self._cpu_time(pid)
+        before = self._used.get(pid, 0.0)
+        self._used[pid] = used or 0.0
+        return used is not None and used - before >= _WORKING * elapsed

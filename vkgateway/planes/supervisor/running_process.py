@@ -1,18 +1,19 @@
 """One live process: started or adopted, watched through a pidfd, stopped with its process group."""
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
+import ctypes
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from vkgateway.planes.supervisor import logs, procfs
-from vkgateway.planes.supervisor.batch_scheduling import batch_scheduling
 from vkgateway.planes.supervisor.spec import ProcessSpec, SupervisorPaths
-from vkgateway.planes.supervisor.timer_slack import timer_slack
 
 _INHERITED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "XDG_DATA_HOME", "XDG_CACHE_HOME")
 _KILLED_SECONDS = 10.0
@@ -156,3 +157,53 @@ def _send_signal(process: procfs.MarkedProcess, number: signal.Signals) -> None:
                 signal.pidfd_send_signal(descriptor, number)
         finally:
             os.close(descriptor)
+
+
+@contextlib.contextmanager
+def batch_scheduling(*, on: bool) -> Iterator[None]:
+    """Start child processes of this thread with batch scheduling within the block, if `on`.
+
+    A child inherits it across fork and exec, and so does each of its threads (sched(7), SCHED_BATCH). Nothing happens
+    if it is not permitted: it only saves CPU time.
+    """
+    if not on:
+        yield
+        return
+    before = os.sched_getscheduler(0)
+    with contextlib.suppress(OSError):
+        _set_policy(os.SCHED_BATCH)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            _set_policy(before)
+
+
+def _set_policy(policy: int) -> None:
+    os.sched_setscheduler(0, policy, os.sched_param(0))
+
+
+_PR_SET_TIMERSLACK = 29
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@contextlib.contextmanager
+def timer_slack(seconds: float) -> Iterator[None]:
+    """Set the timer slack of child processes that this thread starts within the block; 0 for the thread's own.
+
+    A child inherits it across fork and exec, and so does each of its threads (prctl(2)).
+    """
+    if seconds <= 0:
+        yield
+        return
+    _set_slack(round(seconds * 1e9))
+    try:
+        yield
+    finally:
+        _set_slack(0)  # restore the thread's original slack
+
+
+def _set_slack(nanoseconds: int) -> None:
+    if _libc.prctl(_PR_SET_TIMERSLACK, ctypes.c_ulong(nanoseconds), 0, 0, 0) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))

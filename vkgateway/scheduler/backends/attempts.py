@@ -16,24 +16,28 @@ Where the scheduler has no object for a gang, a mode implies the attempts from t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_fields
+from functools import cached_property
+
+from msgspec.structs import replace
 
 from vkgateway.api.objects import Object
+from vkgateway.api.requests import MilliResources
+from vkgateway.scheduler.backends.amounts import sum_requests
 from vkgateway.scheduler.backends.attempt import Attempt, AttemptState, Wait
 from vkgateway.scheduler.backends.gang_split import AttemptPods, GangSplitter, min_members
 from vkgateway.scheduler.backends.guarantee import UsageSums
-from vkgateway.scheduler.backends.hold_reports import HoldReports
 from vkgateway.scheduler.backends.mode import ModeInput, ModeResult, Return, SchedulingMode, Started
 from vkgateway.scheduler.backends.names import attempt_name
-from vkgateway.scheduler.backends.node_room import NodeRoom
+from vkgateway.scheduler.backends.places import queue_places, queue_usages
 from vkgateway.scheduler.backends.pod_sets import count_pod_sets
 from vkgateway.scheduler.backends.slots import assign_slots, displaced_pods, free_slots
-from vkgateway.scheduler.core.decisions import Admit, Decisions, Evict, PendingReason
+from vkgateway.scheduler.core.decisions import PERMANENT_REASONS, Admit, Decisions, Evict, PendingReason, PendingReport
 from vkgateway.scheduler.core.preemption.eviction_units import has_min_members
 from vkgateway.scheduler.core.preemption.notice import notice_seconds
-from vkgateway.scheduler.core.snapshot import PLACED, WAITING, Gang, Pod
+from vkgateway.scheduler.core.snapshot import PLACED, WAITING, Gang, Pod, PoolKey, Snapshot
 
 NOT_ASKED = Wait(PendingReason.ROOM, "is passed to the scheduler of the pool")
 UNKNOWN = Wait(PendingReason.ROOM, "the scheduler of the pool has not considered it yet")
@@ -333,3 +337,113 @@ def _leftovers(given: ModeInput, wanted: Collection[str]) -> Iterator[Attempt]:
 
 def _members_text(gang: Gang, waiting: Iterable[Pod]) -> str:
     return f"{len(list(waiting))} of {min_members(gang)} pods created"
+
+
+class HoldReports:
+    """Reports of one cycle, in the order in which they were added."""
+
+    def __init__(self, given: ModeInput) -> None:
+        self._given = given
+        self._reports: list[tuple[PendingReport, str]] = []
+        """Each with the name of its pending attempt; empty: none."""
+        self._pending: dict[str, tuple[Attempt, MilliResources]] = {
+            attempt.name: (attempt, {}) for attempt in given.attempts.values() if _is_queued(attempt)
+        }
+        """Pending attempts by name, each with the sum of its requests; those of unknown tenants count without."""
+
+    def add(self, gang: Gang, code: PendingReason, message: str) -> None:
+        """Report why a gang waits."""
+        self._reports.append((_report(gang, code, message), ""))
+
+    def add_part(self, part: AttemptPods, wait: Wait, attempt: Attempt | None = None) -> None:
+        """Report why the pods of an attempt wait. The wait of surplus is reported with that of the other surplus."""
+        name = attempt.name if attempt is not None else ""
+        if attempt is not None and name in self._pending:
+            self._pending[name] = attempt, sum_requests(part.request.pods)
+        if part.waiting and not part.request.is_surplus:
+            self._reports.append((_report(part.request.gang, wait.code, wait.message), name))
+
+    def with_places(self) -> Iterator[PendingReport]:
+        """Yield the reports, each with the place of its gang."""
+        usages = queue_usages(self._given.snapshot, self._given.specs) if self._pending else {}
+        places = queue_places(self._pending.values(), usages)
+        for report, name in self._reports:
+            place = places.get(name, 0)
+            yield replace(report, place=place) if place else report
+
+
+def _is_queued(attempt: Attempt) -> bool:
+    """Return whether an attempt has a place: the scheduler has an object for it, and starts it some time."""
+    never = attempt.wait is not None and attempt.wait.code in PERMANENT_REASONS
+    return attempt.state is AttemptState.PENDING and bool(attempt.uid) and not never
+
+
+def _report(gang: Gang, code: PendingReason, message: str) -> PendingReport:
+    return PendingReport(gang=gang.id, code=code, message=message, pool=gang.pools[0])
+
+
+_NodeKey = tuple[PoolKey, str]
+
+
+class NodeRoom:
+    """Free devices of each node, in thousandths.
+
+    A scheduler may move the slot of a pod whose node is not ready, and give its place to another gang, while the pod
+    still runs there.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._governed = {pool.key: pool.governed for pool in snapshot.pools}
+        self._usable = {(pool.key, node.name) for pool in snapshot.pools for node in pool.nodes if node.usable}
+
+    @cached_property
+    def _free(self) -> dict[_NodeKey, MilliResources]:
+        """Free devices, computed when the first gang of a cycle starts."""
+        free: dict[_NodeKey, MilliResources] = {
+            (pool.key, node.name): {
+                name: node.allocatable.get(name, 0) - node.used.get(name, 0) for name in pool.governed
+            }
+            for pool in self._snapshot.pools
+            for node in pool.nodes
+        }
+        for gang in self._snapshot.gangs:
+            for pod in gang.pods:
+                if pod.pool is not None and pod.node:
+                    self._take(free.get((pod.pool, pod.node)), pod.pool, pod)
+        return free
+
+    def unusable_nodes(self, pool: PoolKey, nodes: Iterable[str]) -> set[str]:
+        """Return the nodes on which no pod can start now; an empty name means any node."""
+        return {node for node in nodes if node and (pool, node) not in self._usable}
+
+    def is_known(self, pool: PoolKey, node: str) -> bool:
+        """Return whether a node exists in a pool."""
+        return (pool, node) in self._free
+
+    def full_nodes(self, pool: PoolKey, pods: Iterable[Pod], nodes: Mapping[str, str]) -> set[str]:
+        """Return the nodes that have too few free devices for the pods that would start there, by UID."""
+        wanted: dict[str, MilliResources] = {}
+        for pod in pods:
+            amounts = wanted.setdefault(nodes[pod.uid], {})
+            for name, amount in self._devices(pool, pod):
+                amounts[name] = amounts.get(name, 0) + amount
+        return {
+            node
+            for node, amounts in wanted.items()
+            if node and any(amount > self._free.get((pool, node), {}).get(name, 0) for name, amount in amounts.items())
+        }
+
+    def start(self, pool: PoolKey, pods: Iterable[Pod], nodes: Mapping[str, str]) -> None:
+        """Count pods that start."""
+        for pod in pods:
+            self._take(self._free.get((pool, nodes[pod.uid])), pool, pod)
+
+    def _take(self, free: MilliResources | None, pool: PoolKey, pod: Pod) -> None:
+        if free is not None:
+            for name, amount in self._devices(pool, pod):
+                free[name] -= amount
+
+    def _devices(self, pool: PoolKey, pod: Pod) -> list[tuple[str, int]]:
+        governed = self._governed.get(pool, ())
+        return [(name, amount) for name, amount in pod.shape.requests if name in governed]

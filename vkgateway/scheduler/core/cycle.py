@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 from vkgateway.scheduler.core.cache import Cache
 from vkgateway.scheduler.core.capacity.run_limits import limit_evicts, limited_run, run_start
 from vkgateway.scheduler.core.cycle_state import CycleState, collect_decisions
-from vkgateway.scheduler.core.decisions import Admit, Decisions, PendingReport
+from vkgateway.scheduler.core.decisions import Admit, Decisions, Evict, PendingReport, Promote, Reprieve, merge_admits
 from vkgateway.scheduler.core.outcome import (
     changed_gangs,
     find_broken_starts,
@@ -28,16 +28,18 @@ from vkgateway.scheduler.core.phases.plan_moves import move_plans
 from vkgateway.scheduler.core.phases.plan_replacement import replan_slow_plans
 from vkgateway.scheduler.core.phases.planned_starts import (
     any_plan_lacks_reserve,
+    release_plan,
     start_on_other_nodes,
     start_ready_plans,
 )
-from vkgateway.scheduler.core.phases.pool_switch import start_in_another_pool
+from vkgateway.scheduler.core.phases.pool_choice import guaranteed_placements, start_in_best_pool
 from vkgateway.scheduler.core.phases.reprieves import reprieve_victims
 from vkgateway.scheduler.core.phases.tenant_preemption import preempt_within_tenants
+from vkgateway.scheduler.core.pools.pool_state import PoolState
+from vkgateway.scheduler.core.queueing.pending_gangs import PendingGang
 from vkgateway.scheduler.core.reasons.multi_pool_reasons import merge_part_reports
 from vkgateway.scheduler.core.reasons.pending_reasons import explain_pending
-from vkgateway.scheduler.core.snapshot import LOW, Policy, Snapshot
-from vkgateway.scheduler.core.whole_gangs import merge_part_decisions
+from vkgateway.scheduler.core.snapshot import LOW, Policy, PreemptionPlan, Snapshot
 
 _MAX_ROUNDS = 8
 """Rounds that add decisions. Most cycles need one; a reprieve or a promotion at its end calls for a second one."""
@@ -246,3 +248,91 @@ def _may_be_reclaimed(state: CycleState, found: Decisions) -> bool:
     """
     waits = {key for pending in state.guaranteed_gangs() if pending.gang.part_info for key in pending.allowed_pools}
     return any(admit.borrowed and admit.pool in waits for admit in found.admits)
+
+
+def start_in_another_pool(state: CycleState) -> bool:
+    """Start gangs with a guaranteed plan in other pools where they fit; return whether any starts. A borrowing gang
+    switches pools in queue order (`start_in_other_pool`), since other gangs may come first there.
+    """
+    before = len(state.plans)
+    for gang, plan in sorted(state.plans.items()):
+        pending = state.pending_gangs[gang]
+        if plan.borrowed or len(pending.allowed_pools) == 1 or pending.gang.part_info is not None:
+            continue
+        places = list(guaranteed_placements(_other_pools(state, pending), pending))
+        if places:
+            release_plan(state.pool_states[plan.pool], pending, plan)
+            state.remove_plan(pending)
+            start_in_best_pool(state, pending, places)
+    return len(state.plans) < before
+
+
+def _other_pools(state: CycleState, pending: PendingGang) -> Iterator[PoolState]:
+    """Yield the other pools in which the tenant's guarantee may hold the gang."""
+    for pool_state in state.usable_pools(pending):
+        if pool_state.pool.key != state.plans[pending.gang.id].pool and pool_state.guarantee.may_use_guarantee(
+            pending.gang, pending.min_members
+        ):
+            yield pool_state
+
+
+def merge_part_decisions(found: Decisions, parts: Mapping[str, tuple[str, ...]]) -> Decisions:
+    """Return the decisions with gangs in place of their parts; `parts`: the parts of each gang that has any."""
+    if not parts:
+        return found
+    wholes = {part: whole for whole, names in parts.items() for part in names}
+    return replace(
+        found,
+        admits=tuple(merge_admits(replace(each, gang=wholes.get(each.gang, each.gang)) for each in found.admits)),
+        evicts=tuple(_merge_evicts(found.evicts, wholes)),
+        reprieves=tuple(
+            Reprieve(gang=gang, pods=pods)
+            for gang, pods in _merge_pods(((each.gang, each.pods) for each in found.reprieves), wholes).items()
+        ),
+        promotes=tuple(
+            Promote(gang=gang, pods=pods)
+            for gang, pods in _merge_pods(((each.gang, each.pods) for each in found.promotes), wholes).items()
+        ),
+        plans=_merge_plans(found.plans, wholes),
+    )
+
+
+def _merge_evicts(evicts: Iterable[Evict], wholes: Mapping[str, str]) -> Iterable[Evict]:
+    """Join the evictions of a gang's parts with one deadline and one beneficiary, in the order of the first."""
+    known: dict[tuple[str, float, str, str], Evict] = {}
+    for evict in evicts:
+        gang = wholes.get(evict.gang)
+        if gang is None:
+            known[evict.gang, evict.deadline, evict.makes_room_for, "\n".join(evict.pods)] = evict
+            continue
+        key = gang, evict.deadline, evict.makes_room_for, ""
+        before = known.get(key)
+        known[key] = replace(evict, gang=gang) if before is None else _join_evicts(before, evict)
+    return known.values()
+
+
+def _join_evicts(before: Evict, evict: Evict) -> Evict:
+    return replace(
+        before,
+        pods=(*before.pods, *evict.pods),
+        whole=before.whole or evict.whole,
+        lost=before.lost + evict.lost,
+        saved=max(before.saved, evict.saved),
+    )
+
+
+def _merge_pods(each: Iterable[tuple[str, tuple[str, ...]]], wholes: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for part, pods in each:
+        gang = wholes.get(part, part)
+        found[gang] = found.get(gang, ()) + pods
+    return found
+
+
+def _merge_plans(plans: Mapping[str, PreemptionPlan], wholes: Mapping[str, str]) -> dict[str, PreemptionPlan]:
+    found: dict[str, PreemptionPlan] = {}
+    for part, plan in sorted(plans.items()) if wholes else plans.items():
+        gang = wholes.get(part, part)
+        before = found.get(gang)
+        found[gang] = plan if before is None else replace(before, also=(*before.also, plan))
+    return found

@@ -10,13 +10,12 @@ from vkgateway.api.names import GANG_RUN_LIMIT_ANNOTATION
 from vkgateway.api.objects import Object
 from vkgateway.scheduler.gangs import mark_values
 from vkgateway.scheduler.gangs.application_clusters import read_ray, read_spark
-from vkgateway.scheduler.gangs.controllers import add_controller
-from vkgateway.scheduler.gangs.declarations import GangDeclaration, PodContext, apply_annotations
-from vkgateway.scheduler.gangs.job_pods import job_reference
+from vkgateway.scheduler.gangs.declarations import GangDeclaration, Lookup, PodContext, apply_annotations
+from vkgateway.scheduler.gangs.fields import ObjectFields
+from vkgateway.scheduler.gangs.job_pods import JOB_KIND, JobPods, job_reference, read_job_pods
 from vkgateway.scheduler.gangs.jobset_lws import read_jobset, read_leader_worker_set
 from vkgateway.scheduler.gangs.marks import FoundObjects, GangMarks, Kind, MarkError, Reference
 from vkgateway.scheduler.gangs.own_annotations import JOB_OWNER, NAME_MARK, OwnAnnotations, read_own_annotations
-from vkgateway.scheduler.gangs.plain_jobs import read_job
 from vkgateway.scheduler.gangs.pod_groups import (
     read_coscheduling,
     read_kueue,
@@ -27,6 +26,39 @@ from vkgateway.scheduler.gangs.pod_groups import (
 )
 from vkgateway.scheduler.gangs.pod_view import GangPodView
 from vkgateway.scheduler.gangs.training_jobs import read_training_job
+
+_NAME: Final = "batch.kubernetes.io/job-name"
+
+
+def read_job(context: PodContext) -> GangDeclaration | None:
+    """Return the gang of a Job whose pods carry `vkgateway.io/gang: job` or a count without a name.
+
+    All pods that the Job runs at the same time are the gang.
+    """
+    if not context.own_annotations.is_job_gang:
+        return None
+    pod = context.pod
+    group, kind, owner = pod.controller_key
+    name = owner if (group, kind) == JOB_KIND[:2] else pod.labels.get(_NAME)
+    if not name:
+        return None
+    reference = pod.reference_to(JOB_KIND, name, mark="the owner's name")
+    declaration = GangDeclaration(
+        name=name, minimum_source=str(reference), rank=pod.pod_index(), missing_reference=reference
+    )
+    found = context.find_object(reference)
+    if found is None:
+        return declaration
+    pods = read_job_pods(found, reference)
+    return replace(
+        declaration,
+        minimum=pods.desired,
+        size=pods.desired,
+        remaining=pods.remaining,
+        run_limit=ObjectFields.of_part(found, "spec", reference).get_seconds("activeDeadlineSeconds"),
+        missing_reference=None,
+    )
+
 
 _REQUIRED_TOPOLOGY: Final = "kueue.x-k8s.io/podset-required-topology"
 _PREFERRED_TOPOLOGY: Final = "kueue.x-k8s.io/podset-preferred-topology"
@@ -242,3 +274,38 @@ def _smallest_limit(limits: Iterable[_DeclaredLimit]) -> _DeclaredLimit:
     """Return the smallest limit, of equal ones the first."""
     known = [(limit, source) for limit, source in limits if limit is not None]
     return min(known, key=lambda each: each[0], default=(None, ""))
+
+
+def add_controller(marks: GangMarks, pod: GangPodView, lookup: Lookup, *, named: bool) -> GangMarks:
+    """Return the marks with the controller's UID and, for a pod of a Job, the Job's pod counts.
+
+    `named`: a person chose the gang's name, so several Jobs may carry it. A Job that creates all pods of the gang is
+    then a gang by itself: the next run of a CronJob does not join the previous one. The arbiter does not decide about
+    such a gang until the Job is known.
+
+    Raises:
+        MarkError: a field of the Job has the wrong type.
+    """
+    restarts = pod.spec.get("restartPolicy") == "Always"  # Such a pod succeeds only if it is deleted.
+    marks = replace(marks, controller_uid=pod.controller_uid, replaces_succeeded=marks.replaces_succeeded or restarts)
+    reference = job_reference(pod)
+    found = lookup(reference) if reference is not None else None
+    if reference is None:
+        return marks
+    if found is None:
+        return replace(marks, missing_reference=marks.missing_reference or reference) if named else marks
+    pods = read_job_pods(found, reference)
+    group = f"{marks.group}/{reference.name}" if named and _creates_all(pods, marks) else marks.group
+    return replace(marks, group=group, job_desired=pods.desired, job_ended=pods.ended_count)
+
+
+def _creates_all(pods: JobPods, marks: GangMarks) -> bool:
+    """Return whether a Job creates all pods of the gang.
+
+    Without a size, that is certain only for the Jobs of a CronJob.
+    """
+    if marks.missing_reference is not None:
+        return False
+    if marks.size is not None:
+        return pods.desired >= marks.size
+    return pods.has_cron_job and pods.desired >= marks.minimum

@@ -2,27 +2,96 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Final, Protocol
 
+from msgspec import structs
+
+from vkgateway.api import times
+from vkgateway.clusters.link import ComputeLink
+from vkgateway.kinds.pods.translation.conditions import PREEMPTED
 from vkgateway.kinds.tenant_scope import TenantScope
 from vkgateway.runtime.views.ownership import Key
 from vkgateway.runtime.views.pods import ComputePodView
-from vkgateway.scheduler.core.decisions import Admit
+from vkgateway.scheduler.core.decisions import Admit, PendingReport
 from vkgateway.scheduler.core.queueing.admission import Admission, AdmissionState
-from vkgateway.scheduler.core.snapshot import Quota
+from vkgateway.scheduler.core.reasons.gang_names import gang_text, name_gangs
+from vkgateway.scheduler.core.snapshot import Gang, Pod, PodState, PoolKey, Quota, Shape, node_name
+from vkgateway.scheduler.pending_message import render_message
 from vkgateway.scheduler.service.accounting import AdmissionObserver, PodAccounting
-from vkgateway.scheduler.service.admission_reasons import PENDING, AdmissionReasons
 from vkgateway.scheduler.service.companion_objects import CompanionObjects
 from vkgateway.scheduler.service.gang_bindings import GangBindings
 from vkgateway.scheduler.service.gang_builder import TermsSource
 from vkgateway.scheduler.service.gangs import CompletionStore, TenantGangs
-from vkgateway.scheduler.service.member import NO_STATE, GangMember, MemberState
-from vkgateway.scheduler.service.orphans import OrphanedPods, UsageCounter
+from vkgateway.scheduler.service.member import NO_STATE, GangMember, MemberState, gang_id
+from vkgateway.scheduler.service.pending_reporter import PendingMessage
 from vkgateway.scheduler.service.pod_observer import PodObserver
 from vkgateway.scheduler.service.tenant_verdicts import CycleRequests, TenantVerdicts
-from vkgateway.scheduler.service.verdict_store import VerdictStore
+from vkgateway.scheduler.service.verdict_store import VerdictStore, is_arbiter_placed, recorded_verdict
 from vkgateway.scheduler.service.virtual_nodes import virtual_nodes_for
+
+
+class UsageCounter(Protocol):
+    """The arbitration, as far as it counts the usage of pods that it does not place."""
+
+    def recount_pod(self, pod: ComputePodView, cluster: str) -> None:
+        """Count a compute pod's usage again, after its tenant pod was read or forgotten."""
+
+
+class OrphanedPods:
+    """Terminating compute pods of one tenant whose tenant pods were deleted before they were read."""
+
+    def __init__(self, scope: TenantScope, gangs: TenantGangs, usage: UsageCounter) -> None:
+        self._scope = scope
+        self._gangs = gangs
+        self._usage = usage
+        self._orphans: dict[str, Gang] = {}
+        """Gangs by the UID of the deleted tenant pod."""
+        self._uids: dict[tuple[str, Key], str] = {}
+        """These UIDs by cluster and name."""
+
+    def __contains__(self, uid: str) -> bool:
+        return uid in self._orphans
+
+    def gangs(self) -> list[Gang]:
+        """Return a gang for each orphan."""
+        return list(self._orphans.values())
+
+    def compute_pod_changed(self, key: Key, link: ComputeLink) -> None:
+        """Update the orphan with a tenant pod's name, once all pods of the tenant are known."""
+        pod, place = link.pods.find_pod(self._scope.name, key), (link.name, key)
+        self._orphans.pop(self._uids.pop(place, ""), None)
+        if pod is None or pod.has_ended or not is_arbiter_placed(pod):
+            return
+        if not self._has_owner(pod) and self._gangs.find_member(pod.tenant_uid) is None:
+            self._uids[place] = pod.tenant_uid
+            self._orphans[pod.tenant_uid] = ending_gang(self._scope.name, pod, link.name, now=self._scope.clock.time())
+            self._usage.recount_pod(pod, link.name)
+
+    def _has_owner(self, pod: ComputePodView) -> bool:
+        """Return whether the tenant pod of a compute pod exists."""
+        tenant_pod = self._scope.cache.pods.store.get(pod.tenant_key)
+        return tenant_pod is not None and tenant_pod.metadata.uid == pod.tenant_uid
+
+
+def ending_gang(tenant: str, pod: ComputePodView, cluster: str, *, now: float) -> Gang:
+    """Return a terminating gang for a compute pod whose tenant pod was deleted."""
+    verdict = recorded_verdict(pod, cluster)
+    deletion_time = pod.metadata.deletion_timestamp
+    grace = pod.spec.termination_grace_period_seconds
+    ending = Pod(
+        uid=pod.tenant_uid,
+        shape=Shape.from_requests(pod.admitted_requests or {}),
+        state=PodState.ENDING,
+        pool=verdict.pool,
+        node=verdict.node,
+        borrowed=bool(verdict.borrowed),
+        since=verdict.since,
+        deadline=times.parse_time(deletion_time).timestamp() if deletion_time else now + (grace or 0),
+    )
+    name = gang_id(tenant, f"{pod.tenant_key[0]}/gone/{pod.tenant_uid}")
+    return Gang(id=name, tenant=tenant, pods=(ending,), pools=(verdict.pool,))
 
 
 class ArbitrationService(AdmissionObserver, CycleRequests, TermsSource, UsageCounter, Protocol):
@@ -243,3 +312,96 @@ class TenantAdmission:
         if verdict is not None and verdict.is_evicting:
             return self.reasons.evicting_admission(uid, verdict)
         return Admission(AdmissionState.ADMITTED, borrowed=verdict.borrowed if verdict is not None else None)
+
+
+_OTHER_TENANT: Final = "another tenant's workload, which has precedence"
+_LOOKS_PER_SECOND: Final = 500.0
+"""Gangs per second whose pods are reconciled because only their queue position or expected start changed."""
+_BY_SCHEDULER: Final = "is evicted by the scheduler of its pool"
+PENDING: Final = Admission(AdmissionState.PENDING)
+_STATED: Final = Admission(AdmissionState.EVICTING)
+
+
+class AdmissionReasons:
+    """Reasons of one tenant's pending and evicted pods. Pods of other tenants are not named."""
+
+    def __init__(self, scope: TenantScope, gangs: TenantGangs, *, store: VerdictStore, terms: TermsSource) -> None:
+        self._scope = scope
+        self._tenant = scope.name
+        self._gangs = gangs
+        self._store = store
+        self._terms = terms
+        self.pending_messages: dict[str, PendingMessage] = {}
+        """By gang."""
+
+    def set_pending_reasons(self, reports: Iterable[PendingReport], *, pools: Mapping[str, PoolKey | None]) -> None:
+        """Replace the pending reasons of all gangs, and enqueue the pods whose reason changed.
+
+        Each cycle can change the queue positions of all gangs. So with many gangs, such changes are enqueued later.
+        """
+        now = self._scope.clock.time()
+        old = self.pending_messages
+        self.pending_messages = {
+            report.gang: _pending_message(self._with_pod_names(report), pools.get(report.gang), now)
+            for report in reports
+        }
+        later = len(self.pending_messages) / _LOOKS_PER_SECOND
+        for gang, pending in self.pending_messages.items():
+            known = old.get(gang)
+            if known == pending:
+                continue
+            is_new = known is None or (known.code, known.reason) != (pending.code, pending.reason)
+            for member in self._gangs.members_of(gang):
+                if member.governed and member.uid not in self._store.verdicts:
+                    self._scope.enqueue_pod(member.key, 0.0 if is_new else later)
+
+    def pending_message(self, member: GangMember) -> PendingMessage | None:
+        """Return why a member waits."""
+        return self.pending_messages.get(gang_id(self._tenant, member.gang_group))
+
+    def pending_admission(self, member: GangMember) -> Admission:
+        """Return the admission of a member without a verdict: held, if its reason is known."""
+        pending = self.pending_message(member)
+        return PENDING if pending is None else Admission(AdmissionState.HELD, pending.code, pending.reason)
+
+    def evicting_admission(self, uid: str, verdict: Admission) -> Admission:
+        """Return the admission of an evicted pod, with its deadline and the reason."""
+        grace = self._terms.eviction_terms(verdict.pool).grace_max
+        if verdict.has_reached_limit:
+            return replace(_STATED, code=verdict.code, message=verdict.message, deadline=verdict.deadline, grace=grace)
+        is_own = verdict.evicted_for.startswith(f"{self._tenant}/")
+        reason = self._preemptor_text(uid, verdict.evicted_for) if is_own else _OTHER_TENANT
+        return Admission(
+            AdmissionState.EVICTING,
+            code=PREEMPTED,
+            message=f"is evicted for {reason}" if verdict.evicted_for else _BY_SCHEDULER,
+            deadline=verdict.deadline,
+            evicted_for=verdict.evicted_for,
+            grace=grace,
+        )
+
+    def _preemptor_text(self, uid: str, gang: str) -> str:
+        """Return the tenant's own gang for which a pod is evicted, with its priority if that is the reason."""
+        text = gang_text(gang.removeprefix(f"{self._tenant}/"), self._pod_name)
+        member, others = self._gangs.find_member(uid), self._gangs.members_of(gang)
+        higher = max((other.priority for other in others if other.governed), default=0)
+        if member is None or not others or higher <= member.priority:
+            return text
+        return f"{text}, which has a higher priority ({higher} over {member.priority})"
+
+    def _with_pod_names(self, report: PendingReport) -> PendingReport:
+        """Replace UIDs by the names of the tenant's pods."""
+        own = [gang for gang in (report.behind, report.ends) if gang.startswith(f"{self._tenant}/")]
+        if not own:
+            return report
+        names = {uid: ("", self._pod_name(uid)) for uid in (gang.rpartition("/")[2] for gang in own)}
+        return structs.replace(report, message=name_gangs(report, names))
+
+    def _pod_name(self, uid: str) -> str:
+        member = self._gangs.find_member(uid)
+        return member.key[1] if member is not None else ""
+
+
+def _pending_message(report: PendingReport, pool: PoolKey | None, now: float) -> PendingMessage:
+    node = node_name(pool) if pool is not None else ""
+    return PendingMessage(report.code, report.message, render_message(report, pool=node, now=now))

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final, Protocol
 
+from vkgateway.api.names import GANG_RUN_LIMIT_ANNOTATION
+from vkgateway.api.run_limits import render_duration
 from vkgateway.kinds.pods.translation.conditions import RUN_LIMIT_REACHED
 from vkgateway.kinds.tenant_scope import TenantScope
 from vkgateway.scheduler.core.decisions import Admit, Evict, Promote, Reprieve
 from vkgateway.scheduler.core.queueing.admission import Admission, AdmissionState
-from vkgateway.scheduler.core.snapshot import PodState
+from vkgateway.scheduler.core.snapshot import Band, PodState
 from vkgateway.scheduler.service.gangs import TenantGangs
 from vkgateway.scheduler.service.member import GangMember
 from vkgateway.scheduler.service.pod_observer import PodObserver
-from vkgateway.scheduler.service.run_limit_messages import run_limit_message
 from vkgateway.scheduler.service.verdict_store import VerdictStore, recorded_verdict
 
 _MIN_NOTICE_AFTER_RETURN: Final = 5.0
@@ -146,3 +148,22 @@ class TenantVerdicts:
         self._observer.record_state(member)
         self._gangs.mark_changed(member.uid)
         self._scope.enqueue_pod(member.key)
+
+
+def run_limit_message(limit: float, members: Iterable[GangMember]) -> str:
+    """Return why the pods of a gang are evicted at its run limit in seconds, for their owner."""
+    governed = [member for member in members if member.governed]
+    marks = [member.marks for member in governed if member.marks is not None]
+    declared = [each for each in marks if each.run_limit is not None]
+    # As `merge_marks` does: a gang has a declared limit if all its pods have one.
+    if declared and len(declared) == len(governed):
+        said = max(declared, key=lambda each: (each.run_limit == limit, each.run_limit or 0.0)).run_limit_source
+        return f"reaches its run limit of {render_duration(limit)} ({said}); {_way_out('raise that limit')}"
+    is_low = any(member.band is Band.LOW for member in governed)
+    band = "low pods" if is_low else "pods of the guaranteed band"
+    way_out = _way_out(f"declare a longer limit with annotation {GANG_RUN_LIMIT_ANNOTATION}")
+    return f"reaches its run limit of {render_duration(limit)} (the pool's default for {band}); {way_out}"
+
+
+def _way_out(longer: str) -> str:
+    return f"to run longer, {longer}, or save checkpoints from which the next run continues"

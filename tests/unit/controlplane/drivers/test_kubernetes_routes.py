@@ -12,7 +12,7 @@ import pytest
 
 from vkgateway.api.types import ApiServerExposure, GatewayReference
 from vkgateway.planes.drivers.kubernetes.exposures import exposure_object
-from vkgateway.planes.drivers.kubernetes.routes import (
+from vkgateway.planes.drivers.kubernetes.publisher import (
     NO_GATEWAY,
     NO_OBSTACLE,
     Obstacle,

@@ -7,8 +7,8 @@ import ipaddress
 import pytest
 
 from vkgateway.api.errors import InputError
-from vkgateway.planes.drivers.process import reach
-from vkgateway.planes.drivers.process.reach import canonical_address, is_in_ranges, is_outside
+from vkgateway.planes.drivers.process import egress as reach
+from vkgateway.planes.drivers.process.egress import canonical_address, is_in_ranges, is_outside
 from vkgateway.planes.webhook_ranges import Address, parse_webhook_range
 
 

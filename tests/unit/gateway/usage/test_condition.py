@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.unit.usage.records import GPU, uses
 from vkgateway.api.types import TenantBudget
-from vkgateway.tenants.usage.condition import budget_verdict
+from vkgateway.tenants.usage.monitor import budget_verdict
 
 
 def test_tenant_reports_states() -> None:

@@ -29,8 +29,8 @@ from vkgateway.scheduler.backends.breaches import Eviction
 from vkgateway.scheduler.core.queueing.admission import Admission, AdmissionState
 from vkgateway.scheduler.core.snapshot import PodState, Shape
 from vkgateway.scheduler.service.member import MemberState
-from vkgateway.scheduler.service.orphans import ending_gang
 from vkgateway.scheduler.service.pod_observer import PodObserver
+from vkgateway.scheduler.service.tenant_admission import ending_gang
 from vkgateway.scheduler.service.verdict_store import VerdictStore, is_arbiter_placed, recorded_verdict
 
 NOW = BORN_AT + 1000

@@ -2,7 +2,7 @@
 
 import time
 
-from vkgateway.scheduler.service.run_history import RunHistory
+from vkgateway.scheduler.service.accounting import RunHistory
 
 
 def test_median_duration_is_known_after_three_runs() -> None:

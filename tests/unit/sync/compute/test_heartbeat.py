@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from vkgateway.api.errors import InputError, VkgatewayError
-from vkgateway.clusters.heartbeat import INTERVAL_SECONDS, RETRY_SECONDS, Heartbeat
+from vkgateway.clusters.reachability import INTERVAL_SECONDS, RETRY_SECONDS, Heartbeat
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.clock import SystemClock

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from vkgateway.api.objects import NodeView
-from vkgateway.clusters.nodes import MAX_IMAGES, decode_node, is_unchanged
+from vkgateway.clusters.link import MAX_IMAGES, decode_node, is_unchanged
 
 
 def make_node(*images: list[str] | None, heartbeat: str = "") -> NodeView:

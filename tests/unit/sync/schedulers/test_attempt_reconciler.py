@@ -29,9 +29,9 @@ from vkgateway.scheduler.backends.kueue.kinds import (
     LOCAL_QUEUES,
     TOPOLOGIES,
     WORKLOADS,
+    WorkloadView,
 )
 from vkgateway.scheduler.backends.kueue.names import API_VERSION
-from vkgateway.scheduler.backends.kueue.views import WorkloadView
 from vkgateway.scheduler.backends.mode import ModeResult, Return
 from vkgateway.scheduler.backends.names import MODE_LABEL
 from vkgateway.scheduler.backends.pool_objects import delete_everything

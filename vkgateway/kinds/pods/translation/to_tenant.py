@@ -1,15 +1,21 @@
 """Merge patch for the tenant pod's status, made from the compute pod's status."""
 
-from collections.abc import Container, Iterable, Mapping
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
 from vkgateway.api import times
+from vkgateway.api.names import SCHEDULING_MODE
 from vkgateway.api.objects import TERMINAL_PHASES, Object, merge_patch
+from vkgateway.api.types import EXTERNAL
 from vkgateway.kinds.metadata import tenant_gates
 from vkgateway.kinds.pods.translation.conditions import (
     DISRUPTION_CONDITION,
+    POD_SCHEDULED,
     Conditions,
     conditions_patch,
     is_disruption,
@@ -18,7 +24,6 @@ from vkgateway.kinds.pods.translation.conditions import (
 )
 from vkgateway.kinds.pods.translation.ephemeral_status import add_waiting_statuses
 from vkgateway.kinds.pods.translation.own_containers import EVERY_CONTAINER, own_containers_text
-from vkgateway.kinds.pods.translation.scheduler_messages import tenant_conditions
 from vkgateway.kinds.sanitizer import Sanitizer
 
 _TENANT_FIELDS: Final = frozenset({"qosClass", "observedGeneration"})
@@ -347,3 +352,35 @@ def _set_disrupted(conditions: Conditions, disruption: Disruption, now: datetime
         return conditions
     new = {"type": DISRUPTION_CONDITION, "status": "True", "reason": disruption.reason, "message": disruption.message}
     return set_condition(conditions, new, now=times.render_time(now))
+
+
+UNPLACED: Final = "the scheduler of the pool has not placed the pod"
+EVICTED: Final = "the scheduler of the pool needs its resources for other pods"
+_NODE_COUNTS: Final = re.compile(r"\b\d+/\d+ nodes are available: \d+ [^\"\n]*")
+"""A plugin that refuses a pod before any node is considered writes its own words after the colon, not a count."""
+_SCHEDULERS: Final = {POD_SCHEDULED: UNPLACED, DISRUPTION_CONDITION: EVICTED}
+"""Conditions that schedulers write, with what tenants read instead of their messages."""
+_PREEMPTION: Final = "PreemptionByScheduler"
+
+
+def tenant_conditions(compute_pod: Mapping[str, Object]) -> Sequence[Object]:
+    """Return the conditions of a compute pod, those by an external scheduler without its words."""
+    found: Sequence[Object] = (compute_pod.get("status") or {}).get("conditions") or []
+    annotations = (compute_pod.get("metadata") or {}).get("annotations") or {}
+    if annotations.get(SCHEDULING_MODE) != EXTERNAL:
+        return found
+    return [_reduced(entry) if _is_schedulers(entry) else entry for entry in found]
+
+
+def _is_schedulers(entry: Object) -> bool:
+    return entry["type"] == POD_SCHEDULED or (
+        entry["type"] == DISRUPTION_CONDITION and entry.get("reason") == _PREEMPTION
+    )
+
+
+def _reduced(entry: Object) -> Object:
+    message = entry.get("message")
+    if not message:
+        return entry
+    counts = _NODE_COUNTS.search(message)
+    return {**entry, "message": counts[0].rstrip() if counts else _SCHEDULERS[entry["type"]]}

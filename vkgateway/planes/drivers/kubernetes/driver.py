@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
+import msgspec
 import structlog
 
+from vkgateway.api.clusters import ClusterIdentity
+from vkgateway.api.errors import UnavailableError
+from vkgateway.api.names import SYSTEM_NAMESPACE
+from vkgateway.api.types import ApiServerExposure, ExposureType
+from vkgateway.kube import errors
+from vkgateway.kube.apply import Document
 from vkgateway.kube.client import Client
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
+from vkgateway.kube.resources import SECRETS
 from vkgateway.planes.credentials import Credentials
 from vkgateway.planes.drivers.base import (
+    AssignedPorts,
     DriverContext,
     DriverListener,
     NameServers,
@@ -23,16 +33,24 @@ from vkgateway.planes.drivers.kubernetes import objects
 from vkgateway.planes.drivers.kubernetes.addresses import ServerAddresses
 from vkgateway.planes.drivers.kubernetes.applied_objects import AppliedObjects
 from vkgateway.planes.drivers.kubernetes.changes import Changes
-from vkgateway.planes.drivers.kubernetes.cluster import read_failure, read_secret
-from vkgateway.planes.drivers.kubernetes.endpoints import PodEndpoints
+from vkgateway.planes.drivers.kubernetes.cluster import read_endpoint, read_failure, read_secret
 from vkgateway.planes.drivers.kubernetes.mounted_files import MountedFiles
 from vkgateway.planes.drivers.kubernetes.name_servers import PodNameServers
-from vkgateway.planes.drivers.kubernetes.names import CONTROL_PLANE, FILES, MOUNT, PORT, pod_selector
+from vkgateway.planes.drivers.kubernetes.names import (
+    API_SERVER,
+    CONTROL_PLANE,
+    FILES,
+    MOUNT,
+    PORT,
+    component_labels,
+    pod_selector,
+)
 from vkgateway.planes.drivers.kubernetes.namespaces import ControlPlaneNamespaces
 from vkgateway.planes.drivers.kubernetes.parameters import Parameters, parse_parameters
-from vkgateway.planes.drivers.kubernetes.pull_secrets import pull_secret_copies
+from vkgateway.planes.drivers.kubernetes.publisher import Publisher
 from vkgateway.planes.plane import ControlPlaneSpec
 from vkgateway.planes.plane_files import Authorities, PlaneFiles, render_plane_files
+from vkgateway.planes.publication import Publication
 
 _log = structlog.get_logger(__name__)
 
@@ -191,3 +209,124 @@ class KubernetesDriver:
 
     async def _read_files(self, tenant: str) -> PlaneFiles:
         return PlaneFiles(MOUNT, await read_secret(self._client, FILES, namespace=self._namespaces.name_for(tenant)))
+
+
+class _Credentials(msgspec.Struct):
+    type: str = "Opaque"
+    data: dict[str, str] = {}
+
+
+_decode_credentials: Final = msgspec.json.Decoder(_Credentials).decode
+
+
+async def pull_secret_copies(client: Client, names: Sequence[str], *, tenant: str, to: str) -> list[Document]:
+    """Return copies of Secrets with registry credentials for the namespace of a tenant's control plane.
+
+    Raises:
+        UnavailableError: a Secret does not exist.
+    """
+    labels = component_labels(tenant, CONTROL_PLANE)
+    return [await _copy(client, name, labels=labels, namespace=to) for name in names]
+
+
+async def _copy(client: Client, name: str, *, labels: dict[str, str], namespace: str) -> Document:
+    try:
+        found = _decode_credentials(await client.get(SECRETS, name, namespace=SYSTEM_NAMESPACE))
+    except errors.NotFound as error:
+        raise UnavailableError(
+            f"Secret {SYSTEM_NAMESPACE}/{name} of controlPlanes.parameters.imagePullSecrets does not exist",
+            hint=f"Create it: kubectl create secret docker-registry {name} -n {SYSTEM_NAMESPACE} ...",
+        ) from error
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": name, "namespace": namespace, "labels": labels},
+        "type": found.type,
+        "data": found.data,
+    }
+
+
+class PodEndpoints:
+    """Each API server has the address of a Service, which stays the same; implements `ServerEndpoints`."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        addresses: ServerAddresses,
+        applied: AppliedObjects,
+        namespaces: ControlPlaneNamespaces,
+        changes: Changes,
+    ) -> None:
+        self._client = client
+        self._addresses = addresses
+        self._objects = applied
+        self._namespaces = namespaces
+        self._changes = changes
+        self._publisher = Publisher(client, applied)
+        self._published: dict[str, Publication] = {}
+
+    async def ensure(
+        self,
+        tenant: str,
+        *,
+        requested_port: int,
+        recorded: ServerEndpoint | None,
+        assigned_ports: AssignedPorts,  # noqa: ARG002 - each tenant has an address, so ports cannot conflict
+    ) -> ServerEndpoint:
+        """See `ServerEndpoints`: the address of the tenant's Service, and the requested port or 6443."""
+        port = requested_port or (recorded.port if recorded is not None else PORT)
+        namespace = await self._namespaces.ensure(tenant)
+        service = objects.api_server_service(tenant, namespace=namespace, port=port)
+        endpoint = await self.find(tenant, recorded_port=port)
+        if endpoint is None and recorded is not None and recorded.address:
+            await self._restore_address(service, recorded.address)
+        await self._objects.apply([service])
+        if endpoint is None or endpoint.port != port:
+            endpoint = await self.find(tenant, recorded_port=port)
+        if endpoint is None:
+            raise UnavailableError(f"Service {namespace}/{API_SERVER} has no address yet")
+        return endpoint
+
+    async def publish(
+        self, tenant: str, exposure: ApiServerExposure, *, previous: ExposureType, endpoint: ServerEndpoint
+    ) -> Publication:
+        """See `ServerEndpoints` and `Publisher`."""
+        found = await self._publisher.publish(
+            tenant, exposure, previous=previous, namespace=self._namespaces.name_for(tenant), port=endpoint.port
+        )
+        if self._published.get(tenant) != found:  # other clusters reach the servers elsewhere
+            self._published[tenant] = found
+            self._changes.addresses_changed(tenant)
+        return found
+
+    async def find(self, tenant: str, *, recorded_port: int) -> ServerEndpoint | None:  # noqa: ARG002 - the Service has the port
+        """See `ServerEndpoints`."""
+        return await read_endpoint(self._client, API_SERVER, namespace=self._namespaces.name_for(tenant))
+
+    async def reachable_from(
+        self,
+        tenant: str,
+        cluster: ClusterIdentity,
+        *,
+        endpoint: ServerEndpoint,  # noqa: ARG002 - the address of the Service, which an EndpointSlice must not contain
+    ) -> Collection[ServerEndpoint]:
+        """See `ServerEndpoints`: the addresses of the ready pods, or for other clusters those of the exposure."""
+        namespace = self._namespaces.name_for(tenant)
+        if await self._addresses.is_management(cluster):
+            return await self._addresses.endpoints_for(cluster, namespace=namespace, service=API_SERVER)
+        return await self._publisher.outside_endpoints(tenant, cluster, namespace=namespace)
+
+    async def running(self, tenant: str, *, endpoint: ServerEndpoint) -> Collection[ServerEndpoint]:
+        """See `ServerEndpoints`: the ready pods, or the Service while none is known."""
+        ready = self._addresses.ready_endpoints(namespace=self._namespaces.name_for(tenant), service=API_SERVER)
+        return ready or (endpoint,)
+
+    async def _restore_address(self, service: objects.Document, address: str) -> None:
+        """Create a Service that was deleted at its former address, which certificates and kubeconfigs contain."""
+        addressed = service | {"spec": {**service["spec"], "clusterIP": address}}
+        try:
+            await self._objects.apply([addressed])
+        except errors.Invalid as error:
+            namespace = service["metadata"]["namespace"]
+            _log.warning("the API server gets another address", namespace=namespace, former=address, why=error.message)

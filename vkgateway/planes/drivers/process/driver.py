@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+import structlog
 
+from vkgateway import platform_package
+from vkgateway.api.clusters import ClusterIdentity
 from vkgateway.api.errors import InputError, UnavailableError
-from vkgateway.api.types import DEFAULT_KUBERNETES_VERSION
+from vkgateway.api.types import DEFAULT_KUBERNETES_VERSION, ApiServerExposure, ExposureType
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
-from vkgateway.planes.components import PROGRAMS
+from vkgateway.planes.components import PROGRAMS, component_arguments, component_environment
 from vkgateway.planes.credentials import Credentials
 from vkgateway.planes.drivers.base import (
+    AssignedPorts,
     DriverContext,
     DriverListener,
     NameServers,
@@ -23,17 +28,15 @@ from vkgateway.planes.drivers.base import (
     StepMessages,
 )
 from vkgateway.planes.drivers.process.egress import ApiServerEgress, socket_name, webhook_socket_name
-from vkgateway.planes.drivers.process.endpoints import MachineEndpoints
 from vkgateway.planes.drivers.process.interfaces import ProgramResolver, Supervisor
 from vkgateway.planes.drivers.process.name_servers import ProcessNameServers
 from vkgateway.planes.drivers.process.plane_directory import PlaneDirectories
-from vkgateway.planes.drivers.process.ports import PortCheck, is_port_free, require_free
-from vkgateway.planes.drivers.process.process_specs import component_process
-from vkgateway.planes.drivers.process.programs import ProgramVersions
-from vkgateway.planes.plane import COMPONENTS, ControlPlaneSpec
-from vkgateway.planes.plane_files import Authorities
+from vkgateway.planes.drivers.process.ports import PortCheck, choose_port, is_port_free, require_free
+from vkgateway.planes.plane import COMPONENTS, ComponentName, ControlPlaneSpec, Tuning
+from vkgateway.planes.plane_files import Authorities, PlaneFiles
+from vkgateway.planes.publication import Publication
 from vkgateway.planes.supervisor.client import SupervisorClient
-from vkgateway.planes.supervisor.spec import SupervisorPaths
+from vkgateway.planes.supervisor.spec import ProcessSpec, SupervisorPaths
 from vkgateway.planes.webhook_ranges import Network, parse_webhook_range
 
 
@@ -231,3 +234,142 @@ def _has_port_flag(argv: Sequence[str], port: int) -> bool:
 
 def _expand_path(text: str) -> Path | None:
     return Path(text).expanduser() if text else None
+
+
+# Clients of the API server stop before it, and everything stops before etcd.
+_STOP_RANKS: Mapping[ComponentName, int] = {"apiserver": 40, "controller-manager": 60, "scheduler": 60}
+# Seconds between SIGTERM and SIGKILL. All state is in etcd, and clients retry a lost request.
+_STOP_TIMEOUTS: Mapping[ComponentName, float] = {"apiserver": 3.0, "controller-manager": 2.0, "scheduler": 2.0}
+_TIMER_SLACK: Mapping[ComponentName, float] = {"apiserver": 0.0, "controller-manager": 0.02, "scheduler": 0.0}
+"""Seconds. The idle controller-manager fires a hundred timers a second. With this slack most of them fire together,
+which halves its idle CPU time. The other two answer requests, and Go's garbage collector relies on such timers to stop
+cores one by one, so their timers stay exact."""
+
+
+def component_process(
+    name: ComponentName,
+    *,
+    group: str,
+    plane: ControlPlaneSpec,
+    files: PlaneFiles,
+    programs: Mapping[str, Path],
+    cwd: Path | None = None,
+) -> ProcessSpec:
+    """Return the spec of a component's process, named `group/name`; its files must exist.
+
+    `programs` maps names such as `kube-apiserver` to paths. `cwd` is where relative paths begin.
+    """
+    slack = plane.tuning.get(name, Tuning()).timer_slack
+    return ProcessSpec(
+        name=f"{group}/{name}",
+        argv=(str(programs[PROGRAMS[name]]), *component_arguments(name, plane=plane, files=files)),
+        env=component_environment(name, plane=plane, files=files),
+        cwd=None if cwd is None else str(cwd),
+        stop_rank=_STOP_RANKS[name],
+        stop_timeout=_STOP_TIMEOUTS[name],
+        timer_slack=_TIMER_SLACK[name] if slack is None else slack,
+        batch=True,
+    )
+
+
+log = structlog.get_logger(__name__)
+
+_RESOLVER = "vkgateway_platform.binaries.resolver:Resolver"
+
+
+class CachedPrograms:
+    """Programs of one Kubernetes version. A search takes time, so a program that still exists is not searched again."""
+
+    def __init__(self, resolver: ProgramResolver) -> None:
+        self._resolver = resolver
+        self._found: dict[str, Path] = {}
+
+    async def resolve(self, *names: str) -> dict[str, Path]:
+        """Return the path of each program; find or build it first."""
+        if not all(name in self._found and os.access(self._found[name], os.X_OK) for name in names):
+            self._found |= await self._resolver.resolve(*names)
+        return {name: self._found[name] for name in names}
+
+
+class ProgramVersions:
+    """Programs by Kubernetes version: from `program_dirs` first, then from the cache."""
+
+    def __init__(self, *, cache_dir: Path | None, program_dirs: Sequence[Path]) -> None:
+        self._cache_dir = cache_dir
+        self._program_dirs = program_dirs
+        self._programs: dict[str, CachedPrograms] = {}
+
+    def programs_for(self, version: str) -> CachedPrograms:
+        """Return the programs of a version.
+
+        Raises:
+            InputError: the version is not supported.
+            UnavailableError: the package that finds and builds programs is not installed.
+        """
+        if version not in self._programs:
+            create = platform_package.load(_RESOLVER, needed_for="the driver 'process' of control planes")
+            resolver: ProgramResolver = create(
+                cache_dir=self._cache_dir,
+                program_dirs=self._program_dirs,
+                report=lambda text: log.info("programs", version=version, doing=text),
+                kubernetes_version=version,
+            )
+            self._programs[version] = CachedPrograms(resolver)
+        return self._programs[version]
+
+
+class MachineEndpoints:
+    """All API servers listen at `address`, each at another port; implements `ServerEndpoints`."""
+
+    def __init__(self, address: str, *, can_bind: PortCheck) -> None:
+        self._address = address
+        self._can_bind = can_bind
+
+    async def ensure(
+        self, tenant: str, *, requested_port: int, recorded: ServerEndpoint | None, assigned_ports: AssignedPorts
+    ) -> ServerEndpoint:
+        """See `ServerEndpoints`: the recorded port stays until the spec requests another one."""
+        if recorded is not None and requested_port in (0, recorded.port):
+            return ServerEndpoint(self._address, recorded.port)
+        port = choose_port(
+            tenant,
+            requested=requested_port,
+            assigned=await assigned_ports(),
+            address=self._address,
+            can_bind=self._can_bind,
+        )
+        return ServerEndpoint(self._address, port)
+
+    async def publish(
+        self,
+        tenant: str,  # noqa: ARG002 - the API server serves at the machine's address in any case
+        exposure: ApiServerExposure,
+        *,
+        previous: ExposureType,  # noqa: ARG002 - nothing to delete
+        endpoint: ServerEndpoint,  # noqa: ARG002 - as before
+    ) -> Publication:
+        """See `ServerEndpoints`. Raises InputError for every type but ClusterIP."""
+        if exposure.type != "ClusterIP":
+            raise InputError(
+                f"spec.apiServer.exposure.type: the driver process has no exposure {exposure.type}",
+                hint="API servers serve at the gateway's machine. Remove the exposure, or use the driver kubernetes.",
+            )
+        return Publication()
+
+    async def find(self, tenant: str, *, recorded_port: int) -> ServerEndpoint | None:  # noqa: ARG002 - all share an address
+        """See `ServerEndpoints`."""
+        return ServerEndpoint(self._address, recorded_port)
+
+    async def reachable_from(
+        self,
+        tenant: str,  # noqa: ARG002 - the gateway and all pods use the same address
+        cluster: ClusterIdentity,  # noqa: ARG002
+        *,
+        endpoint: ServerEndpoint,
+    ) -> Collection[ServerEndpoint]:
+        """See `ServerEndpoints`."""
+        return (endpoint,)
+
+    async def running(self, tenant: str, *, endpoint: ServerEndpoint) -> Collection[ServerEndpoint]:  # noqa: ARG002 - there is one
+        """See `ServerEndpoints`."""
+        return (endpoint,)

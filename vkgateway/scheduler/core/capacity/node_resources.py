@@ -16,7 +16,6 @@ from vkgateway.scheduler.core.capacity.node_fit import BoolArray, IntArray
 from vkgateway.scheduler.core.capacity.node_table import NodeTable
 from vkgateway.scheduler.core.capacity.placed_peers import CountedNodes, PlacedPeers
 from vkgateway.scheduler.core.capacity.shape_views import ShapeViews
-from vkgateway.scheduler.core.capacity.unfit_cache import UnfitCache
 from vkgateway.scheduler.core.journal import Journal, Trial
 from vkgateway.scheduler.core.snapshot import Pool, Shape
 
@@ -156,3 +155,37 @@ def _counts_by_shape(
             shapes.append(shape)  # the reference keeps the shape alive, so its id stays unique
         counts[positions[name]] += 1
     return by_shape
+
+
+_MAX_KEYS = 4096
+
+
+class UnfitCache:
+    """Keys of what did not fit. A key is valid until capacity is freed, or until its trial ends."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self.version = 0
+        """Grows when capacity is freed. What did not fit still does not fit while the version is unchanged."""
+        self._last_version = 0
+        self._version_by_key: dict[object, int] = {}
+
+    def __contains__(self, key: object) -> bool:
+        return self._version_by_key.get(key) == self.version
+
+    def add(self, key: object) -> None:
+        """Remember that this does not fit."""
+        if len(self._version_by_key) >= _MAX_KEYS:
+            self._version_by_key.clear()
+        self._version_by_key[key] = self.version
+        self._journal.record(self._version_by_key.pop, key, None)
+
+    def note_freed(self) -> None:
+        """Invalidate all keys, because capacity was freed."""
+        # A version is never reused, not even after an undo: entries of that version describe another state.
+        self._journal.record(self._set_version, self.version)
+        self._last_version += 1
+        self.version = self._last_version
+
+    def _set_version(self, version: int) -> None:
+        self.version = version

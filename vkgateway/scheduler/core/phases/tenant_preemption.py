@@ -7,6 +7,7 @@ preempt. While an aged gang waits, later gangs of its rank preempt nothing, or i
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -23,7 +24,6 @@ from vkgateway.scheduler.core.phases.idle_reserve import reserve_for
 from vkgateway.scheduler.core.phases.multi_pool_gangs import place_parts, undecided_parts
 from vkgateway.scheduler.core.phases.plan_search import CandidatePlan, PlanSearch, evicted_pods
 from vkgateway.scheduler.core.phases.pool_choice import plan_in_best_pool
-from vkgateway.scheduler.core.phases.quick_check import could_fit_without
 from vkgateway.scheduler.core.phases.reserved_capacity import gangs_with_candidates, hide_reserved, placed_pods
 from vkgateway.scheduler.core.pools.pool_state import PoolState
 from vkgateway.scheduler.core.pools.victims import allows_preemption
@@ -361,3 +361,16 @@ def _use_guarantee(pool_state: PoolState, pending: PendingGang, candidate: Candi
         and pool_state.guarantee.may_use_guarantee(pending.gang, pending.min_members)
         and use_for_pods(pool_state.guarantees, pending.tenant, pool_state.pool.unit_resource, placed)
     )
+
+
+def could_fit_without(pool_state: PoolState, pending: PendingGang, pods: Iterable[Pod]) -> bool:
+    """Return whether the gang's pods, each shape by itself, would fit without these pods. Nothing changes. False: no
+    search finds a placement. True proves nothing. Counting ignores NUMA zones: True where there are any.
+    """
+    resources = pool_state.node_resources
+    if resources.free.zones is not None:
+        return True
+    with resources.trial():
+        resources.remove_many((pod.node, pod.shape) for pod in pods if pod.node in resources.nodes)
+        counts = Counter(pod.shape for pod in pending.min_members)
+        return all(resources.views[shape].total >= count for shape, count in counts.items())

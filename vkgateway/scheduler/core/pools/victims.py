@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 
 from vkgateway.scheduler.core.capacity.slow_terminations import termination_seconds
@@ -10,9 +10,8 @@ from vkgateway.scheduler.core.decisions import Evict
 from vkgateway.scheduler.core.guarantees.usage import GuaranteeUsage
 from vkgateway.scheduler.core.journal import Journal
 from vkgateway.scheduler.core.pools.gang_index import GangIndex
-from vkgateway.scheduler.core.preemption.candidate_index import ReclaimCandidates
 from vkgateway.scheduler.core.preemption.candidates import PreemptionCandidates
-from vkgateway.scheduler.core.preemption.eviction_units import has_min_members
+from vkgateway.scheduler.core.preemption.eviction_units import has_min_members, select_min_members
 from vkgateway.scheduler.core.preemption.ranks import may_preempt
 from vkgateway.scheduler.core.queueing.tenant_usage import TenantUsage
 from vkgateway.scheduler.core.snapshot import GUARANTEED, LOW, NOTIFIED, PLACED, Gang, Pod, Pool
@@ -120,3 +119,144 @@ def allows_preemption(tenant_usage: TenantUsage, tenant: str) -> bool:
     """Return whether a tenant's gangs of higher priority preempt its gangs of lower priority."""
     quota = tenant_usage.quotas.get(tenant)
     return quota is not None and quota.preempts
+
+
+class ReclaimCandidates:
+    """Candidates of a pool: all borrowing pods, and those that a borrowing gang may reclaim.
+
+    Each query takes the gangs with pods in the pool, and the uids of the pods inside guarantees.
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._all_cache = _CandidateCache(PreemptionCandidates(pool.key, pool.loss_resource), with_borrowed_marks)
+        self._surplus_cache = _CandidateCache(
+            PreemptionCandidates(pool.key, pool.loss_resource), self._with_only_surplus
+        )
+        self._yielding_cache = _CandidateCache(
+            PreemptionCandidates(pool.key, pool.loss_resource), self._with_only_yielding
+        )
+        self._caches = self._all_cache, self._surplus_cache, self._yielding_cache
+        self._stale_gangs: set[str] = set()
+        self._backfilled: dict[str, dict[str, None]] = {}
+        self._reserved_for: dict[str, Sequence[str]] = {}
+
+    def mark_changed(self, gang: str) -> None:
+        """Mark a gang whose state changed."""
+        for cache in self._caches:
+            cache.stale_gangs.add(gang)
+        self._stale_gangs.add(gang)
+
+    def mark_removed(self, gang: str) -> None:
+        """Mark a gang that left the pool. A gang that was never queried leaves no trace."""
+        for cache in self._caches:
+            cache.mark_removed(gang)
+        if gang in self._reserved_for:
+            self._stale_gangs.add(gang)
+        else:
+            self._stale_gangs.discard(gang)
+
+    @property
+    def stale_count(self) -> int:
+        """Number of gangs that the next query must refresh."""
+        return len(self._stale_gangs.union(*(cache.stale_gangs for cache in self._caches)))
+
+    def preemption_candidates(self, gangs: Mapping[str, Gang], inside: Set[str]) -> PreemptionCandidates:
+        """Return the candidates outside guarantees."""
+        return self._all_cache.refreshed_candidates(gangs, inside)
+
+    def backfilled_gangs(self, gangs: Mapping[str, Gang]) -> Mapping[str, Mapping[str, None]]:
+        """Return by gang the gangs that backfill its reservation."""
+        if not self._stale_gangs:
+            return self._backfilled
+        changed = (name for name in self._stale_gangs if name in self._reserved_for or _is_backfill(gangs.get(name)))
+        for name in sorted(changed):
+            for ahead in self._reserved_for.pop(name, ()):
+                del self._backfilled[ahead][name]
+                if not self._backfilled[ahead]:
+                    del self._backfilled[ahead]
+            gang = gangs.get(name)
+            pods = gang.pods if gang is not None else ()
+            reserving = sorted({pod.behind for pod in pods if pod.behind and pod.state is PLACED})
+            if reserving:
+                self._reserved_for[name] = reserving
+                for ahead in reserving:
+                    self._backfilled.setdefault(ahead, {})[name] = None
+        self._stale_gangs.clear()
+        return self._backfilled
+
+    def reclaimable_for(self, gang: Gang, gangs: Mapping[str, Gang], inside: Set[str]) -> PreemptionCandidates:
+        """Return what a borrowing gang may reclaim: surplus, gangs that backfill its reservation, and, if it is of the
+        guaranteed band, low gangs that yield to it.
+        """
+        takes_low = gang.band is GUARANTEED and self._pool.low_yields
+        cache = self._yielding_cache if takes_low else self._surplus_cache
+        usual, backfilling = cache.refreshed_candidates(gangs, inside), self.backfilled_gangs(gangs).get(gang.whole_id)
+        if not backfilling:
+            return usual
+        found = PreemptionCandidates(self._pool.key, self._pool.loss_resource)
+        for name in sorted({*usual.gang_ids(), *backfilling}):
+            other = gangs[name]
+            whole = name in backfilling or (takes_low and other.band is LOW)
+            found.update_gang(with_borrowed_marks(other, inside) if whole else self._with_fixed_members(other, inside))
+        return found
+
+    def _with_only_yielding(self, gang: Gang, inside: Set[str]) -> Gang | None:
+        return with_borrowed_marks(gang, inside) if gang.band is LOW else self._with_only_surplus(gang, inside)
+
+    def _with_only_surplus(self, gang: Gang, inside: Set[str]) -> Gang | None:
+        return self._with_fixed_members(gang, inside) if gang.elastic else None
+
+    def _with_fixed_members(self, gang: Gang, inside: Set[str]) -> Gang:
+        gang = with_borrowed_marks(gang, inside)
+        key = self._pool.key
+        placed = [pod for pod in gang.pods if pod.state is PLACED and pod.pool == key and pod.node]
+        min_members = {pod.uid for pod in select_min_members(gang, placed)}
+        return replace(
+            gang, pods=tuple(replace(pod, borrowed=False) if pod.uid in min_members else pod for pod in gang.pods)
+        )
+
+
+def _is_backfill(gang: Gang | None) -> bool:
+    """Return whether the gang backfills another gang's reservation."""
+    for pod in gang.pods if gang is not None else ():  # noqa: SIM110 - a loop is far quicker than `any`
+        if pod.behind and pod.state is PLACED:
+            return True
+    return False
+
+
+class _CandidateCache:
+    """Candidates, with the gangs whose candidates are stale."""
+
+    def __init__(self, candidates: PreemptionCandidates, prepare_gang: Callable[[Gang, Set[str]], Gang | None]) -> None:
+        self.stale_gangs: set[str] = set()
+        self._candidates = candidates
+        self._prepare_gang = prepare_gang
+
+    def mark_removed(self, gang: str) -> None:
+        if gang in self._candidates:
+            self.stale_gangs.add(gang)
+        else:
+            self.stale_gangs.discard(gang)
+
+    def refreshed_candidates(self, gangs: Mapping[str, Gang], inside: Set[str]) -> PreemptionCandidates:
+        for name in sorted(self.stale_gangs):
+            gang = gangs.get(name)
+            prepared = self._prepare_gang(gang, inside) if gang is not None else None
+            if prepared is not None:
+                self._candidates.update_gang(prepared)
+            else:
+                self._candidates.remove_gang(name)
+        self.stale_gangs.clear()
+        return self._candidates
+
+
+def with_borrowed_marks(gang: Gang, inside: Set[str]) -> Gang:
+    """Return the gang with the `borrowed` marks of its pods updated."""
+    if all(pod.borrowed is (pod.uid not in inside) for pod in gang.pods):
+        return gang
+    pods = tuple(
+        pod if pod.borrowed is (pod.uid not in inside) else replace(pod, borrowed=pod.uid not in inside)
+        for pod in gang.pods
+    )
+    return replace(gang, pods=pods)
