@@ -198,6 +198,25 @@ def test_plan_moves_when_node_leaves_required_domain() -> None:
     assert planned.isdisjoint(cluster.cycle().plans["high"].nodes.values())
 
 
+def test_moved_plan_keeps_its_part_of_the_guarantee() -> None:
+    """It moves to the node of another plan. Surplus of its tenant, which grows after that, has to borrow."""
+    cluster = Cluster(
+        [make_node("n0"), make_node("n1"), make_node("n2", 1)],
+        [make_quota("a", 6), make_quota("b", 4), make_quota("c")],
+    )
+    cluster.add(make_gang("small", "c", [6], band=LOW), make_gang("large", "c", [8], band=LOW))
+    cluster.cycle()
+    cluster.add(make_gang("first", "a", [4]), make_gang("second", "b", [4]))
+    cluster.add(make_gang("surplus", "a", [2, 1], elastic=True, minimum=1))
+
+    decisions = cluster.cycle()
+
+    assert [evict.gang for evict in decisions.evicts] == ["large"], "both plans fit there, so the small gang stays"
+    assert {name: plan.borrowed for name, plan in decisions.plans.items()} == {"first": False, "second": False}
+    assert {pod.uid: pod.borrowed for pod in cluster.gangs["surplus"].pods} == {"surplus-0": False, "surplus-1": True}
+    assert cluster.count_guarantees().units_left("a") == 4000, "just enough for the plan"
+
+
 def test_plan_is_dropped_when_gang_excludes_its_pool() -> None:
     cluster = Cluster(
         [make_node("n0")], [make_quota("a", 8), make_quota("b"), make_quota("b", pool=OTHER)], more=[make_node("m0")]
