@@ -209,7 +209,8 @@ class ComputeLink:
 async def apply_to_each(places: Iterable[T], action: Callable[[T], Awaitable[None]]) -> None:
     """Run an action for each place, one after the other; an error does not stop the following places.
 
-    Raises the first ApiError, ConflictError or UnavailableError after the last place.
+    A tenant can have pools in several compute clusters, and one that fails must not delay the others. Raises the first
+    ApiError, ConflictError or UnavailableError after the last place.
     """
     first_error: Exception | None = None
     for place in places:

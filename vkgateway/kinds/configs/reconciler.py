@@ -1,4 +1,8 @@
-"""Copies of ConfigMaps and Secrets in compute clusters, kept while a forwarded pod refers to them."""
+"""Copies of ConfigMaps and Secrets in compute clusters, kept while a forwarded pod refers to them.
+
+The caches have name, UID and version only: tenants can have many large objects, and Secrets must not stay in memory.
+The content is fetched when a copy is written.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Detection of gang marks from the pod alone, with one rule for every caller."""
+"""Detection of gang marks from the pod alone, with one rule for every caller.
+
+Admission policy, webhook, gateway and CLI must agree which pods wait, and the object that a mark names may not exist
+yet. So a pod of a group that turns out to be no gang is scheduled by the arbiter, too.
+"""
 
 from __future__ import annotations
 

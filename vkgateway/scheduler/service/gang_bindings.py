@@ -1,4 +1,7 @@
-"""Bindings of admitted gangs by the tenant's scheduler: a gang is forwarded as a whole, or reverted and backs off."""
+"""Bindings of admitted gangs by the tenant's scheduler: a gang is forwarded as a whole, or reverted and backs off.
+
+Ordinary pods can take capacity of a virtual node between the admission of a gang and the binding of its last pod.
+"""
 
 from __future__ import annotations
 

@@ -122,7 +122,11 @@ def _mark_for_scheduler(made: dict[str, Any], below: Object, marks: SchedulerMar
 
 
 def pod_band(spec: Mapping[str, Any]) -> Literal["guaranteed", "low"]:
-    """Return the band that a pod's spec requests: low by its class or by a negative priority, else guaranteed."""
+    """Return the band that a pod's spec requests: low by its class or by a negative priority, else guaranteed.
+
+    Tenants have PriorityClasses of their own, so the value decides, not a list of names. `system-*` classes are
+    guaranteed: public programs such as metrics-server request them, and nothing of them reaches the compute cluster.
+    """
     low = spec.get("priorityClassName") == LOW_CLASS or (spec.get("priority") or 0) < 0
     return "low" if low else "guaranteed"
 

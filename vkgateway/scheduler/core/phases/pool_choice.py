@@ -1,5 +1,8 @@
 """Choice between pools for a gang: within its guarantee, with the smallest loss, and with the best fit. Equal pools are
 chosen in the gang's order of preference, in which they are tried.
+
+The arbiter doesn't predict the best pool: it places the gang in each, or searches victims there, and reverts it. Gangs
+with a single pool skip this.
 """
 
 from __future__ import annotations
