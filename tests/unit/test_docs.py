@@ -54,6 +54,17 @@ def test_the_readme_names_every_section() -> None:
     ] == []
 
 
+@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/decisions/0*.md")), ids=lambda page: page.name[:4])
+def test_a_decision_has_its_date_and_alternatives(page: Path) -> None:
+    """The index has its title, word for word."""
+    text = page.read_text()
+    title, date = text.splitlines()[:3:2]
+    assert f"- [{title.removeprefix('# ')}]({page.name})\n" in page.with_name("index.md").read_text()
+    assert re.fullmatch(r"\*\*Date\.\*\* 20\d\d-\d\d-\d\d", date)
+    parts = re.findall(r"^\*\*([A-Z][a-z]+)\.\*\*", text, re.MULTILINE)
+    assert [part for part in parts if part != "Consequences"] == ["Date", "Problem", "Decision", "Alternatives"]
+
+
 def test_files_that_are_named_exist() -> None:
     named = re.compile(r"`((?:vkgateway|tests|scripts|deploy|tenant_templates|examples|\.ci)/[\w./-]+)`")
     missing = [
