@@ -28,7 +28,7 @@ from vkgateway.api.names import TENANT_LABEL
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.clock import SYSTEM_CLOCK
-from vkgateway.kube.leases import renew_node_lease
+from vkgateway.kube.leader_election import renew_node_lease
 from vkgateway.kube.resources import NODES, PODS, SECRETS, SERVICE_ACCOUNTS
 
 RUN: Final = "floor"

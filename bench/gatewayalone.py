@@ -28,11 +28,10 @@ from vkgateway.planes.pki import Authority
 from vkgateway.planes.publication import Publication
 from vkgateway.planes.supervisor.file_limit import raise_file_limit
 from vkgateway.serve import heap, logs
-from vkgateway.serve.addresses import GatewayAddress
+from vkgateway.serve.addresses import GatewayAddress, connect_management
 from vkgateway.serve.daemon import tune_collector
 from vkgateway.serve.gateway import Gateway
 from vkgateway.serve.health import HealthServer
-from vkgateway.serve.management_connection import connect_management
 from vkgateway.settings import config
 from vkgateway.tenants.interfaces import ApiServerAccess, OnStep
 from vkgateway.tenants.metrics import TRAFFIC

@@ -21,10 +21,9 @@ from vkgateway.nodes.token_reviewer import TokenReviewer
 from vkgateway.page.access import PageAccess
 from vkgateway.page.cookies import CookieSealer
 from vkgateway.page.documents import Document
-from vkgateway.page.events import LEVEL
 from vkgateway.page.facts import build_facts
 from vkgateway.page.handler import PageHandler
-from vkgateway.page.hub import PageHub, encode_delta
+from vkgateway.page.hub import LEVEL, PageHub, encode_delta
 from vkgateway.page.static_files import load_files
 from vkgateway.page.views import Facts, platform_document, tenant_document
 from vkgateway.scheduler.core.snapshot import Quota

@@ -8,7 +8,6 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vkgateway.scheduler.core.guarantees.bindability import CellSlack
 from vkgateway.scheduler.core.guarantees.cell_sizes import (
     cell_sizes,
     count_cells,
@@ -16,6 +15,7 @@ from vkgateway.scheduler.core.guarantees.cell_sizes import (
     smallest_cover,
     total_units,
 )
+from vkgateway.scheduler.core.guarantees.counted_cells import CellSlack
 from vkgateway.scheduler.core.guarantees.pool_guarantees import PoolGuarantees
 from vkgateway.scheduler.core.guarantees.refusals import find_refusals
 from vkgateway.scheduler.core.snapshot import Node, Pool, Quota

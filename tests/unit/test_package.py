@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import tomllib
 from fnmatch import fnmatch
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
+import grimp
 import pytest
 
 import vkgateway
@@ -58,3 +60,12 @@ def test_the_folders_at_the_top_lead_into_the_package() -> None:
     for folder, inside in leads.items():
         shipped = {path.resolve() for path in (PACKAGE / inside).glob("*.yaml")}
         assert {link.resolve() for link in (ROOT / "deploy" / folder).iterdir()} == shipped != set()
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    graph = grimp.build_graph("vkgateway", "vkgateway_platform", exclude_type_checking_imports=True)
+    order = TopologicalSorter({module: graph.find_modules_directly_imported_by(module) for module in graph.modules})
+    try:
+        order.prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))

@@ -1,5 +1,7 @@
 """Narrow typed views of Kubernetes objects: only the fields that vkgateway reads."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
@@ -176,3 +178,33 @@ class SecretView(msgspec.Struct):
 decode_object: Final = msgspec.json.Decoder(ObjectView).decode
 decode_namespace: Final = msgspec.json.Decoder(NamespaceView).decode
 decode_secret: Final = msgspec.json.Decoder(SecretView).decode
+
+
+class Waiting(msgspec.Struct):
+    """Why a container has not started."""
+
+    reason: str = ""
+    message: str = ""
+
+
+class Terminated(msgspec.Struct, rename="camel"):
+    """The end of a container; with `FallbackToLogsOnError`, the message is the end of its log."""
+
+    exit_code: int = 0
+    reason: str = ""
+    message: str = ""
+
+
+class ContainerState(msgspec.Struct):
+    """At most one of the states of a container; none of them while it runs."""
+
+    waiting: Waiting | None = None
+    terminated: Terminated | None = None
+
+
+class ContainerStatus(msgspec.Struct, rename="camel"):
+    """Status of a container."""
+
+    name: str = ""
+    state: ContainerState = msgspec.field(default_factory=ContainerState)
+    last_state: ContainerState = msgspec.field(default_factory=ContainerState)

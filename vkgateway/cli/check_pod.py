@@ -7,11 +7,10 @@ from typing import Any
 
 import msgspec
 
-from vkgateway.api.container_status import ContainerStatus
 from vkgateway.api.errors import UnavailableError, VkgatewayError
-from vkgateway.api.objects import Condition, find_condition
+from vkgateway.api.objects import Condition, ContainerStatus, find_condition
+from vkgateway.cli.cluster import fetch_kubeconfig
 from vkgateway.cli.progress import Progress
-from vkgateway.cli.tenant_kubeconfig import fetch_kubeconfig
 from vkgateway.cli.tenant_pods import tenant_client
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client

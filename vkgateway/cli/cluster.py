@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -12,12 +13,12 @@ from typing import TypeVar
 import msgspec
 
 from vkgateway.api.errors import InputError, NotFoundError, UnavailableError
-from vkgateway.api.names import GROUP, POOL_LABEL
+from vkgateway.api.names import GROUP, POOL_LABEL, SYSTEM_NAMESPACE, tenant_secret_name
 from vkgateway.api.types import ComputeCluster, Tenant
-from vkgateway.kube import errors
+from vkgateway.kube import errors, kubeconfig
 from vkgateway.kube.client import Client
-from vkgateway.kube.kubeconfig import has_service_account
-from vkgateway.kube.resources import COMPUTE_CLUSTERS, EVENTS, NODES, TENANTS, Resource
+from vkgateway.kube.kubeconfig import Document, has_service_account
+from vkgateway.kube.resources import COMPUTE_CLUSTERS, EVENTS, NODES, SECRETS, TENANTS, Resource
 
 T = TypeVar("T")
 
@@ -194,3 +195,23 @@ async def _list_objects(client: Client, resource: Resource, kind: type[T]) -> li
 
 def _available_hint(kind: str, names: list[str], way_out: str) -> str:
     return f"Available {kind}: {', '.join(names)}." if names else f"There are no {kind}. {way_out}"
+
+
+async def fetch_kubeconfig(client: Client, name: str) -> Document:
+    """Return the tenant's kubeconfig from its Secret.
+
+    Raises NotFoundError for an unknown tenant, UnavailableError if it has no kubeconfig yet.
+    """
+    await get_tenant(client, name)
+    not_yet = UnavailableError(
+        f"tenant {name!r} has no kubeconfig yet: its control plane is being created",
+        hint=f"Check it with `vkgateway tenant describe {name}`.",
+    )
+    try:
+        answer = await client.get(SECRETS, tenant_secret_name(name), namespace=SYSTEM_NAMESPACE)
+    except errors.NotFound as error:
+        raise not_yet from error
+    data = msgspec.json.decode(answer).get("data") or {}
+    if "kubeconfig" not in data:
+        raise not_yet
+    return kubeconfig.parse(base64.b64decode(data["kubeconfig"]).decode(), where=f"of tenant {name}")

@@ -17,7 +17,6 @@ import msgspec
 from vkgateway.api.errors import UnavailableError
 from vkgateway.api.names import SYSTEM_NAMESPACE
 from vkgateway.cli import cluster
-from vkgateway.cli.service_account_tokens import request_token
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.port_forward import PortForward
@@ -141,3 +140,33 @@ async def reader_token(client: Client, *, seconds: int) -> str:
     """Return a token of the service account that may read the gateway's state. Raises UnavailableError, Forbidden."""
     hint = "Apply deploy/rbac/state-reader.yaml, or upgrade the chart."
     return await request_token(client, READER_ACCOUNT, namespace=SYSTEM_NAMESPACE, seconds=seconds, hint=hint)
+
+
+class _TokenStatus(msgspec.Struct):
+    token: str
+
+
+class _TokenRequest(msgspec.Struct):
+    status: _TokenStatus
+
+
+async def request_token(client: Client, account: str, *, namespace: str, seconds: int, hint: str) -> str:
+    """Return a token of a service account that is valid for this many seconds.
+
+    Raises:
+        UnavailableError: the account does not exist; `hint` is the way out.
+        Forbidden: the user may not create tokens of it.
+    """
+    from vkgateway.kube import errors
+    from vkgateway.kube.resources import SERVICE_ACCOUNTS
+
+    request = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "spec": {"expirationSeconds": seconds},
+    }
+    try:
+        answer = await client.create(SERVICE_ACCOUNTS, request, namespace=namespace, name=account, subresource="token")
+    except errors.NotFound as error:
+        raise UnavailableError(f"service account {namespace}/{account} does not exist", hint=hint) from error
+    return msgspec.json.decode(answer, type=_TokenRequest).status.token

@@ -61,7 +61,7 @@ async def _compute_names(ctx: click.Context, names_of: Callable[[ComputeCluster]
 
 async def _pod_names(ctx: click.Context) -> AsyncIterator[str]:
     from vkgateway.cli import tenant_pods
-    from vkgateway.cli.plugin.completion import names_of
+    from vkgateway.cli.plugin.values import names_of
     from vkgateway.kube.resources import PODS
 
     kubeconfig, tenant = ctx.params.get("kubeconfig"), ctx.params.get("tenant")
@@ -91,7 +91,7 @@ def _management(ctx: click.Context) -> Path | None:
 
 
 def _collect(names: AsyncIterator[str], incomplete: str) -> list[str]:
-    from vkgateway.cli.plugin.completion import begun, or_nothing
+    from vkgateway.cli.plugin.values import begun, or_nothing
 
     async def read() -> list[str]:
         async with asyncio.timeout(_SECONDS):

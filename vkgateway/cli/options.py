@@ -6,11 +6,14 @@ import asyncio
 import functools
 import os
 import re
+import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import click
+
+from vkgateway.api.errors import InputError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -134,3 +137,23 @@ class Seconds(click.ParamType[float]):
                 f"{value!r} is not a duration. Use a number with ms, s, m, h, d or w, such as 90s or 24h.", param, ctx
             )
         return float(match[1]) * _UNITS[match[2]]
+
+
+yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+
+
+def confirm_deletion(what: str, *, yes: bool) -> None:
+    """Return if the deletion is confirmed: with `yes`, or by a person at a terminal.
+
+    Raises:
+        InputError: neither is the case; input from elsewhere is no answer to the question.
+        click.Abort: the person declined.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise InputError(
+            f"this would delete {what}; the input is not a terminal, so the command cannot ask you",
+            hint="Add --yes to confirm it.",
+        )
+    click.confirm(f"Delete {what}? This cannot be undone", abort=True)

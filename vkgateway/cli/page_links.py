@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
 from vkgateway.api.errors import InputError, UnavailableError
-from vkgateway.cli.service_account_tokens import request_token
+from vkgateway.cli.cluster_gateway import request_token
 from vkgateway.page.local_host import local_address
 
 if TYPE_CHECKING:

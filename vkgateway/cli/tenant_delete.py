@@ -12,8 +12,7 @@ import click
 
 from vkgateway.api.times import render_time
 from vkgateway.cli import name_completion
-from vkgateway.cli.confirmation import confirm_deletion, yes_option
-from vkgateway.cli.options import Seconds, cluster_options, run_async
+from vkgateway.cli.options import Seconds, cluster_options, confirm_deletion, run_async, yes_option
 from vkgateway.cli.progress import Progress, explain_interruption
 from vkgateway.cli.tenant_options import wait_options
 

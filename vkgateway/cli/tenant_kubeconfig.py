@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from vkgateway.cli import name_completion
 from vkgateway.cli.options import cluster_options, run_async
-
-if TYPE_CHECKING:
-    from vkgateway.kube.client import Client
-    from vkgateway.kube.kubeconfig import Document
 
 EPILOG = """\b
 Examples:
@@ -47,7 +42,7 @@ async def kubeconfig(
     from vkgateway.kube import kubeconfig as files
 
     async with cluster.management_cluster(data_dir, kubeconfig) as client:
-        document = await fetch_kubeconfig(client, name)
+        document = await cluster.fetch_kubeconfig(client, name)
     if merge:
         target = file or files.default_path()
         files.merge_into_file(target, document, switch=switch)
@@ -57,34 +52,3 @@ async def kubeconfig(
         click.echo(f"Next: kubectl --kubeconfig {file} get nodes", err=True)
     else:
         click.echo(files.dump(document), nl=False)
-
-
-async def fetch_kubeconfig(client: Client, name: str) -> Document:
-    """Return the tenant's kubeconfig from its Secret.
-
-    Raises NotFoundError for an unknown tenant, UnavailableError if it has no kubeconfig yet.
-    """
-    import base64
-
-    import msgspec
-
-    from vkgateway.api.errors import UnavailableError
-    from vkgateway.api.names import SYSTEM_NAMESPACE, tenant_secret_name
-    from vkgateway.cli import cluster
-    from vkgateway.kube import errors
-    from vkgateway.kube import kubeconfig as files
-    from vkgateway.kube.resources import SECRETS
-
-    await cluster.get_tenant(client, name)
-    not_yet = UnavailableError(
-        f"tenant {name!r} has no kubeconfig yet: its control plane is being created",
-        hint=f"Check it with `vkgateway tenant describe {name}`.",
-    )
-    try:
-        answer = await client.get(SECRETS, tenant_secret_name(name), namespace=SYSTEM_NAMESPACE)
-    except errors.NotFound as error:
-        raise not_yet from error
-    data = msgspec.json.decode(answer).get("data") or {}
-    if "kubeconfig" not in data:
-        raise not_yet
-    return files.parse(base64.b64decode(data["kubeconfig"]).decode(), where=f"of tenant {name}")

@@ -64,7 +64,7 @@ async def _connect_tenant(
     kubeconfig: Path | None, tenant: str | None, data_dir: Path, management_kubeconfig: Path | None
 ) -> Client:
     from vkgateway.cli import cluster
-    from vkgateway.cli.tenant_kubeconfig import fetch_kubeconfig
+    from vkgateway.cli.cluster import fetch_kubeconfig
     from vkgateway.kube.client import Client
 
     if kubeconfig is not None:
@@ -150,7 +150,7 @@ async def companion_objects(
     from vkgateway.kube import errors
     from vkgateway.kube.apply import Discovery
     from vkgateway.scheduler.gangs import gang_references
-    from vkgateway.scheduler.service.kinds import find_kind
+    from vkgateway.scheduler.service.companion_objects import find_kind
 
     discovery = Discovery(client)
     found: dict[Reference, Object] = {}
@@ -175,7 +175,7 @@ async def unserved_kinds(client: Client, pod: Object) -> frozenset[Kind]:
 
     from vkgateway.kube import errors
     from vkgateway.scheduler.gangs.mark_detection import mark_kinds
-    from vkgateway.scheduler.service.kinds import served_kind
+    from vkgateway.scheduler.service.companion_objects import served_kind
 
     found = set()
     for kind in mark_kinds(pod):

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import msgspec
 import structlog
 
-from vkgateway.api.errors import VkgatewayError
+from vkgateway.api.errors import InputError, VkgatewayError
 from vkgateway.api.names import GROUP
+from vkgateway.api.objects import decode_secret
 from vkgateway.api.reserve import pool_problems
 from vkgateway.api.run_limits import run_limit_problems
 from vkgateway.api.scheduling import next_mode, scheduling_problems
-from vkgateway.api.types import IMAGES_PULLED, POOLS_APART, SCHEDULERS_READY, ComputeCluster
+from vkgateway.api.types import IMAGES_PULLED, POOLS_APART, SCHEDULERS_READY, ComputeCluster, KubeconfigSecret
 from vkgateway.clusters.cluster_watches import NODES, TRUST
 from vkgateway.clusters.compute_clusters import ComputeClusters
 from vkgateway.clusters.connected_cluster import ConnectedCluster
-from vkgateway.clusters.connection import read_connection
 from vkgateway.clusters.link import ComputeLink
 from vkgateway.clusters.pool_nodes import PoolNodes
 from vkgateway.clusters.pools import has_admitted_pods, pool_status, shared_nodes
@@ -39,8 +41,8 @@ from vkgateway.kube import errors, kubeconfig
 from vkgateway.kube.client import Client
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.kube.reflector import Reflector
-from vkgateway.kube.resources import COMPUTE_CLUSTERS
-from vkgateway.runtime import object_finalizers as finalizers
+from vkgateway.kube.resources import COMPUTE_CLUSTERS, SECRETS
+from vkgateway.runtime import finalizers
 from vkgateway.runtime.object_events import EventRecorder
 from vkgateway.runtime.workqueue import DONE, ReconcileResult, WorkQueue
 from vkgateway.scheduler.backends.verdict import scheduler_verdict
@@ -382,3 +384,41 @@ def _is_unchanged(old: ComputeCluster, new: ComputeCluster) -> bool:
         and old.metadata.finalizers == new.metadata.finalizers
         and old.metadata.deletion_timestamp == new.metadata.deletion_timestamp
     )
+
+
+_FORBIDDEN_KEYS = frozenset(
+    {"exec", "auth-provider", "tokenFile", "certificate-authority", "client-certificate", "client-key"}
+)
+"""Keys that would make the gateway read a file or run a program of its machine."""
+
+
+async def read_connection(management: Client, secret: KubeconfigSecret | None) -> kubeconfig.ClientConfig | None:
+    """Return the client configuration of the connection; None for the management cluster itself.
+
+    Raises InputError if the Secret or its key is missing, or if the kubeconfig is not usable.
+    """
+    if secret is None:
+        return None
+    where = f"Secret {secret.namespace}/{secret.name}"
+    try:
+        answer = await management.get(SECRETS, secret.name, namespace=secret.namespace)
+    except errors.NotFound as error:
+        raise InputError(f"{where} for the kubeconfig does not exist") from error
+    found = decode_secret(answer)
+    if secret.key not in found.data:
+        raise InputError(f"{where} has no key {secret.key!r}; available keys: {', '.join(sorted(found.data))}")
+    text = base64.b64decode(found.data[secret.key]).decode(errors="replace")
+    return parse_connection(text, where=f"in {where}")
+
+
+def parse_connection(text: str, *, where: str) -> kubeconfig.ClientConfig:
+    """Parse a kubeconfig from a Secret, which must be self-contained.
+
+    Raises InputError if it refers to files or programs of the gateway's machine.
+    """
+    document = kubeconfig.parse(text, where=where)
+    for section, kind in (("clusters", "cluster"), ("users", "user")):
+        for entry in document.get(section) or []:
+            for key in _FORBIDDEN_KEYS & set(entry.get(kind) or {}):
+                raise InputError(f"the kubeconfig {where} uses {key}; embed the data instead")
+    return kubeconfig.Kubeconfig(document=document, path=Path(f"/{where}")).client_config()

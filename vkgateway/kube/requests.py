@@ -8,7 +8,7 @@ from urllib.parse import quote, urlsplit
 
 from vkgateway.api.errors import InputError
 from vkgateway.api.names import FIELD_MANAGER, host_in_url
-from vkgateway.kube.quoting import quote_url_part
+from vkgateway.kube.resources import quote_url_part
 from vkgateway.version import __version__
 
 Params = Mapping[str, str | int | bool]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+from urllib.parse import quote
 
 from vkgateway.api.errors import InputError
-from vkgateway.kube.quoting import quote_url_part
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,3 +122,12 @@ KNOWN_RESOURCES: dict[tuple[str, str], Resource] = {
     )
 }
 """Resources by `apiVersion` and `kind`, to find an object's resource without a discovery request."""
+
+
+_SAFE: Final = "-._~:"
+
+
+@lru_cache(maxsize=4096)
+def quote_url_part(text: str) -> str:
+    """Return a name or a parameter's value, percent-encoded."""
+    return quote(text, safe=_SAFE)

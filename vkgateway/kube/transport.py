@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl as ssl_module
-from collections.abc import AsyncIterator, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Final, Self
 
 import structlog
@@ -13,14 +14,12 @@ import structlog
 from vkgateway.api.errors import VkgatewayError
 from vkgateway.kube import errors
 from vkgateway.kube.bearer import TokenSource
-from vkgateway.kube.dialer import HostDialer
-from vkgateway.kube.endpoint import Endpoint
+from vkgateway.kube.endpoint import Endpoint, HostDialer
 from vkgateway.kube.http1 import ConnectionPool
 from vkgateway.kube.requests import JSON, Params, RequestBuilder
 from vkgateway.kube.response_streams import ResponseStream, StreamPool
 from vkgateway.kube.responses import ResponseTooLargeError
 from vkgateway.kube.store_budget import StoreBudget
-from vkgateway.kube.traffic import Traffic
 from vkgateway.kube.write_gate import WriteGate
 
 log = structlog.get_logger(__name__)
@@ -293,3 +292,29 @@ class Connections:
 async def close_all(all_connections: list[Connections]) -> None:
     """Close connections concurrently."""
     await asyncio.gather(*(connections.close() for connections in all_connections))
+
+
+WATCH: Final = "WATCH"
+"""Method under which watches are counted."""
+
+
+class Traffic:
+    """Requests so far by method, and the number of open watches."""
+
+    def __init__(self) -> None:
+        self.requests: Final[Counter[str]] = Counter()
+        self.open_watches = 0
+
+    def count_request(self, method: str) -> None:
+        """Count a request that is not a watch."""
+        self.requests[method] += 1
+
+    @contextlib.contextmanager
+    def count_watch(self) -> Iterator[None]:
+        """Count a watch, which is open within the block."""
+        self.requests[WATCH] += 1
+        self.open_watches += 1
+        try:
+            yield
+        finally:
+            self.open_watches -= 1

@@ -18,8 +18,7 @@ from urllib.parse import urlencode, urlsplit
 import h11
 
 from vkgateway.kube.byte_stream import ByteStream
-from vkgateway.kube.dialer import HostDialer
-from vkgateway.kube.endpoint import Endpoint
+from vkgateway.kube.endpoint import Endpoint, HostDialer
 from vkgateway.kube.errors import Unreachable
 
 Headers = tuple[tuple[str, str], ...]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from vkgateway.api.errors import NotFoundError
 from vkgateway.nodes.http import Reply, Request, Session
-from vkgateway.nodes.memory_limiter import CountBytes
+from vkgateway.nodes.limits import CountBytes
 from vkgateway.nodes.target import PodLister, PodLocator, PodTarget
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from vkgateway.kube.byte_stream import ByteStream
-from vkgateway.nodes.shared_limit import SharedLimit
+from vkgateway.nodes.limits import SharedLimit
 
 MAX_HANDSHAKES: Final = 512
 """Limit of concurrent TLS handshakes."""

@@ -13,7 +13,7 @@ import h11
 
 from vkgateway.kube.byte_stream import ByteStream
 from vkgateway.kube.upgrade import Headers
-from vkgateway.nodes.memory_limiter import CountBytes, MemoryLimitError, ignore_bytes
+from vkgateway.nodes.limits import CountBytes, MemoryLimitError, ignore_bytes
 
 _MAX_HEAD_BYTES: Final = 256 * 1024
 """Limit of a request's head, which contains the command of an exec. Go's limit is 1 MiB."""

@@ -13,7 +13,7 @@ from vkgateway.api.quantity import Quantity, cap_resources
 from vkgateway.api.types import Pool, TenantPool, TenantPoolStatus
 from vkgateway.clusters.link import ComputeLink
 from vkgateway.clusters.pool_nodes import PoolNodes
-from vkgateway.clusters.pool_parts import WHOLE_POOL, PoolPart
+from vkgateway.clusters.pools import WHOLE_POOL, PoolPart
 from vkgateway.clusters.tenant_owners import name_taken
 from vkgateway.kinds.context import PoolContext
 from vkgateway.nodes import virtual_nodes as translation

@@ -23,7 +23,7 @@ from vkgateway.nodes import error_replies
 from vkgateway.nodes.call import Call, parse_uid_and_container
 from vkgateway.nodes.errorchannel import parse_frame_lengths
 from vkgateway.nodes.http import Reply
-from vkgateway.nodes.memory_limiter import CountBytes
+from vkgateway.nodes.limits import CountBytes
 from vkgateway.nodes.target import PodTarget
 
 MAX_OUTPUT_BYTES: Final = 16 * 1024 * 1024

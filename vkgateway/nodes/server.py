@@ -18,16 +18,22 @@ from vkgateway.kube.errors import ApiError
 from vkgateway.kube.loop_throttle import LoopThrottle
 from vkgateway.kube.tls_engine import TlsEngine
 from vkgateway.nodes import routes
-from vkgateway.nodes.accepted_stream import AcceptedStream
 from vkgateway.nodes.call import Call, Rejected
 from vkgateway.nodes.connection_tracker import ClientConnection, ConnectionTracker
 from vkgateway.nodes.http import Reply, Request, Session
 from vkgateway.nodes.identity import AdmittedTenants, FrontProxies, UnknownCaller, tenant_from_certificate
-from vkgateway.nodes.memory_limiter import TENANT_MEMORY_MAX, CountBytes, MemoryLimiter, MemoryLimitError
+from vkgateway.nodes.limits import (
+    TENANT_MEMORY_MAX,
+    CountBytes,
+    MemoryLimiter,
+    MemoryLimitError,
+    SharedLimit,
+    StreamLimiter,
+    TooManyStreamsError,
+)
+from vkgateway.nodes.listener import AcceptedStream
 from vkgateway.nodes.routes import RequestTarget
-from vkgateway.nodes.shared_limit import SharedLimit
 from vkgateway.nodes.stats import StatsProvider
-from vkgateway.nodes.stream_limiter import StreamLimiter, TooManyStreamsError
 from vkgateway.nodes.target import PodLister, PodLocator, no_placements, no_pods
 from vkgateway.nodes.token_reviewer import TokenReviewer
 

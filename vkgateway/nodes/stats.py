@@ -26,6 +26,7 @@ from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.nodes.call import Call, Rejected
 from vkgateway.nodes.exposition import NodeSamples, render_tenant_samples
 from vkgateway.nodes.http import Reply
+from vkgateway.nodes.limits import StreamLimiter
 from vkgateway.nodes.node_stats_reader import (
     CADVISOR,
     PROBES,
@@ -36,7 +37,6 @@ from vkgateway.nodes.node_stats_reader import (
     NodeStatsReader,
 )
 from vkgateway.nodes.podstats import NodePods, node_stats, tenant_pod_stats
-from vkgateway.nodes.stream_limiter import StreamLimiter
 from vkgateway.nodes.target import PlacedPod, PlacementLister, VirtualNodeLister, no_nodes
 
 MAX_CONCURRENT_REQUESTS: Final = 8

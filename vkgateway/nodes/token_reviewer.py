@@ -18,7 +18,7 @@ import msgspec
 
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.kube.resources import NAMESPACES, Resource
-from vkgateway.nodes.stream_limiter import StreamLimiter, TooManyStreamsError
+from vkgateway.nodes.limits import StreamLimiter, TooManyStreamsError
 from vkgateway.nodes.target import NodeProxy
 from vkgateway.nodes.ttl_cache import TtlCache
 

@@ -19,7 +19,7 @@ from vkgateway.kube import errors
 from vkgateway.kube.backoff import Backoff, add_jitter, random_part
 from vkgateway.kube.client import Client
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
-from vkgateway.kube.leases import NODE_LEASE_NAMESPACE, renew_node_lease
+from vkgateway.kube.leader_election import NODE_LEASE_NAMESPACE, renew_node_lease
 from vkgateway.kube.reflector import Reflector
 from vkgateway.kube.resources import LEASES, NODES
 from vkgateway.scheduler.governed import CORDON_TAINT

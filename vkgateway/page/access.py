@@ -18,7 +18,7 @@ from vkgateway.api.errors import NotFoundError
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.kube.errors import ApiError
 from vkgateway.nodes.http import Request
-from vkgateway.nodes.stream_limiter import TooManyStreamsError
+from vkgateway.nodes.limits import TooManyStreamsError
 from vkgateway.nodes.token_reviewer import TokenReviewer, User
 from vkgateway.nodes.ttl_cache import TtlCache
 from vkgateway.page.cookies import KEY_HEADER, CookieSealer, Credentials, read_cookie

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from vkgateway.nodes.http import Reply, Request, Session
-from vkgateway.nodes.stream_limiter import StreamLimiter, TooManyStreamsError
+from vkgateway.nodes.limits import StreamLimiter, TooManyStreamsError
 from vkgateway.page.access import PageAccess, Reader, RefusedError
 from vkgateway.page.cookies import MOST_COOKIE_BYTES, CookieSealer, cookie_header
 from vkgateway.page.documents import Problem, SessionInfo, SignedIn

@@ -11,7 +11,7 @@ import msgspec
 
 from vkgateway.kube.byte_stream import ByteStream
 from vkgateway.page.access import RefusedError
-from vkgateway.page.events import GZIP_HEADER, Event
+from vkgateway.page.hub import GZIP_HEADER, Event
 from vkgateway.page.static_files import SECURITY_HEADERS
 
 CHECK_SECONDS: Final = 30.0

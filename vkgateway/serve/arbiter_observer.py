@@ -19,10 +19,9 @@ from vkgateway.scheduler.backends.split import native_decisions, split_snapshot
 from vkgateway.scheduler.core.decisions import Decisions
 from vkgateway.scheduler.core.past_share import PastShare
 from vkgateway.scheduler.core.reasons.gang_names import Names
-from vkgateway.scheduler.core.reasons.pool_sums import in_units
+from vkgateway.scheduler.core.reasons.pool_sums import in_units, share_reports
 from vkgateway.scheduler.core.reasons.report import build_report, build_summary
 from vkgateway.scheduler.core.reasons.report_types import ShareReport
-from vkgateway.scheduler.core.reasons.share_reports import share_reports
 from vkgateway.scheduler.core.snapshot import PodState, PoolKey, Snapshot
 from vkgateway.scheduler.service.accounting import PodRun
 from vkgateway.scheduler.service.decisionlog import DecisionLog

@@ -21,8 +21,8 @@ from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.kube.errors import ApiError, ServerError, Unreachable
 from vkgateway.kube.tls import load_identity
 from vkgateway.nodes.http import Reply, Request, Session
+from vkgateway.nodes.limits import TooManyStreamsError
 from vkgateway.nodes.listener import HttpListener, RequestHandler
-from vkgateway.nodes.stream_limiter import TooManyStreamsError
 from vkgateway.nodes.token_reviewer import TokenReviewer
 from vkgateway.nodes.ttl_cache import TtlCache
 from vkgateway.serve.health import PUBLIC

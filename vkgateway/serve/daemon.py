@@ -28,13 +28,12 @@ from vkgateway.planes.supervisor.file_limit import raise_file_limit
 from vkgateway.runtime.background import background_task
 from vkgateway.serve import certificate_authority as authority
 from vkgateway.serve import heap, instance_lock, logs
-from vkgateway.serve.addresses import AddressMonitor, GatewayAddress, find_gateway_address
+from vkgateway.serve.addresses import AddressMonitor, GatewayAddress, connect_management, find_gateway_address
 from vkgateway.serve.datastore import LazyDatastore, open_datastore
 from vkgateway.serve.dependencies import Dependencies
 from vkgateway.serve.gateway import Gateway
 from vkgateway.serve.health import HealthServer
 from vkgateway.serve.leadership import Leadership
-from vkgateway.serve.management_connection import connect_management
 from vkgateway.serve.page_server import serve_page
 from vkgateway.serve.provisioning import build_control_planes
 from vkgateway.serve.serving import kubelet_tls, serve_metrics

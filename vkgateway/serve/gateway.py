@@ -29,25 +29,22 @@ from vkgateway.runtime.workers import WorkerPool
 from vkgateway.scheduler.core.reasons.gang_names import Names
 from vkgateway.scheduler.core.snapshot import Policy, PoolKey
 from vkgateway.scheduler.service.arbitration import Arbitration, ArbitrationSettings
-from vkgateway.serve.addresses import GatewayAddress
+from vkgateway.serve.addresses import GatewayAddress, connect_management
 from vkgateway.serve.arbiter_observer import ArbiterObserver
 from vkgateway.serve.datastore_quota import Datastore, DatastoreMonitor
 from vkgateway.serve.health import HealthServer
 from vkgateway.serve.heap import trim_loop
-from vkgateway.serve.management_connection import connect_management
 from vkgateway.settings.config import Arbiter as ArbiterSection
 from vkgateway.settings.config import Config, Kubelet
 from vkgateway.settings.validation import parse_half_life
 from vkgateway.tenants import metrics
-from vkgateway.tenants.control_plane_changes import ControlPlaneChanges
 from vkgateway.tenants.controller import TenantController
 from vkgateway.tenants.interfaces import ControlPlanes
-from vkgateway.tenants.running_tenants import RunningTenants
+from vkgateway.tenants.running_tenants import ControlPlaneChanges, RunningTenants
 from vkgateway.tenants.runtimes import TenantRuntimes
 from vkgateway.tenants.standby_tenants import StandbyTenants
-from vkgateway.tenants.usage.monitor import UsageMonitor
+from vkgateway.tenants.usage.monitor import UsageMonitor, UsageStore
 from vkgateway.tenants.usage.past_shares import PastShareKeeper
-from vkgateway.tenants.usage.store import UsageStore
 
 EXTRA_CONNECTIONS = 4096
 """Connections of all tenants to the kubelet endpoint in addition to their streams."""

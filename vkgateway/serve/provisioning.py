@@ -16,8 +16,7 @@ from vkgateway.kinds.services.platform_service import Endpoint
 from vkgateway.kube.write_gate import WriteGate
 from vkgateway.planes.access import ControlPlane
 from vkgateway.planes.drivers.base import Driver, DriverContext, DriverListener, ServerEndpoint
-from vkgateway.planes.drivers.driver_set import DriverSet
-from vkgateway.planes.drivers.registry import driver_factory
+from vkgateway.planes.drivers.driver_set import DriverSet, driver_factory
 from vkgateway.planes.plane_records import PlatformEndpoints
 from vkgateway.planes.provisioner import Provisioner, Step
 from vkgateway.planes.publication import Publication

@@ -187,7 +187,7 @@ def is_server_name(name: str) -> bool:
 
 
 def _check_control_planes(control_planes: ControlPlanes) -> Iterator[InvalidSetting]:
-    from vkgateway.planes.drivers.registry import driver_factory
+    from vkgateway.planes.drivers.driver_set import driver_factory
 
     keys = {"driver": control_planes.driver} | {f"otherDrivers.{name}": name for name in control_planes.other_drivers}
     for key, name in keys.items():

@@ -20,7 +20,7 @@ from vkgateway.kube.client import Client
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.kube.reflector import Reflector
 from vkgateway.kube.resources import TENANTS
-from vkgateway.runtime import object_finalizers as finalizers
+from vkgateway.runtime import finalizers
 from vkgateway.runtime.object_events import EventRecorder
 from vkgateway.runtime.workqueue import DONE, ReconcileResult, WorkQueue
 from vkgateway.tenants.accepted_specs import (

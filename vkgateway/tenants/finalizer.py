@@ -18,13 +18,12 @@ from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.clock import Clock
 from vkgateway.kube.resources import TENANTS
-from vkgateway.runtime import object_finalizers as finalizers
+from vkgateway.runtime import finalizers
 from vkgateway.runtime.metrics import forget_tenant as forget_metrics
 from vkgateway.tenants.accepted_specs import ACCEPTED_FOR_ANNOTATION, ACCEPTED_SPEC_ANNOTATION, AcceptedSpecs
-from vkgateway.tenants.compute_cleanup import clean_compute_clusters, clusters_of
+from vkgateway.tenants.compute_cleanup import clean_compute_clusters, clusters_of, forget_tenant
 from vkgateway.tenants.control_plane_reconciler import ignore_step
 from vkgateway.tenants.interfaces import ControlPlanes, TenantRunner
-from vkgateway.tenants.ownership import forget_tenant
 from vkgateway.tenants.record import StatusWriter, TenantRecord
 from vkgateway.tenants.teardown import remove_pods
 

@@ -7,8 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 from vkgateway.api.requests import MilliResources, is_extended
 from vkgateway.clusters.status import Verdict, false_verdict, true_verdict, unknown_verdict
 from vkgateway.scheduler.core.decisions import Decisions, GuaranteeLoss
-from vkgateway.scheduler.core.reasons.guarantee_losses import change_text
-from vkgateway.scheduler.core.reasons.pool_sums import in_units
+from vkgateway.scheduler.core.reasons.pool_sums import change_text, in_units
 from vkgateway.scheduler.core.snapshot import Pool, PoolKey, Quota, Snapshot, node_name
 
 GUARANTEE_SATISFIED = true_verdict("Kept", "the nodes can hold the guarantee")

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from prometheus_client import Counter, Gauge, Histogram
 
 from vkgateway.api.objects import Condition
-from vkgateway.kube.traffic import Traffic
+from vkgateway.kube.transport import Traffic
 from vkgateway.planes.pki import cert_expiry
 from vkgateway.scheduler.service.metrics import (
     OVERDUE_SECONDS,

@@ -12,7 +12,7 @@ from vkgateway.api.templates import template_keys
 from vkgateway.api.types import Pool, Tenant, TenantPool, TenantPoolStatus
 from vkgateway.clusters.compute_clusters import ComputeClusters
 from vkgateway.clusters.link import ComputeLink
-from vkgateway.clusters.pool_parts import split_pool
+from vkgateway.clusters.pools import split_pool
 from vkgateway.clusters.status import false_verdict, unknown_verdict
 from vkgateway.kinds.context import TenantContext
 from vkgateway.kinds.services.platform_service import ApiServers, NameServers
@@ -21,8 +21,8 @@ from vkgateway.nodes.node_source import NodeSource
 from vkgateway.runtime.workers import WorkerPool
 from vkgateway.scheduler.service.controller import ArbiterService
 from vkgateway.settings.config import Nodes
+from vkgateway.tenants.compute_cleanup import take_tenant
 from vkgateway.tenants.interfaces import ApiServerAccess, VirtualNodesState
-from vkgateway.tenants.ownership import take_tenant
 from vkgateway.tenants.running_tenants import RunningTenants
 from vkgateway.tenants.runtime import TenantRuntime, TenantWiring
 

@@ -35,7 +35,7 @@ def load_results(data_dir: Path, tenant: str) -> Record | None:
 async def load_cluster(tenant: str | None, *, data_dir: Path, kubeconfig: Path | None) -> ClusterUnderTest:
     """Return the tested cluster with an admin kubeconfig."""
     from vkgateway.cli import cluster
-    from vkgateway.cli.tenant_kubeconfig import fetch_kubeconfig
+    from vkgateway.cli.cluster import fetch_kubeconfig
     from vkgateway.kube import kubeconfig as files
     from vkgateway_platform.conformance.cluster import server_version
     from vkgateway_platform.conformance.runner import ClusterUnderTest

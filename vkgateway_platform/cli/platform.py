@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from vkgateway.cli.confirmation import confirm_deletion, yes_option
-from vkgateway.cli.options import data_dir_option, run_async
+from vkgateway.cli.options import confirm_deletion, data_dir_option, run_async, yes_option
 from vkgateway.cli.output import Column, output_option, print_table, serialize
 from vkgateway.cli.progress import Progress
 

@@ -17,7 +17,7 @@ from vkgateway.api import times
 from vkgateway.api.errors import InputError
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
-from vkgateway.kube.leases import Lease
+from vkgateway.kube.leader_election import Lease
 from vkgateway.kube.resources import LEASES
 from vkgateway.planes.supervisor.spec import ProcessState
 from vkgateway_platform.embedded import compute, etcd, gateway_process

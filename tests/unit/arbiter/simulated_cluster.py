@@ -15,8 +15,8 @@ from vkgateway.scheduler.core.cycle import decide
 from vkgateway.scheduler.core.decisions import Decisions, PendingReport
 from vkgateway.scheduler.core.guarantees.pool_guarantees import PoolGuarantees
 from vkgateway.scheduler.core.outcome import evicted_fields
+from vkgateway.scheduler.core.pools.victims import may_preempt
 from vkgateway.scheduler.core.preemption.notice import notice_seconds
-from vkgateway.scheduler.core.preemption.ranks import may_preempt
 from vkgateway.scheduler.core.share_history import ShareHistory
 from vkgateway.scheduler.core.snapshot import (
     Band,

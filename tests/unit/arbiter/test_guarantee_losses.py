@@ -15,7 +15,7 @@ from tests.unit.arbiter.simulated_cluster import (
     reports_by_gang,
 )
 from vkgateway.scheduler.core.decisions import GuaranteeLoss
-from vkgateway.scheduler.core.reasons.guarantee_losses import cells_text
+from vkgateway.scheduler.core.reasons.pool_sums import cells_text
 from vkgateway.scheduler.core.reasons.report import build_report
 
 

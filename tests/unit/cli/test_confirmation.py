@@ -11,7 +11,7 @@ import pytest
 
 from vkgateway.api.errors import InputError
 from vkgateway.cli import main
-from vkgateway.cli.confirmation import confirm_deletion
+from vkgateway.cli.options import confirm_deletion
 
 
 class Terminal(io.StringIO):

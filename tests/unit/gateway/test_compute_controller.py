@@ -22,8 +22,7 @@ from vkgateway.api.errors import InputError
 from vkgateway.api.names import NAME_ANNOTATION, NAMESPACE_ANNOTATION, TENANT_LABEL, UID_ANNOTATION
 from vkgateway.clusters import connected_cluster
 from vkgateway.clusters.cluster_watches import TRUST
-from vkgateway.clusters.connection import parse_connection
-from vkgateway.clusters.controller import FINALIZER, ComputeController
+from vkgateway.clusters.controller import FINALIZER, ComputeController, parse_connection
 from vkgateway.clusters.tenant_owners import GatewayIdentity
 from vkgateway.kube.client import Client
 from vkgateway.kube.kubeconfig import ClientConfig

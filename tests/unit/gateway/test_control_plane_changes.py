@@ -5,9 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import cast
 
-from vkgateway.tenants.control_plane_changes import ControlPlaneChanges
 from vkgateway.tenants.controller import TenantController
-from vkgateway.tenants.running_tenants import RunningTenants
+from vkgateway.tenants.running_tenants import ControlPlaneChanges, RunningTenants
 from vkgateway.tenants.runtime import TenantRuntime
 
 

@@ -11,7 +11,7 @@ from vkgateway.api.objects import Meta, decode_object
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import TENANTS
-from vkgateway.runtime import object_finalizers as finalizers
+from vkgateway.runtime import finalizers
 
 THEIRS = "backup.example.com/hold"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vkgateway.api.errors import InputError
-from vkgateway.serve.management_connection import connect_management
+from vkgateway.serve.addresses import connect_management
 from vkgateway.settings.config import Config
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vkgateway.api.types import Pool, TenantPool, TenantPoolStatus
-from vkgateway.clusters.pool_parts import WHOLE_POOL, PoolPart, split_pool
+from vkgateway.clusters.pools import WHOLE_POOL, PoolPart, split_pool
 
 ZONE = "topology.kubernetes.io/zone"
 WANTED = TenantPool(name="a100")

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from tests.fakes.apiserver import FakeApiServer
 from vkgateway.kube.client import Client
-from vkgateway.kube.leases import NODE_LEASE_NAMESPACE, renew_node_lease
+from vkgateway.kube.leader_election import NODE_LEASE_NAMESPACE, renew_node_lease
 from vkgateway.kube.resources import LEASES
 
 NOW = datetime(2030, 1, 2, 3, 4, 5, 678, tzinfo=UTC)

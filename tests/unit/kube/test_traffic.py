@@ -8,7 +8,7 @@ from tests.fakes.apiserver import FakeApiServer
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import PODS
-from vkgateway.kube.traffic import WATCH
+from vkgateway.kube.transport import WATCH
 
 
 async def test_requests_are_counted_by_method(server: FakeApiServer, client: Client) -> None:

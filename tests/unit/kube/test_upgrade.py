@@ -16,7 +16,7 @@ import uvloop
 
 from tests.support.machine import patience
 from vkgateway.kube.byte_stream import ByteStream
-from vkgateway.kube.dialer import HostDialer
+from vkgateway.kube.endpoint import HostDialer
 from vkgateway.kube.errors import Unreachable
 from vkgateway.kube.tls import client_context, load_identity
 from vkgateway.kube.upgrade import (

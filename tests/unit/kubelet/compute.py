@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self, TypeAlias
 from urllib.parse import parse_qsl, urlsplit
 
-from vkgateway.kube.dialer import HostDialer
+from vkgateway.kube.endpoint import HostDialer
 
 Reader: TypeAlias = asyncio.StreamReader
 Writer: TypeAlias = asyncio.StreamWriter

@@ -8,7 +8,7 @@ from typing import cast
 from vkgateway.kube.byte_stream import ByteStream
 from vkgateway.kube.loop_throttle import LoopThrottle
 from vkgateway.kube.tls_engine import TlsEngine
-from vkgateway.nodes.accepted_stream import AcceptedStream
+from vkgateway.nodes.listener import AcceptedStream
 
 
 class FakeTransport(asyncio.Transport):

@@ -19,7 +19,7 @@ from vkgateway.kube.byte_stream import ByteStream
 from vkgateway.kube.tls import client_context
 from vkgateway.nodes import connection_tracker, server
 from vkgateway.nodes.connection_tracker import ClientConnection, ConnectionTracker
-from vkgateway.nodes.shared_limit import SharedLimit
+from vkgateway.nodes.limits import SharedLimit
 
 Make = Callable[..., Awaitable[Endpoint]]
 LOG = "/containerLogs/default/web/main?follow=true"

@@ -14,7 +14,7 @@ from tests.fakes.clock import FakeClock
 from tests.support.machine import patience
 from tests.support.waiting import wait_until
 from vkgateway.nodes import token_reviewer as review_turns
-from vkgateway.nodes.stream_limiter import TooManyStreamsError
+from vkgateway.nodes.limits import TooManyStreamsError
 from vkgateway.nodes.target import NodeProxy
 from vkgateway.nodes.token_reviewer import (
     ALLOWED_CACHE_SECONDS,

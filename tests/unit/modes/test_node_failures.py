@@ -8,8 +8,8 @@ import pytest
 
 from tests.unit.arbiter.simulated_cluster import reports_by_gang
 from tests.unit.modes.world import World
+from vkgateway.scheduler.backends.gang_split import assign_slots, displaced_pods
 from vkgateway.scheduler.backends.pod_sets import pod_set_name
-from vkgateway.scheduler.backends.slots import assign_slots, displaced_pods
 from vkgateway.scheduler.core.decisions import PendingReason
 from vkgateway.scheduler.core.snapshot import Pod, PodState, Requirement
 

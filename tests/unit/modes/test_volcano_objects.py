@@ -15,9 +15,7 @@ from vkgateway.scheduler.backends.attempt import AttemptState
 from vkgateway.scheduler.backends.mode import Request
 from vkgateway.scheduler.backends.names import attempt_name
 from vkgateway.scheduler.backends.pod_sets import pod_set_name
-from vkgateway.scheduler.backends.volcano.mode import VolcanoMode
-from vkgateway.scheduler.backends.volcano.pod_groups import decode_pod_group, read_attempt
-from vkgateway.scheduler.backends.volcano.priorities import volcano_priority
+from vkgateway.scheduler.backends.volcano.mode import VolcanoMode, decode_pod_group, read_attempt, volcano_priority
 from vkgateway.scheduler.core.snapshot import Band, Gang, Pool
 
 MODE = VolcanoMode()

@@ -7,8 +7,8 @@ import zlib
 
 import pytest
 
-from vkgateway.page import events
-from vkgateway.page.events import GZIP_HEADER, PING, Event
+from vkgateway.page import hub as events
+from vkgateway.page.hub import GZIP_HEADER, PING, Event
 
 
 @pytest.mark.parametrize("size", [10, 1 << 20])

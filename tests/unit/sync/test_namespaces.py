@@ -13,11 +13,11 @@ from tests.support.machine import patience
 from tests.support.waiting import wait_until
 from tests.unit.sync.world import COMPUTE_NAMESPACE, NODE, World, object_names, start_world
 from vkgateway.api.names import FENCE_ANNOTATION, POD_SERVICE_ACCOUNT, TENANT_LABEL
-from vkgateway.kinds.sweeper import SWEEP
 from vkgateway.kube import errors
 from vkgateway.kube.resources import NAMESPACES, NETWORK_POLICIES, PODS, SECRETS, SERVICE_ACCOUNTS
 from vkgateway.runtime.requests import ReconcileRequest
 from vkgateway.tenants.teardown import remove_tenant
+from vkgateway.tenants.tenant import SWEEP
 
 
 @pytest.fixture

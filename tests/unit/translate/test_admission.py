@@ -10,7 +10,7 @@ import pytest
 from tests.refused import ALLOWED, BY_LEVEL_BASELINE, BY_LEVEL_RESTRICTED, BY_POLICY, pod_of
 from tests.unit.translate.samples import TENANT
 from vkgateway.api.types import PodSecurity, TenantPolicy
-from vkgateway.kinds.pods.policy import refusal_texts
+from vkgateway.kinds.pods.policy import rules as refusal_texts
 from vkgateway.kinds.pods.policy.admission import pod_rules, pod_security_rules, service_rules
 from vkgateway.kinds.pods.policy.rules import find_refusals
 from vkgateway.kinds.pods.policy.security import find_violations

@@ -13,7 +13,6 @@ from tests.unit.translate.samples import TENANT
 from vkgateway.api.names import NAMESPACE_ANNOTATION, TENANT_LABEL, UID_ANNOTATION, compute_namespace
 from vkgateway.api.objects import Meta
 from vkgateway.api.types import Exposure
-from vkgateway.kinds.services.exposure import load_balancer_patch
 from vkgateway.kinds.services.translation import (
     ServiceView,
     SliceView,
@@ -21,6 +20,7 @@ from vkgateway.kinds.services.translation import (
     forward_service,
     forward_slice,
     is_service_current,
+    load_balancer_patch,
     resolve_aliases,
     service_spec,
     slice_content,

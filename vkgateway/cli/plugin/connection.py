@@ -11,7 +11,6 @@ from typing import Any, Final, Literal
 
 from vkgateway.api.errors import InputError, UnavailableError
 from vkgateway.api.names import POOL_LABEL
-from vkgateway.cli.plugin.options import Target
 from vkgateway.cli.plugin.rights import (
     RefusedRequestError,
     Right,
@@ -21,6 +20,7 @@ from vkgateway.cli.plugin.rights import (
     refusal_message,
     right_of_request,
 )
+from vkgateway.cli.plugin.target import Target
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.kubeconfig import ClientConfig

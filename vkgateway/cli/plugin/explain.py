@@ -8,8 +8,9 @@ import click
 
 from vkgateway.api.errors import InputError
 from vkgateway.cli.output import output_option_of
-from vkgateway.cli.plugin import completion
-from vkgateway.cli.plugin.options import Target, run_async, target_options
+from vkgateway.cli.plugin import values
+from vkgateway.cli.plugin.options import target_options
+from vkgateway.cli.plugin.target import Target, run_async
 
 if TYPE_CHECKING:
     from vkgateway.cli.explanation import PodExplanation
@@ -25,11 +26,11 @@ _POD_KINDS = ("pod", "pods", "po")
 
 
 @click.command(short_help="Explain why a pod waits.", epilog=EPILOG)
-@click.argument("pod", shell_complete=completion.pods)
+@click.argument("pod", shell_complete=values.pods)
 @click.option(
     "--tenant",
     metavar="NAME",
-    shell_complete=completion.tenants,
+    shell_complete=values.tenants,
     help="In the management cluster: the tenant of the pod.",
 )
 @output_option_of("table", "json", "yaml")
@@ -68,8 +69,8 @@ def pod_name(argument: str) -> str:
 
 async def _explain_for_ops(connection: Connection, name: str, tenant: str | None) -> PodExplanation:
     from vkgateway.cli import tenant_pods
+    from vkgateway.cli.cluster import fetch_kubeconfig
     from vkgateway.cli.plugin.gateway import read_state_if_any
-    from vkgateway.cli.tenant_kubeconfig import fetch_kubeconfig
 
     if not tenant:
         raise InputError("this is the management cluster: no tenant is given", hint="Give --tenant NAME.")

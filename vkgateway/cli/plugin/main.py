@@ -12,7 +12,8 @@ import click
 
 from vkgateway.cli.lazy_group import LazyGroup
 from vkgateway.cli.main import EPILOG, open_closed_streams, run_command
-from vkgateway.cli.plugin.options import Target, target_options
+from vkgateway.cli.plugin.options import target_options
+from vkgateway.cli.plugin.target import Target
 from vkgateway.version import __version__
 
 PROGRAM = "kubectl vkgateway"

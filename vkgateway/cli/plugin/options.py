@@ -2,56 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import re
-import shlex
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, ParamSpec, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import click
 
-P = ParamSpec("P")
-R = TypeVar("R")
+from vkgateway.cli.plugin import values
+from vkgateway.cli.plugin.target import Target
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 _DURATION: Final = re.compile(r"(?:([0-9]+)h)?(?:([0-9]+)m(?!s))?(?:([0-9]+(?:\.[0-9]+)?)s)?(?:([0-9]+)ms)?")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """Cluster, user and namespaces that the options select; empty: as the kubeconfig says."""
-
-    kubeconfig: Path | None = None
-    context: str = ""
-    cluster: str = ""
-    user: str = ""
-    namespace: str = ""
-    all_namespaces: bool = False
-    request_timeout: float | None = None
-    """Seconds; None: 2 s for the first answer, and the usual timeouts after it. 0: no limit."""
-
-    @property
-    def kubectl_options(self) -> str:
-        """The options with which kubectl selects the same cluster and user."""
-        given = {
-            "--kubeconfig": str(self.kubeconfig) if self.kubeconfig else "",
-            "--context": self.context,
-            "--cluster": self.cluster,
-            "--user": self.user,
-        }
-        return " ".join(f"{option}={shlex.quote(value)}" for option, value in given.items() if value)
-
-    def or_else(self, other: Target) -> Target:
-        """Return this target, with the values of another one where this one is empty."""
-        empty = Target()
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        given = {name: value for name, value in values.items() if value != getattr(empty, name)}
-        if given.keys() & {"namespace", "all_namespaces"}:
-            other = replace(other, namespace="", all_namespaces=False)
-        return replace(other, **given)
 
 
 class _Duration(click.ParamType):  # type: ignore[type-arg] # generic since click 8.5
@@ -76,7 +40,6 @@ def target_options(command: F) -> F:
 
     The group has the options, too: `kubectl vkgateway -n research queue`. Options after the command win.
     """
-    from vkgateway.cli.plugin import completion
 
     @functools.wraps(command)
     def wrapped(
@@ -109,13 +72,9 @@ def target_options(command: F) -> F:
             metavar="DURATION",
             help="How long a request may take, such as 10s; 0: no limit. [default: 2s for the first answer]",
         ),
-        click.option("--user", metavar="NAME", shell_complete=completion.users, help="User of the kubeconfig."),
-        click.option(
-            "--cluster", metavar="NAME", shell_complete=completion.clusters, help="Cluster of the kubeconfig."
-        ),
-        click.option(
-            "--context", metavar="NAME", shell_complete=completion.contexts, help="Context of the kubeconfig."
-        ),
+        click.option("--user", metavar="NAME", shell_complete=values.users, help="User of the kubeconfig."),
+        click.option("--cluster", metavar="NAME", shell_complete=values.clusters, help="Cluster of the kubeconfig."),
+        click.option("--context", metavar="NAME", shell_complete=values.contexts, help="Context of the kubeconfig."),
         click.option(
             "--kubeconfig",
             metavar="FILE",
@@ -127,27 +86,9 @@ def target_options(command: F) -> F:
             "-n",
             "--namespace",
             metavar="NAME",
-            shell_complete=completion.namespaces,
+            shell_complete=values.namespaces,
             help="Namespace. [default: that of the context]",
         ),
     ):
         wrapped = option(wrapped)
     return cast("F", wrapped)
-
-
-class _Loop(asyncio.SelectorEventLoop):
-    """Event loop whose end does not wait for threads: the lookup of a host name may hang for long."""
-
-    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
-        """Do nothing: `close` ends the executor without waiting."""
-
-
-def run_async(function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, R]:
-    """Wrap an async command, so that click can call it; it runs in a new event loop."""
-
-    @functools.wraps(function)
-    def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        with asyncio.Runner(loop_factory=_Loop) as runner:
-            return runner.run(function(*args, **kwargs))
-
-    return run

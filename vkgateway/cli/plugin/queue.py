@@ -5,8 +5,9 @@ from __future__ import annotations
 import click
 
 from vkgateway.cli.output import output_option
-from vkgateway.cli.plugin import completion
-from vkgateway.cli.plugin.options import Target, run_async, target_options
+from vkgateway.cli.plugin import values
+from vkgateway.cli.plugin.options import target_options
+from vkgateway.cli.plugin.target import Target, run_async
 
 EPILOG = """\b
 Examples:
@@ -20,7 +21,7 @@ Examples:
 @click.option(
     "--tenant",
     metavar="NAME",
-    shell_complete=completion.tenants,
+    shell_complete=values.tenants,
     help="In the management cluster: only gangs of this tenant.",
 )
 @click.option("--pool", metavar="NAME", help="Only gangs in the queue of this pool, such as a100 or a100.local.")

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vkgateway.cli.plugin import completion
-from vkgateway.cli.plugin.options import Target, run_async, target_options
+from vkgateway.cli.plugin import values
+from vkgateway.cli.plugin.options import target_options
+from vkgateway.cli.plugin.target import Target, run_async
 from vkgateway.version import __version__
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ _KEY_LINE = 32
 @click.option(
     "--tenant",
     metavar="NAME",
-    shell_complete=completion.tenants,
+    shell_complete=values.tenants,
     help="In the management cluster: only this tenant.",
 )
 @target_options

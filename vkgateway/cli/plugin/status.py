@@ -10,7 +10,8 @@ import click
 
 from vkgateway.cli.age import format_age
 from vkgateway.cli.output import Column, output_option_of, print_table, serialize
-from vkgateway.cli.plugin.options import Target, run_async, target_options
+from vkgateway.cli.plugin.options import target_options
+from vkgateway.cli.plugin.target import Target, run_async
 
 if TYPE_CHECKING:
     from vkgateway.cli.plugin.connection import Connection

@@ -9,8 +9,9 @@ import click
 
 from vkgateway.cli.options import watch_options
 from vkgateway.cli.output import Column, output_option_of, print_objects
-from vkgateway.cli.plugin import completion
-from vkgateway.cli.plugin.options import Target, run_async, target_options
+from vkgateway.cli.plugin import values
+from vkgateway.cli.plugin.options import target_options
+from vkgateway.cli.plugin.target import Target, run_async
 
 if TYPE_CHECKING:
     from vkgateway.cli.plugin.connection import Connection
@@ -45,7 +46,7 @@ COLUMNS: tuple[Column[NodeUsage], ...] = (
 @click.option(
     "--tenant",
     metavar="NAME",
-    shell_complete=completion.tenants,
+    shell_complete=values.tenants,
     help="In the management cluster: only the rows of this tenant.",
 )
 @output_option_of("table", "json", "yaml")

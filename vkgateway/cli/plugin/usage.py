@@ -17,8 +17,9 @@ from vkgateway.api.objects import TERMINAL_PHASES, Object
 from vkgateway.api.requests import device_requests
 from vkgateway.cli.output import Column, print_table, serialize
 from vkgateway.cli.pending_gangs import gang_of
-from vkgateway.cli.plugin import completion
-from vkgateway.cli.plugin.options import Target, run_async, target_options
+from vkgateway.cli.plugin import values
+from vkgateway.cli.plugin.options import target_options
+from vkgateway.cli.plugin.target import Target, run_async
 from vkgateway.cli.usage import UsageOptions, usage_options
 from vkgateway.kinds.pods.translation.to_compute import pod_band
 
@@ -49,7 +50,7 @@ _NOTE = (
 @click.option(
     "--tenant",
     metavar="NAME",
-    shell_complete=completion.tenants,
+    shell_complete=values.tenants,
     help="In the management cluster: only the usage of this tenant.",
 )
 @target_options

@@ -10,9 +10,8 @@ from typing import Final
 import msgspec
 import structlog
 
-from vkgateway.api.container_status import ContainerStatus
 from vkgateway.api.names import SYSTEM_NAMESPACE
-from vkgateway.api.objects import Condition, Meta, ObjectView, is_condition_true
+from vkgateway.api.objects import Condition, ContainerStatus, Meta, ObjectView, is_condition_true
 from vkgateway.api.times import parse_seconds
 from vkgateway.api.types import Pool, PrePull, PrePullStatus
 from vkgateway.clusters.link import ComputeLink

@@ -5,7 +5,7 @@ from typing import Literal
 from vkgateway.api.names import COMPUTE_ROOT_CA, TENANT_ROOT_CA, compute_metadata
 from vkgateway.api.objects import Object
 from vkgateway.kinds.context import TenantContext
-from vkgateway.kinds.pods.translation.device_variables import without_device_keys
+from vkgateway.kinds.pods.translation.containers import without_device_keys
 
 SERVICE_ACCOUNT_TOKEN_TYPE = "kubernetes.io/service-account-token"  # noqa: S105 - a type's name, no secret
 

@@ -16,11 +16,10 @@ from vkgateway.kinds.namespaces.reconciler import NamespaceReconciler
 from vkgateway.kinds.refusals import is_object_refused, lacks_rights, refusal_message
 from vkgateway.kinds.registry import Registry
 from vkgateway.kinds.sanitizer import Sanitizer
-from vkgateway.kinds.services.exposure import load_balancer_patch
 from vkgateway.kinds.services.service_cidr import TenantServiceCidr
 from vkgateway.kinds.services.service_writer import ServiceWriter, delete_service, find_compute_service
 from vkgateway.kinds.services.tenant_services import TenantServices
-from vkgateway.kinds.services.translation import ServiceView
+from vkgateway.kinds.services.translation import ServiceView, load_balancer_patch
 from vkgateway.kinds.sources import (
     COMPUTE_NAMESPACES,
     COMPUTE_NETWORK_LISTED,

@@ -8,7 +8,14 @@ from collections.abc import Collection, Mapping
 from vkgateway.api.clusters import ClusterIdentity
 from vkgateway.api.errors import InputError, UnavailableError
 from vkgateway.kinds.policies.egress_rules import NameServerRange
-from vkgateway.planes.drivers.base import Driver, DriverListener, NameServers, ServerEndpoint
+from vkgateway.planes.drivers.base import (
+    Driver,
+    DriverContext,
+    DriverFactory,
+    DriverListener,
+    NameServers,
+    ServerEndpoint,
+)
 
 
 class DriverSet:
@@ -102,3 +109,31 @@ class _DriverNameServers:
         """See `NameServers`."""
         for servers in self._servers:
             await servers.remove_stale(clusters)
+
+
+def _create_process_driver(context: DriverContext) -> Driver:
+    from vkgateway.planes.drivers.process.driver import create_driver
+
+    return create_driver(context)
+
+
+def _create_kubernetes_driver(context: DriverContext) -> Driver:
+    from vkgateway.planes.drivers.kubernetes.driver import create_driver
+
+    return create_driver(context)
+
+
+DRIVERS: Mapping[str, DriverFactory] = {"kubernetes": _create_kubernetes_driver, "process": _create_process_driver}
+"""Factories import their driver when they are called, so that reading the settings loads none."""
+
+
+def driver_factory(name: str) -> DriverFactory:
+    """Return the factory of a driver.
+
+    Raises:
+        InputError: no driver has this name; the hint lists the available ones.
+    """
+    if name not in DRIVERS:
+        available = ", ".join(sorted(DRIVERS))
+        raise InputError(f"driver {name!r} does not exist", hint=f"Available drivers: {available}.")
+    return DRIVERS[name]

@@ -27,13 +27,19 @@ from vkgateway.api.objects import Object
 from vkgateway.api.requests import MilliResources
 from vkgateway.scheduler.backends.amounts import sum_requests
 from vkgateway.scheduler.backends.attempt import Attempt, AttemptState, Wait
-from vkgateway.scheduler.backends.gang_split import AttemptPods, GangSplitter, min_members
+from vkgateway.scheduler.backends.gang_split import (
+    AttemptPods,
+    GangSplitter,
+    assign_slots,
+    displaced_pods,
+    free_slots,
+    min_members,
+)
 from vkgateway.scheduler.backends.guarantee import UsageSums
 from vkgateway.scheduler.backends.mode import ModeInput, ModeResult, Return, SchedulingMode, Started
 from vkgateway.scheduler.backends.names import attempt_name
 from vkgateway.scheduler.backends.places import queue_places, queue_usages
 from vkgateway.scheduler.backends.pod_sets import count_pod_sets
-from vkgateway.scheduler.backends.slots import assign_slots, displaced_pods, free_slots
 from vkgateway.scheduler.core.decisions import PERMANENT_REASONS, Admit, Decisions, Evict, PendingReason, PendingReport
 from vkgateway.scheduler.core.preemption.eviction_units import has_min_members
 from vkgateway.scheduler.core.preemption.notice import notice_seconds

@@ -20,12 +20,10 @@ from vkgateway.scheduler.core.outcome import (
 )
 from vkgateway.scheduler.core.phases.borrowing import is_overtaken, start_borrowing_gangs
 from vkgateway.scheduler.core.phases.elastic_growth import grow_gangs
-from vkgateway.scheduler.core.phases.guaranteed_starts import start_guaranteed_gangs
-from vkgateway.scheduler.core.phases.held_places import hold_places
+from vkgateway.scheduler.core.phases.guaranteed_starts import hold_places, start_guaranteed_gangs
 from vkgateway.scheduler.core.phases.kept_plans import keep_borrowed_plans, keep_guaranteed_plans
 from vkgateway.scheduler.core.phases.multi_pool_gangs import drop_incomplete_plans, start_ready_gangs
-from vkgateway.scheduler.core.phases.plan_moves import move_plans
-from vkgateway.scheduler.core.phases.plan_replacement import replan_slow_plans
+from vkgateway.scheduler.core.phases.plan_moves import move_plans, replan_slow_plans
 from vkgateway.scheduler.core.phases.planned_starts import (
     any_plan_lacks_reserve,
     release_plan,

@@ -1,8 +1,7 @@
 """Readers of gang marks: annotations, labels and fields of many integrations, read into one model."""
 
 from vkgateway.scheduler.gangs.integrations import INTEGRATIONS, gang_references, read_marks
-from vkgateway.scheduler.gangs.marks import FoundObjects, GangMarks, Kind, MarkError, Reference
-from vkgateway.scheduler.gangs.merging import merge_marks
+from vkgateway.scheduler.gangs.marks import FoundObjects, GangMarks, Kind, MarkError, Reference, merge_marks
 
 __all__ = [
     "INTEGRATIONS",

@@ -23,8 +23,8 @@ from vkgateway.scheduler.core.snapshot import Policy, Pool, PoolKey, PreemptionP
 from vkgateway.scheduler.service.accounting import PodRun
 from vkgateway.scheduler.service.arbitrated_tenants import ArbitratedTenants
 from vkgateway.scheduler.service.cluster_cache import ClusterCaches
+from vkgateway.scheduler.service.decisionlog import Journal
 from vkgateway.scheduler.service.gang_builder import EvictionTerms
-from vkgateway.scheduler.service.journal import Journal
 from vkgateway.scheduler.service.metrics import forget_tenant
 from vkgateway.scheduler.service.snapshots import StoppedBorrowing, build_snapshot
 from vkgateway.scheduler.service.start_meter import StartMeter

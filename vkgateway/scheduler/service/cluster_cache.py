@@ -23,11 +23,9 @@ from vkgateway.runtime.views.pods import ComputePodView
 from vkgateway.scheduler.core.capacity.node_matching import is_tolerated
 from vkgateway.scheduler.core.snapshot import Band, Node, Pool, PoolKey, Shape, Toleration
 from vkgateway.scheduler.governed import CORDON_TAINT
+from vkgateway.scheduler.service.member import decode_toleration
 from vkgateway.scheduler.service.node_failures import NodeFailures
-from vkgateway.scheduler.service.node_images import NodeImages
-from vkgateway.scheduler.service.numa import NodeZones
-from vkgateway.scheduler.service.occupancy import Occupancy
-from vkgateway.scheduler.service.shapes import decode_toleration
+from vkgateway.scheduler.service.occupancy import NodeImages, NodeZones, Occupancy
 
 _MIN_AVOIDED: Final = 2
 """Minimum number of nodes that may be excluded at the same time; a tenth of the cluster's nodes if that is more."""

@@ -19,7 +19,7 @@ from vkgateway.scheduler.core.snapshot import (
     Snapshot,
 )
 from vkgateway.scheduler.service.cluster_cache import ClusterCache
-from vkgateway.scheduler.service.node_images import requested_images
+from vkgateway.scheduler.service.occupancy import requested_images
 from vkgateway.scheduler.service.tenant_admission import TenantAdmission
 
 StoppedBorrowing = Callable[[str, PoolKey], Mapping[str, float]]

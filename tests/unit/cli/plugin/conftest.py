@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.machine import patience
 from tests.unit.cli.plugin.tool import ReviewingApiServer, Tool, tenant_server
-from vkgateway.cli.plugin import completion, connection, rights
+from vkgateway.cli.plugin import connection, rights, values
 
 
 @pytest.fixture(autouse=True)
@@ -17,7 +17,7 @@ def _patient_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Extend the plugin's limits, which are short for people who wait; tests about a limit set it again."""
     monkeypatch.setattr(connection, "FIRST_ANSWER_SECONDS", patience(20))
     monkeypatch.setattr(rights, "REVIEW_SECONDS", patience(20))
-    monkeypatch.setattr(completion, "_SECONDS", patience(20))
+    monkeypatch.setattr(values, "_SECONDS", patience(20))
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ from tests.unit.controlplane.test_provisioner import World, tenant
 from vkgateway.api.clusters import ClusterIdentity
 from vkgateway.api.errors import ConflictError, InputError, UnavailableError
 from vkgateway.kube.client import Client
-from vkgateway.planes.drivers import registry
+from vkgateway.planes.drivers import driver_set as registry
 from vkgateway.planes.drivers.base import Driver, DriverContext
+from vkgateway.planes.drivers.driver_set import driver_factory
 from vkgateway.planes.drivers.process.driver import ProcessDriver
-from vkgateway.planes.drivers.registry import driver_factory
 from vkgateway.settings import file as settingsfile
 
 

@@ -31,7 +31,7 @@ from vkgateway.kube.resources import (
     Resource,
 )
 from vkgateway.planes.drivers.base import Driver
-from vkgateway.planes.drivers.kubernetes.changes import RepairThrottle
+from vkgateway.planes.drivers.kubernetes.driver import RepairThrottle
 from vkgateway.planes.provisioner import Provisioner
 
 

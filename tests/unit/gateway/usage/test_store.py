@@ -10,7 +10,7 @@ from vkgateway.api.names import SYSTEM_NAMESPACE, TENANT_LABEL
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import CONFIG_MAPS, NAMESPACES
 from vkgateway.tenants.usage.ledger import UsageLedger
-from vkgateway.tenants.usage.store import UsageStore, config_map
+from vkgateway.tenants.usage.monitor import UsageStore, config_map
 
 NOON = at("2026-11-26 12:00")
 

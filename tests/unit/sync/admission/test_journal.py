@@ -9,7 +9,7 @@ from tests.support.machine import patience
 from tests.unit.arbiter.simulated_cluster import Cluster
 from vkgateway.scheduler.core.decisions import Decisions
 from vkgateway.scheduler.core.snapshot import Snapshot
-from vkgateway.scheduler.service.journal import Journal
+from vkgateway.scheduler.service.decisionlog import Journal
 
 SNAPSHOT = Cluster([], []).snapshot()
 

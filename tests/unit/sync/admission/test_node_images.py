@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vkgateway.api.objects import Meta, NodeImage, NodeStatusView, NodeView
-from vkgateway.scheduler.service.node_images import NodeImages, requested_images
+from vkgateway.scheduler.service.occupancy import NodeImages, requested_images
 
 TRAIN, SERVE = frozenset({"train:1"}), frozenset({"serve:1"})
 

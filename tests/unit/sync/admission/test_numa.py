@@ -8,7 +8,7 @@ from vkgateway.clusters.topology_views import TopologyView
 from vkgateway.kube.client import encode
 from vkgateway.runtime.views.pods import ComputePodView, decode_compute_pod
 from vkgateway.scheduler.core.snapshot import Shape, Topology, Zone
-from vkgateway.scheduler.service.numa import NodeZones
+from vkgateway.scheduler.service.occupancy import NodeZones
 
 GPU = "nvidia.com/gpu"
 

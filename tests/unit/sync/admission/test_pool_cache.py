@@ -11,9 +11,7 @@ from vkgateway.api.types import Pool as PoolSpec
 from vkgateway.clusters.pool_nodes import PoolNodes
 from vkgateway.scheduler.core.snapshot import Pool
 from vkgateway.scheduler.service.cluster_cache import PoolCache
-from vkgateway.scheduler.service.node_images import NodeImages
-from vkgateway.scheduler.service.numa import NodeZones
-from vkgateway.scheduler.service.occupancy import Occupancy
+from vkgateway.scheduler.service.occupancy import NodeImages, NodeZones, Occupancy
 
 SPEC = PoolSpec(name="a100", node_selector={"gpu": "a100"})
 

@@ -13,7 +13,7 @@ from vkgateway.api.requests import pod_requests
 from vkgateway.kinds.pods.translation.node_terms import REQUIRED, NodeTerms, term_matches
 from vkgateway.scheduler.core.capacity.node_matching import has_untolerated_taint, matches_terms
 from vkgateway.scheduler.core.snapshot import Requirement, Shape, Toleration
-from vkgateway.scheduler.service.shapes import shape_of
+from vkgateway.scheduler.service.member import shape_of
 
 ZONE, PRODUCT = "topology.kubernetes.io/zone", "nvidia.com/gpu.product"
 HOST = "example.com/host"

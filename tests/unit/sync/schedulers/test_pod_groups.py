@@ -20,8 +20,8 @@ from vkgateway.scheduler.backends.mode import ModeResult
 from vkgateway.scheduler.backends.names import DIGEST_ANNOTATION, GANG_ANNOTATION, MODE_LABEL, TENANT_ANNOTATION
 from vkgateway.scheduler.backends.pool_objects import delete_everything
 from vkgateway.scheduler.backends.volcano.kinds import POD_GROUPS, QUEUES, VOLCANO_KINDS
+from vkgateway.scheduler.backends.volcano.mode import PodGroupView
 from vkgateway.scheduler.backends.volcano.names import API_VERSION
-from vkgateway.scheduler.backends.volcano.pod_groups import PodGroupView
 from vkgateway.scheduler.core.decisions import Decisions
 
 GANG = "a/default/gang/train"

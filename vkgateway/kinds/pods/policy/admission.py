@@ -15,11 +15,11 @@ from typing import Any, Final
 from vkgateway.api.names import COMPUTE_ROOT_CA, GANG_ANNOTATIONS, GATEWAY_ANNOTATIONS, GROUP, HOLLOW_DOMAIN
 from vkgateway.api.types import TenantPolicy
 from vkgateway.kinds.context import ANY
-from vkgateway.kinds.pods.policy import refusal_texts
+from vkgateway.kinds.pods.policy import rules as refusal_texts
 from vkgateway.kinds.pods.policy.rules import POD_VOLUMES, PodPolicy, allowed_runtime_classes
 from vkgateway.kinds.pods.policy.security import cel
-from vkgateway.kinds.pods.translation.device_variables import DEVICE_VARIABLES, HIDING_VALUES
-from vkgateway.kinds.services.exposure import LOAD_BALANCER, NODE_PORT
+from vkgateway.kinds.pods.translation.containers import DEVICE_VARIABLES, HIDING_VALUES
+from vkgateway.kinds.services.translation import LOAD_BALANCER, NODE_PORT
 
 _PLACEHOLDER: Final = re.compile(r"\{(\w+)\}")
 _GROUP_LITERAL: Final = json.dumps(GROUP)

@@ -1,6 +1,8 @@
 """Checks of a tenant's pod against policy, reserved names and unsupported fields."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -8,11 +10,69 @@ from vkgateway.api.names import COMPUTE_ROOT_CA, GROUP, is_forbidden_annotation,
 from vkgateway.api.objects import Object
 from vkgateway.api.types import PodSecurity
 from vkgateway.kinds.context import ANY, PoolContext
-from vkgateway.kinds.pods.policy import refusal_texts, security
-from vkgateway.kinds.pods.translation import device_variables
+from vkgateway.kinds.pods.policy import security
+from vkgateway.kinds.pods.translation import containers as device_variables
 from vkgateway.kinds.pods.translation.node_terms import NodeTerms
 from vkgateway.kinds.pods.translation.pod_references import find_references
 from vkgateway.kinds.pods.translation.to_compute import is_scheduled
+
+MIRROR_ANNOTATION: Final = "kubernetes.io/config.mirror"
+
+RESERVED_KEY: Final = "metadata.{kind}[{key}]: the key is reserved for the platform; remove it"
+STATIC_POD: Final = (
+    f"metadata.annotations[{MIRROR_ANNOTATION}]: virtual nodes run no static pods; remove the annotation"
+)
+RESOURCE_CLAIM: Final = (
+    "spec.resourceClaims[{name}]: dynamic resource allocation is not supported; request extended resources in limits"
+)
+USER_NAMESPACE: Final = (
+    "spec.hostUsers: false is not allowed for this tenant: its pods get no user namespace; remove the field"
+)
+UNSUPPORTED_VOLUMES: Final[Mapping[str, str]] = {
+    "csi": "spec.volumes[{name}].csi: inline CSI volumes are not supported; use emptyDir or a PersistentVolumeClaim",
+}
+_SOURCE: Final = "spec.volumes[{name}].projected.sources[*]."
+UNSUPPORTED_SOURCES: Final[Mapping[str, str]] = {
+    "clusterTrustBundle": f"{_SOURCE}clusterTrustBundle: trust bundles are not supported; "
+    "project a ConfigMap with the certificates",
+    "podCertificate": f"{_SOURCE}podCertificate: pod certificates are not supported; "
+    "project a Secret with key and certificate",
+}
+EMPTY_SOURCE: Final = (
+    "spec.volumes[{name}].projected.sources[*]: a source is empty, which is what the API server makes of the sources "
+    "clusterTrustBundle and podCertificate; they are not supported, project a ConfigMap or a Secret"
+)
+NODE_VOLUME: Final = (
+    "spec.volumes[{name}].{kind}: nodes mount {kind} volumes with their own credentials, which is not allowed for this "
+    "tenant; use a PersistentVolumeClaim"
+)
+DEVICE_VARIABLE: Final = (
+    "spec: container {container} sets {name}, by which container runtimes give devices that no one requested; remove "
+    "the variable, and request devices in resources.limits"
+)
+DEVICE_PREFIX: Final = (
+    "spec: container {container} has the prefix {name} in envFrom, which could make a variable by which container "
+    "runtimes give devices that no one requested; choose another prefix"
+)
+RUNTIME_CLASS: Final = (
+    "spec.runtimeClassName: runtime class {name} is not allowed for this tenant; allowed runtime classes: {allowed}"
+)
+IMAGE_PULL: Final = (
+    "spec.imagePullSecrets[{name}]: image pull secret {name} is not allowed for this tenant; allowed secrets: {allowed}"
+)
+TOLERATION: Final = "spec.tolerations[{key}]: the taint {key} is reserved for the platform; remove the toleration"
+ROOT_CA: Final = (
+    "spec: the ConfigMap name vkgateway-root-ca.crt is reserved for the platform; give the ConfigMap another name"
+)
+
+
+SERVICE_TYPE: Final = "spec.type: {kind} is not allowed for this tenant; use ClusterIP"
+
+
+def render_names(names: Iterable[str]) -> str:
+    """Return an allow-list as text."""
+    return ", ".join(names) or "none"
+
 
 NOT_SUPPORTED: Final = "NotSupported"
 RESERVED: Final = "Reserved"
@@ -102,7 +162,7 @@ POD_VOLUMES: Final = frozenset(
         "persistentVolumeClaim",
         "projected",
         "secret",
-        *refusal_texts.UNSUPPORTED_VOLUMES,
+        *UNSUPPORTED_VOLUMES,
     }
 )
 """Volume types that give access to the tenant's data only. Unsupported ones have a separate rule."""
@@ -112,29 +172,29 @@ def _reserved_metadata(metadata: Mapping[str, Any]) -> Iterator[Refusal]:
     for kind, is_refused in (("labels", is_reserved), ("annotations", is_forbidden_annotation)):
         for key, value in (metadata.get(kind) or {}).items():
             if GROUP in key and is_refused(key):
-                yield make_refusal(refusal_texts.RESERVED_KEY, RESERVED, value, kind=kind, key=key)
-    if refusal_texts.MIRROR_ANNOTATION in (metadata.get("annotations") or {}):
-        yield make_refusal(refusal_texts.STATIC_POD, NOT_SUPPORTED, "")
+                yield make_refusal(RESERVED_KEY, RESERVED, value, kind=kind, key=key)
+    if MIRROR_ANNOTATION in (metadata.get("annotations") or {}):
+        yield make_refusal(STATIC_POD, NOT_SUPPORTED, "")
 
 
 def _unsupported_fields(spec: Mapping[str, Any], policy: PodPolicy) -> Iterator[Refusal]:
     for claim in (spec.get("resourceClaims") or ())[:1]:
-        yield make_refusal(refusal_texts.RESOURCE_CLAIM, NOT_SUPPORTED, claim["name"], name=claim["name"])
+        yield make_refusal(RESOURCE_CLAIM, NOT_SUPPORTED, claim["name"], name=claim["name"])
     if spec.get("hostUsers") is False and not policy.user_namespaces:
-        yield make_refusal(refusal_texts.USER_NAMESPACE, NOT_ALLOWED, "false")
+        yield make_refusal(USER_NAMESPACE, NOT_ALLOWED, "false")
 
 
 def _unsupported_volume(volume: Mapping[str, Any]) -> Iterator[Refusal]:
     name = volume["name"]
-    for kind, text in refusal_texts.UNSUPPORTED_VOLUMES.items():
+    for kind, text in UNSUPPORTED_VOLUMES.items():
         if kind in volume:
             yield make_refusal(text, NOT_SUPPORTED, name, name=name)
     for source in (volume.get("projected") or {}).get("sources") or ():
-        for kind, text in refusal_texts.UNSUPPORTED_SOURCES.items():
+        for kind, text in UNSUPPORTED_SOURCES.items():
             if kind in source:
                 yield make_refusal(text, NOT_SUPPORTED, name, name=name)
         if not source:
-            yield make_refusal(refusal_texts.EMPTY_SOURCE, NOT_SUPPORTED, name, name=name)
+            yield make_refusal(EMPTY_SOURCE, NOT_SUPPORTED, name, name=name)
 
 
 def _node_volume(volume: Mapping[str, Any], policy: PodPolicy) -> Iterator[Refusal]:
@@ -146,7 +206,7 @@ def _node_volume(volume: Mapping[str, Any], policy: PodPolicy) -> Iterator[Refus
     if policy.pod_security == "privileged":
         return
     for kind in volume.keys() - POD_VOLUMES - {"name", "hostPath"}:
-        yield make_refusal(refusal_texts.NODE_VOLUME, NOT_ALLOWED, volume["name"], name=volume["name"], kind=kind)
+        yield make_refusal(NODE_VOLUME, NOT_ALLOWED, volume["name"], name=volume["name"], kind=kind)
 
 
 def device_refusals(containers: Sequence[Mapping[str, Any]], policy: PodPolicy) -> Iterator[Refusal]:
@@ -154,8 +214,8 @@ def device_refusals(containers: Sequence[Mapping[str, Any]], policy: PodPolicy) 
     if policy.pod_security == "privileged":
         return
     for find, text in (
-        (device_variables.set_variables, refusal_texts.DEVICE_VARIABLE),
-        (device_variables.splitting_prefixes, refusal_texts.DEVICE_PREFIX),
+        (device_variables.set_variables, DEVICE_VARIABLE),
+        (device_variables.splitting_prefixes, DEVICE_PREFIX),
     ):
         for container in containers:
             if (name := next(find(container), None)) is not None:
@@ -166,21 +226,17 @@ def _disallowed_fields(spec: Mapping[str, Any], policy: PodPolicy) -> Iterator[R
     runtime_class = spec.get("runtimeClassName")
     allowed = allowed_runtime_classes(policy)
     if runtime_class and not _is_allowed(allowed, runtime_class):
-        text = refusal_texts.RUNTIME_CLASS
-        yield make_refusal(
-            text, NOT_ALLOWED, runtime_class, name=runtime_class, allowed=refusal_texts.render_names(allowed)
-        )
+        text = RUNTIME_CLASS
+        yield make_refusal(text, NOT_ALLOWED, runtime_class, name=runtime_class, allowed=render_names(allowed))
     for secret in spec.get("imagePullSecrets") or ():
         name = secret.get("name") or ""
         if name and not _is_allowed(policy.image_pull_secrets, name):
             allowed = policy.image_pull_secrets
-            yield make_refusal(
-                refusal_texts.IMAGE_PULL, NOT_ALLOWED, name, name=name, allowed=refusal_texts.render_names(allowed)
-            )
+            yield make_refusal(IMAGE_PULL, NOT_ALLOWED, name, name=name, allowed=render_names(allowed))
     for toleration in spec.get("tolerations") or ():
         key = toleration.get("key") or ""
         if GROUP in key and is_reserved(key):
-            yield make_refusal(refusal_texts.TOLERATION, RESERVED, key, key=key)
+            yield make_refusal(TOLERATION, RESERVED, key, key=key)
 
 
 def allowed_runtime_classes(policy: PodPolicy) -> tuple[str, ...]:
@@ -195,7 +251,7 @@ def _is_allowed(names: tuple[str, ...], name: str) -> bool:
 def reserved_references(pod: Object) -> Iterator[Refusal]:
     """Yield refusals of references to names that the platform uses in compute namespaces."""
     if COMPUTE_ROOT_CA in find_references(pod).config_maps:
-        yield make_refusal(refusal_texts.ROOT_CA, RESERVED, COMPUTE_ROOT_CA)
+        yield make_refusal(ROOT_CA, RESERVED, COMPUTE_ROOT_CA)
 
 
 def _affinity_conflict(spec: Mapping[str, Any], pool: PoolContext) -> Iterator[Refusal]:

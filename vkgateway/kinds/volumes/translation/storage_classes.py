@@ -9,12 +9,12 @@ from typing import Any, Final
 from vkgateway.api.names import COMPUTE_CLUSTER_LABEL
 from vkgateway.api.objects import Object
 from vkgateway.kinds.context import ANY, PoolContext, TenantContext
-from vkgateway.kinds.volumes.translation.topology import select_label
 from vkgateway.kinds.volumes.translation.views import (
     DEFAULT_CLASS_ANNOTATION,
     PROVISIONER,
     WAIT_FOR_CONSUMER,
     StorageClassView,
+    select_label,
 )
 
 MIRRORED_LABEL: Final = "vkgateway.io/mirrored"

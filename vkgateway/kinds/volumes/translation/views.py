@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 
-from vkgateway.api.names import COMPUTE_CLUSTER_LABEL, GROUP
+from vkgateway.api.names import COMPUTE_CLUSTER_LABEL, GROUP, POOL_LABEL
 from vkgateway.api.objects import Meta, Object
 from vkgateway.api.quantity import Quantity
+from vkgateway.kinds.context import HOSTNAME_LABEL, PoolContext
 
 PROVISIONER: Final = f"storage.{GROUP}"
 """Provisioner in a tenant's storage classes and volumes: the gateway."""
@@ -187,3 +189,16 @@ class StorageClassView(msgspec.Struct, kw_only=True, rename="camel"):
 decode_claim: Final = msgspec.json.Decoder(ClaimView).decode
 decode_volume: Final = msgspec.json.Decoder(VolumeView).decode
 decode_class: Final = msgspec.json.Decoder(StorageClassView).decode
+
+
+def select_label(selected: Sequence[PoolContext], candidates: Sequence[PoolContext]) -> tuple[str, list[str]] | None:
+    """Return key and values of a label that selects the `selected` virtual nodes among the `candidates` of a cluster.
+
+    The key is the pool's label if whole pools are selected, else the host name's. None: all are selected.
+    """
+    if len(selected) == len(candidates):
+        return None
+    pools = {pool.name for pool in selected}
+    if all(pool in selected for pool in candidates if pool.name in pools):
+        return POOL_LABEL, sorted(pools)
+    return HOSTNAME_LABEL, sorted(pool.node_name for pool in selected)

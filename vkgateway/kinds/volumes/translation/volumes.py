@@ -12,13 +12,13 @@ from vkgateway.clusters.pool_nodes import PoolNodes
 from vkgateway.kinds.context import PoolContext
 from vkgateway.kinds.pods.translation.node_terms import term_matches
 from vkgateway.kinds.volumes.translation.claims import is_same_quantity
-from vkgateway.kinds.volumes.translation.topology import select_label
 from vkgateway.kinds.volumes.translation.views import (
     PROVISIONAL_ANNOTATION,
     PROVISIONER,
     STORAGE,
     ClaimView,
     VolumeView,
+    select_label,
 )
 
 VOLUME_FINALIZER: Final = f"{GROUP}/volume"

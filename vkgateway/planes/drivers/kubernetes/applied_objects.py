@@ -7,12 +7,13 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import structlog
 
-from vkgateway.api.names import CONTROL_PLANE_LABEL
+from vkgateway.api.names import CONTROL_PLANE_LABEL, FIELD_MANAGER
+from vkgateway.api.objects import Meta
 from vkgateway.kube.apply import Document, apply_objects
 from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
@@ -25,7 +26,6 @@ from vkgateway.kube.resources import (
     SERVICES,
     Resource,
 )
-from vkgateway.planes.drivers.kubernetes.managed_fields import ManagedObject, decode_managed
 from vkgateway.planes.drivers.kubernetes.names import API_SERVER, COMPONENT_LABEL, CONTROL_PLANE, FILES
 
 _log = structlog.get_logger(__name__)
@@ -195,3 +195,48 @@ def _is_part(key: _Key, namespace: str, name: str) -> bool:
     if name:
         return (place, own_name) == (namespace, name)
     return place == namespace or (kind, own_name) == (NAMESPACES.kind, namespace)
+
+
+class _Entry(msgspec.Struct, rename="camel"):
+    manager: str = ""
+    operation: str = ""
+    subresource: str = ""
+    time: str = ""
+    fields_v1: dict[str, Any] = {}
+
+
+class _ManagedMeta(Meta, rename="camel"):
+    managed_fields: tuple[_Entry, ...] = ()
+
+
+class _Object(msgspec.Struct):
+    metadata: _ManagedMeta
+
+
+class ManagedObject(msgspec.Struct, frozen=True):
+    """Metadata of an object, a digest of the fields that the gateway manages, and the last other client."""
+
+    metadata: Meta
+    fields: str
+    is_managed: bool = True
+    """Whether the gateway has applied the object, and still manages a field of it."""
+    other_client: str = ""
+
+    @property
+    def version(self) -> int:
+        """Resource version as a number, to compare two states of the object (KEP-5504)."""
+        return int(self.metadata.resource_version or 0)
+
+
+_decode: Final = msgspec.json.Decoder(_Object).decode
+
+
+def decode_managed(body: bytes) -> ManagedObject:
+    """Decode an object; its contents are not kept."""
+    metadata = _decode(body).metadata
+    entries, metadata.managed_fields = metadata.managed_fields, ()
+    own = [entry for entry in entries if entry.manager == FIELD_MANAGER and entry.operation == "Apply"]
+    others = [entry for entry in entries if entry not in own and not entry.subresource]
+    fields = msgspec.json.encode([entry.fields_v1 for entry in own], order="deterministic")
+    latest = max(others, key=lambda entry: entry.time, default=_Entry())
+    return ManagedObject(metadata, hashlib.sha256(fields).hexdigest()[:16], bool(own), latest.manager)

@@ -17,7 +17,7 @@ from vkgateway.kube.client import Client
 from vkgateway.kube.resources import DEPLOYMENTS, EVENTS, NAMESPACES, PODS, SECRETS, SERVICES, Resource
 from vkgateway.planes.drivers.base import ServerEndpoint
 from vkgateway.planes.drivers.kubernetes import failures
-from vkgateway.planes.drivers.kubernetes.managed_fields import ManagedObject, decode_managed
+from vkgateway.planes.drivers.kubernetes.applied_objects import ManagedObject, decode_managed
 from vkgateway.planes.drivers.kubernetes.names import COMPONENT_LABEL, CONTROL_PLANE
 
 

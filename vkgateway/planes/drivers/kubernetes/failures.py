@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from vkgateway.api.container_status import ContainerStatus, Terminated, Waiting
-from vkgateway.api.objects import Condition, Meta, find_condition
+from vkgateway.api.objects import Condition, ContainerStatus, Meta, Terminated, Waiting, find_condition
 
 _STARTING = frozenset({"", "ContainerCreating", "PodInitializing"})
 """Reasons of a waiting container that say only that its start takes time."""

@@ -29,7 +29,6 @@ from vkgateway.planes.drivers.kubernetes.objects import (
     disruption_budget,
     secret,
 )
-from vkgateway.planes.drivers.kubernetes.outside_addresses import read_outside_endpoints, read_published_type
 from vkgateway.planes.drivers.kubernetes.parameters import Parameters
 from vkgateway.planes.drivers.kubernetes.pods import (
     container_security,
@@ -37,6 +36,7 @@ from vkgateway.planes.drivers.kubernetes.pods import (
     secret_volume,
     spread_constraints,
 )
+from vkgateway.planes.drivers.kubernetes.publisher import read_outside_endpoints, read_published_type
 from vkgateway.planes.name_server_config import name_server_environment, render_corefile, render_hosts_file
 from vkgateway.planes.plane_files import COREDNS, PlaneFiles
 

@@ -15,9 +15,8 @@ from vkgateway.kube.client import Client
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.kube.resources import DEPLOYMENTS, NAMESPACES, PODS
 from vkgateway.planes.drivers.kubernetes import objects
-from vkgateway.planes.drivers.kubernetes.applied_objects import AppliedObjects
+from vkgateway.planes.drivers.kubernetes.applied_objects import AppliedObjects, ManagedObject
 from vkgateway.planes.drivers.kubernetes.cluster import read_namespace
-from vkgateway.planes.drivers.kubernetes.managed_fields import ManagedObject
 
 _log = structlog.get_logger(__name__)
 

@@ -7,8 +7,8 @@ from typing import Final
 from vkgateway.api.types import VOLCANO
 from vkgateway.kube.resources import PRIORITY_CLASSES, Resource
 from vkgateway.scheduler.backends.kinds import ModeKinds
+from vkgateway.scheduler.backends.volcano.mode import PodGroupView, decode_pod_group, read_attempt
 from vkgateway.scheduler.backends.volcano.names import API_VERSION
-from vkgateway.scheduler.backends.volcano.pod_groups import PodGroupView, decode_pod_group, read_attempt
 
 PREFIX: Final = f"apis/{API_VERSION}"
 POD_GROUPS: Final = Resource(PREFIX, "podgroups", "PodGroup")

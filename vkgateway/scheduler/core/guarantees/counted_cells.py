@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from vkgateway.scheduler.core.decisions import GuaranteeLoss
 from vkgateway.scheduler.core.guaranteed_nodes import Guarantees, pack_cells
-from vkgateway.scheduler.core.guarantees.bindability import CellSlack
 from vkgateway.scheduler.core.guarantees.cell_sizes import (
     MILLI_PER_UNIT,
     CellCounts,
@@ -190,3 +189,20 @@ def _change_cells(cell_slack: CellSlack, claim: _Claim, level: int, count: int) 
     claim.cells[level] += count
     claim.lost_units -= count * cell_slack.levels[level]
     cell_slack.add_cells(level, count)
+
+
+class CellSlack:
+    """The slack of each level."""
+
+    def __init__(self, levels: Sequence[int], free_units: Iterable[int]) -> None:
+        self.levels, free_units = tuple(levels), list(free_units)
+        self.slack = [size * sum(free // size for free in free_units) for size in self.levels]
+
+    def add_cells(self, level: int, count: int) -> None:
+        """Change the number of cells of a level."""
+        for lower in range(level, len(self.levels)):
+            self.slack[lower] -= count * self.levels[level]
+
+    def short_level(self) -> int | None:
+        """Return the largest level of which the nodes do not hold all cells; None: they hold all of all levels."""
+        return next((level for level, slack in enumerate(self.slack) if slack < 0), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import product
 
@@ -12,11 +13,10 @@ from vkgateway.scheduler.core.capacity.node_fit import ABSENT, BoolArray, IntArr
 from vkgateway.scheduler.core.capacity.node_resources import NodeResources
 from vkgateway.scheduler.core.capacity.node_table import AllowedNodes
 from vkgateway.scheduler.core.capacity.placement import place_pods
-from vkgateway.scheduler.core.guarantees.guarantee_reservation import GuaranteeReservation
-from vkgateway.scheduler.core.guarantees.pool_guarantees import PoolGuarantees, use_for_pods
+from vkgateway.scheduler.core.guarantees.pool_guarantees import PoolGuarantees, use_for_pods, use_placed
 from vkgateway.scheduler.core.preemption.node_costs import count_fitting_pods
 from vkgateway.scheduler.core.preemption.search_stage import has_resources
-from vkgateway.scheduler.core.snapshot import Pod, Shape
+from vkgateway.scheduler.core.snapshot import Gang, Pod, Shape
 
 
 class GuaranteedPlacement:
@@ -314,3 +314,29 @@ class _Search:
                 self._nodes[pod.uid] = node
                 kept.add(pod.uid)
         return kept
+
+
+NodeUse = tuple[str, int]
+"""Node, and thousandths of the pool's unit used there inside the guarantee."""
+
+
+@dataclass(frozen=True, slots=True)
+class GuaranteeReservation:
+    """Nominated placement of a gang, and the use that must end before it starts."""
+
+    gang: Gang
+    awaited: Sequence[NodeUse]
+    """Use of later gangs of its tenant that must end first."""
+    nominated: Sequence[NodeUse]
+    """Use of the gang after its start."""
+    start: float | None
+    """Time at which the awaited use has ended (seconds since the epoch); None: unknown."""
+
+    def apply_to(self, guarantees: PoolGuarantees) -> bool:
+        """Change the guarantees to their state after the gang's start; return False if they no longer allow it."""
+        try:
+            for node, amount in self.awaited:
+                guarantees.release(self.gang.tenant, node, amount)
+        except ValueError:
+            return False  # Part of the awaited use has ended or counts as borrowing.
+        return use_placed(guarantees, self.gang.tenant, self.nominated)

@@ -7,13 +7,13 @@ from dataclasses import replace
 from decimal import Decimal
 
 from vkgateway.api.quantity import render_quantity
-from vkgateway.scheduler.core.guarantees.bindability import CellSlack
 from vkgateway.scheduler.core.guarantees.cell_sizes import (
     MILLI_PER_UNIT,
     pool_levels,
     quota_cells,
     units_for_cells,
 )
+from vkgateway.scheduler.core.guarantees.counted_cells import CellSlack
 from vkgateway.scheduler.core.guarantees.pool_guarantees import PlacedAmount, PoolGuarantees
 from vkgateway.scheduler.core.snapshot import Pool, Quota
 

@@ -11,10 +11,9 @@ import numpy as np
 from vkgateway.scheduler.core.capacity.forecast import Reservation
 from vkgateway.scheduler.core.capacity.node_fit import BoolArray, IntArray
 from vkgateway.scheduler.core.cycle_state import CycleState
-from vkgateway.scheduler.core.phases.attempts import Attempts
 from vkgateway.scheduler.core.phases.backfill import find_backfill
 from vkgateway.scheduler.core.phases.fair_shares import FairShares
-from vkgateway.scheduler.core.phases.gang_borrowing import GangBorrowing
+from vkgateway.scheduler.core.phases.gang_borrowing import Attempts, GangBorrowing
 from vkgateway.scheduler.core.phases.guaranteed_starts import start_within_guarantee
 from vkgateway.scheduler.core.phases.limit_reservations import reserve_limit
 from vkgateway.scheduler.core.phases.multi_pool_gangs import place_parts, undecided_parts

@@ -19,12 +19,17 @@ from vkgateway.scheduler.core.capacity.node_resources import take_idle_units
 from vkgateway.scheduler.core.cycle_state import CycleState, late_pod_uids
 from vkgateway.scheduler.core.decisions import Evict
 from vkgateway.scheduler.core.guarantees.pool_guarantees import use_for_pods
-from vkgateway.scheduler.core.phases.feasibility import is_feasible, is_impossible
+from vkgateway.scheduler.core.phases.feasibility import (
+    gangs_with_candidates,
+    hide_reserved,
+    is_feasible,
+    is_impossible,
+    placed_pods,
+)
 from vkgateway.scheduler.core.phases.idle_reserve import reserve_for
 from vkgateway.scheduler.core.phases.multi_pool_gangs import place_parts, undecided_parts
 from vkgateway.scheduler.core.phases.plan_search import CandidatePlan, PlanSearch, evicted_pods
 from vkgateway.scheduler.core.phases.pool_choice import plan_in_best_pool
-from vkgateway.scheduler.core.phases.reserved_capacity import gangs_with_candidates, hide_reserved, placed_pods
 from vkgateway.scheduler.core.pools.pool_state import PoolState
 from vkgateway.scheduler.core.pools.victims import allows_preemption
 from vkgateway.scheduler.core.preemption.candidates import PreemptionCandidates

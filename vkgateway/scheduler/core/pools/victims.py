@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 
@@ -9,12 +10,10 @@ from vkgateway.scheduler.core.capacity.slow_terminations import termination_seco
 from vkgateway.scheduler.core.decisions import Evict
 from vkgateway.scheduler.core.guarantees.usage import GuaranteeUsage
 from vkgateway.scheduler.core.journal import Journal
-from vkgateway.scheduler.core.pools.gang_index import GangIndex
 from vkgateway.scheduler.core.preemption.candidates import PreemptionCandidates
 from vkgateway.scheduler.core.preemption.eviction_units import has_min_members, select_min_members
-from vkgateway.scheduler.core.preemption.ranks import may_preempt
 from vkgateway.scheduler.core.queueing.tenant_usage import TenantUsage
-from vkgateway.scheduler.core.snapshot import GUARANTEED, LOW, NOTIFIED, PLACED, Gang, Pod, Pool
+from vkgateway.scheduler.core.snapshot import GUARANTEED, LOW, NOTIFIED, PLACED, WAITING, Band, Gang, Pod, Pool, PoolKey
 
 
 class PoolVictims:
@@ -260,3 +259,122 @@ def with_borrowed_marks(gang: Gang, inside: Set[str]) -> Gang:
         for pod in gang.pods
     )
     return replace(gang, pods=pods)
+
+
+class GangIndex:
+    """Gangs with pods in one pool, by what they have there when a cycle begins."""
+
+    def __init__(self, key: PoolKey) -> None:
+        self._key = key
+        self.gangs: dict[str, Gang] = {}
+        """All of them. During a cycle, their pods have the states that the cycle decides."""
+        self.notified: dict[str, Gang] = {}
+        """Gangs with notified pods."""
+        self.guaranteed: dict[str, set[str]] = {}
+        """By tenant, the names of its gangs with pods inside its guarantee."""
+        self.borrowing: set[str] = set()
+        """Names of the gangs of the guaranteed band with borrowing pods."""
+        self.ranks = RankIndex()
+
+    def has_pod(self, pod: Pod) -> bool:
+        """Return whether a pod is placed in the pool."""
+        return pod.state is not WAITING and pod.pool == self._key and bool(pod.node)
+
+    def placed_pods(self, gang: Gang) -> tuple[Pod, ...]:
+        """Return the pods of a gang that are placed in the pool."""
+        key = self._key
+        # As `has_pod`, which is too slow here: this runs for each changed gang.
+        return tuple([pod for pod in gang.pods if pod.state is not WAITING and pod.pool == key and pod.node])
+
+    def replace_gang(self, old: Gang | None, new: Gang | None, placed: Sequence[Pod]) -> None:
+        """Replace a gang. `placed`: the new gang's pods in the pool."""
+        if old is not None:
+            if (known := self.gangs.pop(old.id, None)) is not None:
+                self.ranks.remove_gang(known)
+            self.notified.pop(old.id, None)
+            self.borrowing.discard(old.id)
+            if (names := self.guaranteed.get(old.tenant)) is not None:
+                names.discard(old.id)
+        if new is None or not placed:
+            return
+        self.gangs[new.id] = new
+        self.ranks.add_gang(new)
+        is_guaranteed = new.band is GUARANTEED
+        # One plain loop: it runs for each changed gang.
+        for pod in placed:
+            if pod.state is NOTIFIED:
+                self.notified[new.id] = new
+            if not pod.borrowed:
+                self.guaranteed.setdefault(new.tenant, set()).add(new.id)
+            elif is_guaranteed and pod.state is PLACED:
+                self.borrowing.add(new.id)
+
+
+Rank = tuple[bool, int]
+"""Whether a gang is in the guaranteed band, and its priority; age does not count."""
+
+
+def rank_of(gang: Gang) -> Rank:
+    """Return a gang's rank."""
+    return gang.band is GUARANTEED, gang.priority
+
+
+def may_preempt(gang: Gang, other: Gang, *, by_priority: bool) -> bool:
+    """Return whether a waiting gang may preempt another gang of its tenant.
+
+    `by_priority`: the tenant allows preemption between priorities. Guaranteed work reclaims from low work in any case.
+    A short gang (`Gang.short`) outranks the queue of its tenant, whatever the priorities.
+    """
+    return gang.tenant == other.tenant and _outranks(gang, rank_of(other), by_priority=by_priority and not other.short)
+
+
+def _outranks(gang: Gang, other: Rank, *, by_priority: bool) -> bool:
+    guaranteed, priority = rank_of(gang)
+    if not gang.preempts or guaranteed < other[0]:
+        return False
+    return guaranteed > other[0] or (by_priority and priority > other[1])
+
+
+class RankIndex:
+    """Gangs of each tenant with pods in a pool, and their ranks."""
+
+    def __init__(self) -> None:
+        self._gangs: dict[str, dict[str, None]] = {}
+        self._ranks: dict[str, Counter[Rank]] = {}
+
+    def add_gang(self, gang: Gang) -> None:
+        """Add a gang."""
+        names = self._gangs.get(gang.tenant)
+        if names is None:
+            names = self._gangs[gang.tenant] = {}
+            self._ranks[gang.tenant] = Counter()
+        names[gang.id] = None
+        self._ranks[gang.tenant][rank_of(gang)] += 1
+
+    def remove_gang(self, gang: Gang) -> None:
+        """Remove a gang in the state in which it was added."""
+        names, ranks, rank = self._gangs[gang.tenant], self._ranks[gang.tenant], rank_of(gang)
+        del names[gang.id]
+        ranks[rank] -= 1
+        if not ranks[rank]:
+            del ranks[rank]
+        if not names:
+            del self._gangs[gang.tenant], self._ranks[gang.tenant]
+
+    def gang_ids(self, tenant: str) -> list[str]:
+        """Return the ids of a tenant's gangs, sorted."""
+        return sorted(self._gangs.get(tenant, ()))
+
+    def lowest_priority(self, tenant: str, band: Band) -> int | None:
+        """Return the lowest priority of a tenant's gangs of a band; None: no such gang."""
+        guaranteed = band is GUARANTEED
+        return min((rank[1] for rank in self._ranks.get(tenant, ()) if rank[0] is guaranteed), default=None)
+
+    def has_preemptible(self, gang: Gang, *, by_priority: bool) -> bool:
+        """Return whether this gang may preempt any gang of its tenant."""
+        ranks = self._ranks.get(gang.tenant, ())
+        return any(_outranks(gang, rank, by_priority=by_priority) for rank in ranks)
+
+    def has_higher(self, gang: Gang) -> bool:
+        """Return whether its tenant has a gang of a higher rank."""
+        return any(rank > rank_of(gang) for rank in self._ranks.get(gang.tenant, ()))

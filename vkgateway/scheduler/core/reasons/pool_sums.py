@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from vkgateway.api.requests import MilliResources
 from vkgateway.scheduler.core.decisions import GuaranteeLoss
 from vkgateway.scheduler.core.guarantees.counted_cells import count_spare_nodes
-from vkgateway.scheduler.core.reasons.guarantee_losses import change_text
-from vkgateway.scheduler.core.reasons.report_types import PoolReport, TenantReport
-from vkgateway.scheduler.core.snapshot import Pod, Pool, Quota, node_name
+from vkgateway.scheduler.core.past_share import PastShare
+from vkgateway.scheduler.core.reasons.report_types import PoolReport, ShareReport, TenantReport
+from vkgateway.scheduler.core.snapshot import Pod, Pool, Quota, Snapshot, node_name
 
 
 @dataclass(slots=True)
@@ -173,3 +173,46 @@ def tenant_reports(sums: PoolSums, quotas: Mapping[str, Quota], losses: Losses) 
 def in_units(amount: int) -> float:
     """Return thousandths as units, whole numbers as int."""
     return amount // 1000 if amount % 1000 == 0 else amount / 1000
+
+
+def cells_text(cells: Mapping[int, int]) -> str:
+    """Return cells in the command-line form, the largest first: `2x8+1`; `none` without cells."""
+    parts = (f"{number}x{size}" if number > 1 else f"{size}" for size, number in sorted(cells.items(), reverse=True))
+    return "+".join(parts) or "none"
+
+
+def change_text(loss: GuaranteeLoss) -> str:
+    """Return the change of a tenant's cells, `2x8 -> 8`; of a guarantee that is a sum, its units: `16 -> 8`."""
+    if loss.is_sum:
+        return f"{loss.asked.get(1, 0)} -> {loss.held.get(1, 0)}"
+    return f"{cells_text(loss.asked)} -> {cells_text(loss.held)}"
+
+
+_DIGITS = 6
+
+
+def share_reports(
+    snapshot: Snapshot, now: float, past_shares: Iterable[PastShare] | None = None
+) -> tuple[ShareReport, ...]:
+    """Return the shares of all tenants in all pools at a time (seconds since the epoch); none without a half-life.
+
+    `past_shares` are those after the decisions on the snapshot; None: those of the snapshot.
+    """
+    half_life = snapshot.policy.half_life
+    if not half_life:
+        return ()
+    known = {(each.tenant, each.pool): each for each in (snapshot.past_shares if past_shares is None else past_shares)}
+    found = []
+    for quota in sorted(snapshot.quotas, key=lambda quota: (quota.pool, quota.tenant)):
+        share = known.get((quota.tenant, quota.pool))
+        found.append(
+            ShareReport(
+                tenant=quota.tenant,
+                pool=node_name(quota.pool),
+                weight=quota.weight,
+                now=round(share.share, _DIGITS) if share is not None else 0.0,
+                past=round(share.average_at(now, half_life), _DIGITS) if share is not None else 0.0,
+                at=now,
+            )
+        )
+    return tuple(found)

@@ -18,9 +18,9 @@ from vkgateway.scheduler.core.queueing.pending_gangs import PendingGang
 from vkgateway.scheduler.core.queueing.tenant_usage import sum_requests
 from vkgateway.scheduler.core.reasons.budget_texts import budget_numbers, budget_text
 from vkgateway.scheduler.core.reasons.fit_cache import FitCache
-from vkgateway.scheduler.core.reasons.guarantee_losses import change_text
 from vkgateway.scheduler.core.reasons.message_texts import duration_text, pods_text, pools_text, reserve_text
 from vkgateway.scheduler.core.reasons.peer_texts import explain_peer_rules, explain_peer_rules_in_empty
+from vkgateway.scheduler.core.reasons.pool_sums import change_text
 from vkgateway.scheduler.core.reasons.remedies import Remedies, Remedy
 from vkgateway.scheduler.core.snapshot import GUARANTEED, Node, Pod, Shape
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from vkgateway.scheduler.core.decisions import Decisions, GuaranteeLoss, PendingReport
 from vkgateway.scheduler.core.reasons.advice import advice_for
 from vkgateway.scheduler.core.reasons.gang_names import Names, controller_of, name_gangs, split_gang_id
-from vkgateway.scheduler.core.reasons.pod_outcomes import PodOutcomes
+from vkgateway.scheduler.core.reasons.node_report import PodOutcomes
 from vkgateway.scheduler.core.reasons.pool_sums import PoolSums, in_units, pool_reports, tenant_reports
 from vkgateway.scheduler.core.reasons.report_types import (
     LEAVING,

@@ -23,9 +23,8 @@ from vkgateway.scheduler.core.snapshot import (
     node_name,
 )
 from vkgateway.scheduler.core.whatif.answers import Answer, Outcome, Verdict
-from vkgateway.scheduler.core.whatif.difference import Difference, build_answer
+from vkgateway.scheduler.core.whatif.difference import Difference, OutcomeLookup, build_answer
 from vkgateway.scheduler.core.whatif.lookup import find_nodes
-from vkgateway.scheduler.core.whatif.outcomes import OutcomeLookup
 from vkgateway.scheduler.core.whatif.questions import MOST_NODES, DrainQuestion
 from vkgateway.scheduler.core.whatif.simulation import DecidedSnapshot, Simulation, with_gangs
 

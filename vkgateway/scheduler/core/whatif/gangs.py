@@ -9,9 +9,8 @@ from vkgateway.api.requests import MilliResources, is_extended
 from vkgateway.scheduler.core.reasons.message_texts import count_text
 from vkgateway.scheduler.core.snapshot import Band, Gang, Pod, Pool, Shape
 from vkgateway.scheduler.core.whatif.answers import Answer, Outcome, Verdict
-from vkgateway.scheduler.core.whatif.difference import Difference, build_answer
+from vkgateway.scheduler.core.whatif.difference import Difference, OutcomeLookup, build_answer
 from vkgateway.scheduler.core.whatif.lookup import check_offered, read_amounts, select_pools
-from vkgateway.scheduler.core.whatif.outcomes import OutcomeLookup
 from vkgateway.scheduler.core.whatif.questions import MOST_PODS, GangQuestion
 from vkgateway.scheduler.core.whatif.simulation import Simulation, with_gangs
 

@@ -30,11 +30,10 @@ from vkgateway.scheduler.core.snapshot import (
     node_name,
 )
 from vkgateway.scheduler.core.whatif.answers import Answer, Cell, Eviction, Outcome, Verdict
-from vkgateway.scheduler.core.whatif.difference import Difference, build_answer
+from vkgateway.scheduler.core.whatif.difference import Difference, OutcomeLookup, build_answer
 from vkgateway.scheduler.core.whatif.gangs import pod_shape
 from vkgateway.scheduler.core.whatif.growth import commonest_node, with_nodes
 from vkgateway.scheduler.core.whatif.lookup import check_offered, find_pool, read_amounts
-from vkgateway.scheduler.core.whatif.outcomes import OutcomeLookup
 from vkgateway.scheduler.core.whatif.questions import MOST_CELLS, GuaranteeQuestion
 from vkgateway.scheduler.core.whatif.simulation import DecidedSnapshot, Simulation, with_gangs
 from vkgateway.scheduler.pending_message import render_expected_start

@@ -19,7 +19,7 @@ from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.tls_engine import TlsEngine
 from vkgateway.nodes.http import Reply, Request, Session
-from vkgateway.nodes.stream_limiter import StreamLimiter, TooManyStreamsError
+from vkgateway.nodes.limits import StreamLimiter, TooManyStreamsError
 from vkgateway_platform.embedded.hollow.kubelet import pods, remote
 from vkgateway_platform.embedded.hollow.kubelet.command import Command, CommandSpec
 from vkgateway_platform.embedded.hollow.kubelet.framing import BrokenProtocolError, Channel
