@@ -165,3 +165,14 @@ def event_reasons(folder: Path) -> Iterator[str]:
                 for keyword in node.keywords:
                     if keyword.arg == "reason" and isinstance(keyword.value, ast.Constant) and keyword.value.value:
                         yield str(keyword.value.value)
+
+
+def test_files_of_typical_changes_exist() -> None:
+    """A file without a folder stands in a folder of the same row."""
+    missing = []
+    for row in (ROOT / "docs/contributing/where-to-change-what.md").read_text().splitlines():
+        named = re.findall(r"`([\w./-]+(?:/|\.(?:py|yaml|md)))`", row)
+        folders = [ROOT, ROOT / "vkgateway", *((ROOT / "vkgateway" / name) for name in named if "/" in name)]
+        folders += [folder.parent for folder in folders] + [ROOT / "deploy/chart/vkgateway/templates"]
+        missing += [name for name in named if not any((folder / name).exists() for folder in folders)]
+    assert missing == []
