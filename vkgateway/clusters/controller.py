@@ -37,6 +37,7 @@ from vkgateway.clusters.status import (
     verdict_from_condition,
 )
 from vkgateway.clusters.tenant_owners import GatewayIdentity
+from vkgateway.kinds.catalogue import WATCHES
 from vkgateway.kube import errors, kubeconfig
 from vkgateway.kube.client import Client
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
@@ -233,7 +234,7 @@ class ComputeController:
             return connected
         client = connect()  # before the disconnect: an invalid connection must not end the current one
         await self._disconnect(name)
-        link = ComputeLink(name, client, self.clusters.gateway)
+        link = ComputeLink(name, client, self.clusters.gateway, kinds=WATCHES)
         link.watches.add(NODES, lambda: self._link_changed(name))
         link.watches.add(TRUST, lambda: self._link_changed(name))
         task = asyncio.create_task(link.run(), name=f"compute/{name}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
@@ -37,7 +38,6 @@ from vkgateway.clusters.unmanaged_pods import (
     UnmanagedPodView,
     decode_unmanaged_pod,
 )
-from vkgateway.kinds.budgets.watch import ComputeBudgets
 from vkgateway.kinds.context import PoolContext
 from vkgateway.kinds.namespaces.watch import ComputeEvents, ComputeNamespaces
 from vkgateway.kinds.services.watch import ComputePolicies, ComputeServices, ComputeSlices
@@ -50,6 +50,7 @@ from vkgateway.kube.reflector import Reflector
 from vkgateway.runtime.views.ownership import COPY_RESOURCES, namespace_owner
 
 T = TypeVar("T")
+W = TypeVar("W", bound=Reflector[Any])
 
 
 class ComputeLink:
@@ -57,10 +58,17 @@ class ComputeLink:
 
     An object belongs to a tenant only if its label, annotations and namespace name agree. The gateway never touches any
     other object, even one that carries the tenant label. `gateway` distinguishes this gateway from others that use the
-    cluster.
+    cluster. `kinds` has the constructors of further watches by their names; `watch_of` returns them.
     """
 
-    def __init__(self, name: str, client: Client, gateway: GatewayIdentity | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        client: Client,
+        gateway: GatewayIdentity | None = None,
+        *,
+        kinds: Mapping[str, Callable[[Client, ClusterWatches], Reflector[Any]]] = MappingProxyType({}),
+    ) -> None:
         self.name = name
         self.client = client
         self.watches = watches = ClusterWatches()
@@ -92,13 +100,17 @@ class ComputeLink:
         self.claims = ComputeClaims(client, watches)
         self.classes = ComputeClasses(client, watches)
         self.policies = ComputePolicies(client, watches)
-        self.budgets = ComputeBudgets(client, watches)
+        self._kinds = {name: create(client, watches) for name, create in kinds.items()}
         self.events = ComputeEvents(name, client, watches, self.namespaces)
         watches.add(REACHABILITY, self._reachability_changed)
         watches.add(LISTED, self._list_completed)
         watches.add(NETWORK_LISTED, self._network_listed)
         watches.add(STORAGE_CHANGED, self._storage_changed)
         watches.add(NODES, self._nodes_changed)
+
+    def watch_of(self, kind: type[W]) -> W:
+        """Return the watch of a kind that the constructor created."""
+        return next(watch for watch in self._kinds.values() if isinstance(watch, kind))
 
     @property
     def identity(self) -> ClusterIdentity:
@@ -176,8 +188,8 @@ class ComputeLink:
         yield "claims", self.claims
         yield "classes", self.classes
         yield "networkpolicies", self.policies
-        yield "poddisruptionbudgets", self.budgets
         yield "events", self.events
+        yield from self._kinds.items()
 
     def _reachability_changed(self) -> None:
         self.pods.kept_features.clear()

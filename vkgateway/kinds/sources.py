@@ -92,8 +92,6 @@ COMPUTE_SERVICES: Final = Source[Key]("compute Services")
 """The compute Service of a tenant's Service, or one of its slices, was created, changed or deleted."""
 COMPUTE_POLICIES: Final = Source[str]("compute network policies")
 """A network policy in the compute namespace of a tenant namespace was created, changed or deleted."""
-COMPUTE_BUDGETS: Final = Source[Key]("compute PodDisruptionBudgets")
-"""The compute PodDisruptionBudget of a tenant's budget was created, changed or deleted."""
 COMPUTE_PLATFORM_SERVICES: Final = Source[()]("compute platform Services")
 """A Service or slice for the tenant in the gateway's own namespace was created, changed or deleted."""
 COMPUTE_CLAIMS: Final = Source[str]("compute claims")

@@ -10,7 +10,7 @@ from vkgateway.api.names import NAME_ANNOTATION
 from vkgateway.api.objects import NamespaceView
 from vkgateway.api.requests import MilliResources
 from vkgateway.clusters.link import ComputeLink, apply_to_each
-from vkgateway.kinds.budgets.reconciler import DisruptionBudgetReconciler
+from vkgateway.kinds.catalogue import KINDS
 from vkgateway.kinds.configs.reconciler import CopyReconciler
 from vkgateway.kinds.context import TenantContext
 from vkgateway.kinds.events.reconciler import EventMirror
@@ -141,7 +141,7 @@ class TenantSync:
 
 
 class TenantReconcilers:
-    """All reconcilers of one tenant. A new kind of object needs its reconciler here and in `in_order`."""
+    """All reconcilers of one tenant. Those that need nothing of another kind are listed in `kinds/catalogue.py`."""
 
     def __init__(
         self,
@@ -165,7 +165,6 @@ class TenantReconcilers:
             own_range=own_range,
             api_servers=api_servers,
         )
-        self.budgets = DisruptionBudgetReconciler(scope)
         self.tenant_volumes = TenantVolumes(scope)
         self.claim_users = ClaimUsers(scope, self.tenant_volumes)
         self.classes = StorageClassReconciler(scope)
@@ -200,6 +199,7 @@ class TenantReconcilers:
             claims=self.claim_users,
             admission=self.admission,
         )
+        self.kinds = {name: kind.reconciler(scope) for name, kind in KINDS.items()}
         self.pods = PodReconciler(scope, self.executor, preparer=self.preparer, admission=self.admission)
         self.sweeper = Sweeper(
             scope, copies=self.copies, tokens=self.tokens, namespaces=self.namespaces, classes=self.classes
@@ -220,11 +220,11 @@ class TenantReconcilers:
             self.services,
             self.policies,
             self.name_service,
-            self.budgets,
             self.tenant_volumes,
             self.classes,
             self.volumes,
             self.claim_users,
+            *self.kinds.values(),
         ]
 
 

@@ -11,6 +11,7 @@ import pytest
 from tests.support.waiting import wait_until
 from tests.unit.sync.network.test_services import count_writes
 from tests.unit.sync.world import COMPUTE_NAMESPACE, World, object_names, start_world
+from vkgateway.kinds.budgets.reconciler import DisruptionBudgetReconciler
 from vkgateway.kinds.budgets.translation import NONE_ALLOWED
 from vkgateway.kube.resources import DISRUPTION_BUDGETS
 
@@ -94,7 +95,9 @@ async def test_changed_compute_budget_is_repaired_and_restart_writes_nothing(wor
         await world.wait_settled()
     before = count_writes(world)
     async with world.run_gateway() as sync:
-        await wait_until(lambda: sync.is_complete and sync.reconcilers.budgets.tenant_budgets.is_complete)
+        reconciler = sync.reconcilers.kinds["poddisruptionbudgets"]
+        assert isinstance(reconciler, DisruptionBudgetReconciler)
+        await wait_until(lambda: sync.is_complete and reconciler.tenant_budgets.is_complete)
         await world.wait_settled()
     assert count_writes(world) == before
 

@@ -20,6 +20,7 @@ from vkgateway.api.times import render_time
 from vkgateway.api.types import Pool
 from vkgateway.clusters.link import ComputeLink
 from vkgateway.clusters.tenant_owners import GatewayIdentity
+from vkgateway.kinds.catalogue import WATCHES
 from vkgateway.kinds.context import PoolContext, TenantContext
 from vkgateway.kinds.services.platform_service import ApiServers, NameServers
 from vkgateway.kinds.tenant_scope import VirtualNodeBinding
@@ -195,7 +196,7 @@ class World:
     async def run_gateway(self) -> AsyncIterator[TenantSync]:
         """Run the reconcilers; they stop abruptly at the end of the block."""
         tenant_client, compute_client = self.tenant_server.client("tenant"), self.compute_server.client("compute")
-        link = ComputeLink("local", compute_client, self.gateway)
+        link = ComputeLink("local", compute_client, self.gateway, kinds=WATCHES)
         engine = WorkerPool(workers=self.workers)
         arbiter = Arbitration(
             ArbitrationSettings(gather=0.001, unplaced_delay=0.02, notice=self.notice, bind_timeout=self.bind),

@@ -15,11 +15,11 @@ from vkgateway.kinds.budgets.translation import (
     forward_budget,
     is_up_to_date,
 )
+from vkgateway.kinds.budgets.watch import COMPUTE_BUDGETS, ComputeBudgets
 from vkgateway.kinds.refusals import is_object_refused, lacks_rights, refusal_message
 from vkgateway.kinds.registry import Registry
 from vkgateway.kinds.sanitizer import Sanitizer
 from vkgateway.kinds.sources import (
-    COMPUTE_BUDGETS,
     COMPUTE_NAMESPACES,
     COMPUTE_NETWORK_LISTED,
     RESYNC,
@@ -73,7 +73,7 @@ class DisruptionBudgetReconciler:
         """Request a reconcile of every budget in the tenant cluster and in the compute clusters."""
         if not self.tenant_budgets.is_complete:
             return
-        below = (key for link in self._scope.links.values() for key in link.budgets.of_tenant(self._scope.name))
+        below = (key for link in self._scope.links.values() for key in _watch(link).of_tenant(self._scope.name))
         for key in {*self.tenant_budgets.store, *below}:
             self._enqueue(key)
 
@@ -95,7 +95,7 @@ class DisruptionBudgetReconciler:
         if not self.tenant_budgets.is_complete:
             return
         above = self.tenant_budgets.store.get(key)
-        trusted = [link for link in self._scope.links.values() if link.is_trusted and link.budgets.is_complete]
+        trusted = [link for link in self._scope.links.values() if link.is_trusted and _watch(link).is_complete]
         known = {link.name: self._find_compute_budget(link, key) for link in trusted}
         healthy = {name: view.status.current_healthy for name, view in known.items() if view is not None}
 
@@ -106,7 +106,7 @@ class DisruptionBudgetReconciler:
         await apply_to_each(trusted, settle)
 
     def _find_compute_budget(self, link: ComputeLink, key: Key) -> DisruptionBudgetView | None:
-        return link.budgets.store.get((compute_namespace(self._scope.name, key[0]), key[1]))
+        return _watch(link).store.get((compute_namespace(self._scope.name, key[0]), key[1]))
 
     async def _reconcile_in(
         self,
@@ -182,3 +182,7 @@ async def _delete_budget(link: ComputeLink, view: DisruptionBudgetView) -> None:
         )
     except (errors.NotFound, errors.Conflict):
         return
+
+
+def _watch(link: ComputeLink) -> ComputeBudgets:
+    return link.watch_of(ComputeBudgets)

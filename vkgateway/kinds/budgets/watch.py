@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Final
 
 from vkgateway.api.names import TENANT_LABEL
 from vkgateway.clusters.cluster_watches import NETWORK_LISTED, ClusterWatches
 from vkgateway.kinds.budgets.translation import DisruptionBudgetView, decode_budget
-from vkgateway.kinds.sources import COMPUTE_BUDGETS
+from vkgateway.kinds.sources import Source
 from vkgateway.kube import resources
 from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
 from vkgateway.runtime.views.ownership import Key, owned_by, source_key
+
+COMPUTE_BUDGETS: Final = Source[Key]("compute PodDisruptionBudgets")
+"""The compute PodDisruptionBudget of a tenant's budget was created, changed or deleted."""
 
 
 class ComputeBudgets(Reflector[DisruptionBudgetView]):

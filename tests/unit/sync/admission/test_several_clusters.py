@@ -36,6 +36,7 @@ from tests.unit.sync.scopes import FakePlatform
 from tests.unit.sync.world import COMPUTE_NAMESPACE, COMPUTE_NODE, NODE, TENANT, World, make_node
 from vkgateway.api.types import Pool
 from vkgateway.clusters.link import ComputeLink
+from vkgateway.kinds.catalogue import WATCHES
 from vkgateway.kinds.context import TenantContext
 from vkgateway.kinds.tenant_scope import VirtualNodeBinding
 from vkgateway.kube.resources import (
@@ -78,7 +79,10 @@ class TwoClusters(World):
             ]
             for client in clients:
                 stack.push_async_callback(client.close)
-            links = {name: ComputeLink(name, client) for name, client in zip(CLUSTERS, clients[1:], strict=True)}
+            links = {
+                name: ComputeLink(name, client, kinds=WATCHES)
+                for name, client in zip(CLUSTERS, clients[1:], strict=True)
+            }
             engine = WorkerPool(workers=8)
             arbiter = Arbitration(
                 ArbitrationSettings(gather=0.001, unplaced_delay=0.02, notice=self.notice),

@@ -17,11 +17,12 @@ from vkgateway.api.names import (
 from vkgateway.api.objects import Meta, NamespaceView, ObjectView
 from vkgateway.clusters.link import ComputeLink
 from vkgateway.kinds.budgets.translation import DisruptionBudgetView
+from vkgateway.kinds.budgets.watch import COMPUTE_BUDGETS, ComputeBudgets
+from vkgateway.kinds.catalogue import WATCHES
 from vkgateway.kinds.events.views import EventView
 from vkgateway.kinds.policies.translation import NetworkPolicyView
 from vkgateway.kinds.services.translation import SERVICE_NAME_LABEL, ServiceView, SliceView
 from vkgateway.kinds.sources import (
-    COMPUTE_BUDGETS,
     COMPUTE_CLAIMS,
     COMPUTE_COPIES,
     COMPUTE_EVENTS,
@@ -53,7 +54,7 @@ class RecordingListener(Watches):
 
 @pytest.fixture
 def link() -> ComputeLink:
-    return ComputeLink("local", Client("http://127.0.0.1:1"))
+    return ComputeLink("local", Client("http://127.0.0.1:1"), kinds=WATCHES)
 
 
 @pytest.fixture
@@ -74,6 +75,10 @@ def make_meta(namespace: str = INSIDE, *, labels: dict[str, str] | None = None) 
     )
 
 
+def watch_of(link: ComputeLink, kind: str | type[Any]) -> Any:
+    return getattr(link, kind) if isinstance(kind, str) else link.watch_of(kind)
+
+
 def put_object(reflector: Any, old: object, new: object) -> None:
     """Store an object as the watch would."""
     reflector._on_change(old, new)
@@ -91,15 +96,15 @@ SLICE = SliceView(metadata=make_meta(labels={SERVICE_NAME_LABEL: "web"}))
         ("slices", SLICE, (COMPUTE_SERVICES, KEY)),
         ("slices", SliceView(metadata=make_meta(SYSTEM_NAMESPACE)), (COMPUTE_PLATFORM_SERVICES,)),
         ("policies", NetworkPolicyView(metadata=make_meta()), (COMPUTE_POLICIES, "default")),
-        ("budgets", DisruptionBudgetView(metadata=make_meta()), (COMPUTE_BUDGETS, KEY)),
+        (ComputeBudgets, DisruptionBudgetView(metadata=make_meta()), (COMPUTE_BUDGETS, KEY)),
         ("claims", ClaimView(metadata=make_meta()), (COMPUTE_CLAIMS, "u1")),
     ],
 )
 @pytest.mark.parametrize("went", [False, True])
 def test_tenant_is_notified_of_its_object(
-    link: ComputeLink, listener: RecordingListener, kind: str, view: Any, calls: Any, went: bool
+    link: ComputeLink, listener: RecordingListener, kind: str | type[Any], view: Any, calls: Any, went: bool
 ) -> None:
-    put_object(getattr(link, kind), view if went else None, None if went else view)
+    put_object(watch_of(link, kind), view if went else None, None if went else view)
     assert listener.heard == [calls]
 
 
@@ -109,15 +114,15 @@ def test_tenant_is_notified_of_its_object(
         ("services", ServiceView(metadata=make_meta("elsewhere"))),
         ("slices", SliceView(metadata=make_meta("elsewhere"))),
         ("policies", NetworkPolicyView(metadata=make_meta("elsewhere"))),
-        ("budgets", DisruptionBudgetView(metadata=make_meta("elsewhere"))),
+        (ComputeBudgets, DisruptionBudgetView(metadata=make_meta("elsewhere"))),
         ("claims", ClaimView(metadata=make_meta("elsewhere"))),
         ("namespaces", NamespaceView(metadata=make_meta(""))),
     ],
 )
 def test_object_with_only_the_label_has_no_owner(
-    link: ComputeLink, listener: RecordingListener, kind: str, view: Any
+    link: ComputeLink, listener: RecordingListener, kind: str | type[Any], view: Any
 ) -> None:
-    put_object(getattr(link, kind), None, view)
+    put_object(watch_of(link, kind), None, view)
     assert listener.heard == []
     assert link.claims.claim_uids("alpha") == []
 

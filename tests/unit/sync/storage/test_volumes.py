@@ -33,6 +33,7 @@ from tests.unit.sync.storage.controllers import (
 from tests.unit.sync.world import COMPUTE_NAMESPACE, NODE, World, object_names, start_world
 from vkgateway.api.names import COMPUTE_CLUSTER_LABEL, TENANT_LABEL
 from vkgateway.clusters.link import ComputeLink
+from vkgateway.kinds.catalogue import WATCHES
 from vkgateway.kinds.sources import COMPUTE_CLAIMS
 from vkgateway.kinds.volumes.translation.views import PROVISIONER
 from vkgateway.kube.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES
@@ -117,7 +118,7 @@ async def test_unreachable_cluster_without_pools_of_the_tenant_blocks_no_volume(
     async with world.run_gateway() as sync, world.compute_server.client("away") as client:
         await wait_until(lambda: sync.reconcilers.tenant_volumes.is_watching)
         assert world.link is not None
-        links = {"local": world.link, "away": ComputeLink("away", client)}
+        links = {"local": world.link, "away": ComputeLink("away", client, kinds=WATCHES)}
         sync.update_tenant(sync.scope.tenant, links=links, bindings={NODE: world.make_binding(world.link)})
         create_claim(world)
         await wait_volume(world)
@@ -260,7 +261,7 @@ async def test_second_compute_cluster_does_not_attract_pods_from_their_volume(wo
         await provision_volume(world)
         assert "nodeAffinity" not in tenant_volumes(world)[0]["spec"]
         assert world.link is not None
-        away = ComputeLink("away", client)
+        away = ComputeLink("away", client, kinds=WATCHES)
         binding = world.make_binding(away)
         pool = replace(binding.pool, compute_cluster="away", node_name="a100.away")
         bindings = {NODE: world.make_binding(world.link), "a100.away": replace(binding, pool=pool)}
@@ -275,7 +276,7 @@ async def test_unreachable_cluster_does_not_block_deletion_in_others(world: Worl
     async with world.run_gateway() as sync, world.compute_server.client("away") as client:
         await provision_volume(world)
         assert world.link is not None
-        links = {"local": world.link, "away": ComputeLink("away", client)}
+        links = {"local": world.link, "away": ComputeLink("away", client, kinds=WATCHES)}
         sync.update_tenant(sync.scope.tenant, links=links, bindings={NODE: world.make_binding(world.link)})
         release_claim(world)
         await wait_until(lambda: compute_claim(world) is None)
@@ -288,7 +289,7 @@ async def test_unreachable_cluster_does_not_block_deletion_in_others(world: Worl
 async def detach_cluster(world: World, sync: TenantSync, *, others: bool) -> AsyncIterator[None]:
     """Detach the compute cluster: its object was deleted, or its kubeconfig cannot be read."""
     async with FakeApiServer() as server, server.client("away") as client:
-        away = ComputeLink("away", client)
+        away = ComputeLink("away", client, kinds=WATCHES)
         async with in_background(away.run()):
             await wait_until(lambda: away.claims_trusted)
             links, bindings = dict(sync.scope.links), dict(sync.scope.bindings)
