@@ -7,7 +7,7 @@ export PYTHON
 .PHONY: help
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
-	@echo "  make bench-NAME       Run one benchmark: burst, cost, decide, gang, growth, idle, light, memory, onboard, page, queue, reclaim, restart, streams, trace, translate"
+	@echo "  make bench-NAME       Run one benchmark: burst, cost, decide, gang, growth, idle, light, memory, onboard, page, paths, queue, reclaim, restart, streams, trace, translate"
 	@echo "  make operator-NAME    Build the images and programs for a page of docs/operators: mpi, mpi-old, kopf, training, elastic, horovod, spark, volcano, metrics-server, kueue"
 
 .PHONY: setup
@@ -87,6 +87,10 @@ bench: setup programs ## Run the benchmarks and write docs/reference/benchmarks.
 .PHONY: bench-check
 bench-check: setup programs ## Compare a short burst and its cost with the published ratios
 	@$(BIN)/python -m bench check
+
+.PHONY: bench-paths
+bench-paths: setup ## Count files, functions and moves of typical changes, as in docs/contributing/architecture.md
+	@$(BIN)/python -m bench paths
 
 .PHONY: bench-%
 bench-%: setup programs

@@ -1,9 +1,10 @@
-"""`python -m bench NAME...|all`: runs benchmarks on this machine."""
+"""`python -m bench NAME...|all|paths`: runs benchmarks on this machine, or counts the files of typical changes."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 from types import ModuleType
 
 import click
@@ -126,6 +127,8 @@ def main(names: tuple[str, ...], **options: object) -> None:
 
     `check` runs a short burst and cost. It compares their ratios with the published ones, writes nothing, and fails if
     one is worse by more than a tenth.
+
+    `paths` runs alone and has other options: see `python -m bench paths --help`.
     """
     settings = Settings(**options)  # type: ignore[arg-type] # click has checked every one of them
     logs.configure_logging(Logging(level="warning"))
@@ -177,5 +180,15 @@ async def _measure_benchmark(name: str, session: Session | None, settings: Setti
     return outcome
 
 
+def run_command() -> None:
+    """Run the command line. Only `paths` loads the unit tests, whose fakes it uses."""
+    if sys.argv[1:2] == ["paths"]:
+        from bench import paths
+
+        paths.main(sys.argv[2:], prog_name="python -m bench paths")
+    else:
+        main(prog_name="python -m bench")
+
+
 if __name__ == "__main__":
-    main()
+    run_command()

@@ -110,10 +110,18 @@ class World:
 
     def run_pod(self, name: str = "web") -> None:
         """Bind the compute pod as the compute scheduler, and start it as its kubelet."""
+        self.bind_compute_pod(name)
+        self.start_compute_pod(name)
+
+    def bind_compute_pod(self, name: str = "web") -> None:
+        """Bind the compute pod as the compute scheduler."""
         pod = copy.deepcopy(self.compute_pod(name))
         assert pod is not None
         pod["spec"]["nodeName"] = COMPUTE_NODE
         self.compute_server.store.update(PODS, pod, name=name, namespace=COMPUTE_NAMESPACE)
+
+    def start_compute_pod(self, name: str = "web") -> None:
+        """Start the bound compute pod as its kubelet."""
         self._set_status(name, "Running", {"running": {"startedAt": "2026-01-01T00:00:00Z"}}, ready=True)
 
     def end_pod(self, name: str = "web", *, code: int = 0, at: datetime | None = None) -> None:
