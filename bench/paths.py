@@ -3,9 +3,10 @@
 The real reconcilers run over the fake API servers of the unit tests, and `sys.setprofile` records their calls. The
 counts don't depend on the machine, on time, or on the Python release:
 
-- Only two tasks count: the watch whose event starts the path, and the worker that handles it. From the worker's first
-  call on, it alone counts. Heartbeats and scheduling cycles, which run by a clock, are other tasks. Callbacks of
-  sockets, whose number depends on how bytes arrive, are no task. So a path is one sequence of calls in one thread.
+- Only two tasks count: the watch whose event starts the path, and the worker that handles it, which is the one with the
+  most calls. From the worker's first call on, it alone counts. Heartbeats and scheduling cycles, which run by a clock,
+  are other tasks. Callbacks of sockets, whose number depends on how bytes arrive, are no task. So a path is one
+  sequence of calls in one thread.
 - A path ends when its result exists, which each call checks. Later calls don't count.
 - A coroutine or generator counts when it first runs, not each time that it continues.
 - Comprehensions don't count, because Python 3.12 and later inline them.
@@ -21,6 +22,7 @@ import inspect
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
@@ -80,11 +82,11 @@ class _Recorder:
     """Recorder of the calls of one path. Without `watch`, the calls outside of tasks count."""
 
     def __init__(self, *, watch: str = "", worker: str = "", is_done: Callable[[], bool] = lambda: False) -> None:
-        self.codes: list[CodeType] = []
         self.is_complete = False
-        self._task = watch
-        self._worker: re.Pattern[str] | None = re.compile(worker) if worker else None
-        """Names of the workers, until one of them runs."""
+        self._calls: list[tuple[str, CodeType]] = []
+        """Calls with the names of their tasks."""
+        self._watch = watch
+        self._worker = re.compile(worker)
         self._is_done = is_done
         self._started: set[FrameType] = set()
         """Coroutines and generators that ran. The references prevent another frame with the same identity."""
@@ -95,23 +97,26 @@ class _Recorder:
         if event != "call" or self.is_complete or not code.co_filename.startswith(_PACKAGE):
             return
         self.is_complete = self._is_done()
-        if self.is_complete or code.co_name in _UNCOUNTED or not self._is_counted_task():
+        if self.is_complete or code.co_name in _UNCOUNTED:
+            return
+        task = _task_name()
+        if task != self._watch and not self._worker.fullmatch(task):
             return
         if code.co_flags & _RESUMABLE:
             if frame in self._started:
                 return
             self._started.add(frame)
-        self.codes.append(code)
+        self._calls.append((task, code))
 
-    def _is_counted_task(self) -> bool:
-        try:
-            task = asyncio.current_task()
-        except RuntimeError:  # no event loop
-            task = None
-        name = task.get_name() if task is not None else ""
-        if self._worker is not None and self._worker.fullmatch(name):
-            self._task, self._worker = name, None
-        return name == self._task
+    def _path(self) -> list[CodeType]:
+        """Return the calls of the watch until the worker begins, and those of the worker."""
+        counts = Counter(task for task, _ in self._calls if task != self._watch)
+        if not counts:
+            return [code for _, code in self._calls]
+        worker = counts.most_common(1)[0][0]
+        begin = next(index for index, (task, _) in enumerate(self._calls) if task == worker)
+        begun = [code for task, code in self._calls[:begin] if task == self._watch]
+        return begun + [code for task, code in self._calls if task == worker]
 
     def release_frames(self) -> None:
         """Release what the recorded calls refer to."""
@@ -119,14 +124,23 @@ class _Recorder:
 
     def length(self, path: str) -> PathLength:
         """Return the numbers of the recorded calls."""
-        calls = [code.co_filename.removeprefix(_PACKAGE) for code in self.codes]
+        codes = self._path()
+        calls = [code.co_filename.removeprefix(_PACKAGE) for code in codes]
         return PathLength(
             path=path,
             files=len(set(calls)),
             files_without_kube=len({file for file in calls if not file.startswith("kube/")}),
-            functions=len({(code.co_filename, code.co_firstlineno, code.co_name) for code in self.codes}),
+            functions=len({(code.co_filename, code.co_firstlineno, code.co_name) for code in codes}),
             moves=sum(file != before for before, file in pairwise(calls)),
         )
+
+
+def _task_name() -> str:
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no event loop
+        return ""
+    return task.get_name() if task is not None else ""
 
 
 @contextmanager
