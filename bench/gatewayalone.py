@@ -17,6 +17,7 @@ import uvloop
 from bench.simulatedservers import FILE, Servers
 from vkgateway.api.clusters import ClusterIdentity
 from vkgateway.api.types import Tenant
+from vkgateway.clusters.compute_clusters import ComputeClusters
 from vkgateway.clusters.tenant_owners import GatewayIdentity
 from vkgateway.kinds.services.platform_service import Endpoint
 from vkgateway.kube import kubeconfig
@@ -140,11 +141,11 @@ async def _run_gateway(folder: Path, servers: Servers, *, files: int) -> None:
         gateway = Gateway(
             settings,
             management=management,
+            clusters=ComputeClusters(management, GatewayIdentity("bench")),
             planes=SimulatedPlanes(servers),
             datastore=EmptyDatastore(),
             tls=tls,
             address=address,
-            identity=GatewayIdentity("bench"),
             files=files,
         )
         leading = asyncio.Event()

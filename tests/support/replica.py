@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -63,9 +63,6 @@ class ExistingPlanes:
     async def remove(self, name: str, *, on_step: OnStep) -> None:
         """Nothing to remove."""
 
-    def exclude_ranges(self, taken: Callable[[], Collection[str]]) -> None:
-        """No range is allocated."""
-
     async def close(self) -> None:
         """Nothing to close."""
 
@@ -78,7 +75,7 @@ def main(settings_file: str, *tenants: str) -> None:
     """Run the gateway until SIGTERM."""
     urls = dict(tenant.split("=", 1) for tenant in tenants)
 
-    def existing_planes(_: Config, shared: Dependencies) -> ExistingPlanes:
+    def existing_planes(_: Config, shared: Dependencies, **_ranges: object) -> ExistingPlanes:
         return ExistingPlanes(urls, gate=shared.gate)
 
     setattr(daemon, "build_control_planes", existing_planes)  # noqa: B010 - not exported

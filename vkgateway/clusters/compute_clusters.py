@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
+
 from vkgateway.api.scheduling import effective_pools
 from vkgateway.api.types import NATIVE, ComputeCluster, ComputeClusterSpec, ComputeClusterStatus, Pool
 from vkgateway.clusters.connected_cluster import ConnectedCluster
@@ -11,7 +13,10 @@ from vkgateway.clusters.guarantee_checks import GuaranteedPod
 from vkgateway.clusters.link import ComputeLink
 from vkgateway.clusters.pools import guaranteed_pods, pool_facts
 from vkgateway.clusters.tenant_owners import GatewayIdentity
+from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
+from vkgateway.kube.resources import COMPUTE_CLUSTERS
+from vkgateway.runtime.signals import Signal
 from vkgateway.scheduler.core.snapshot import Pool as PoolFacts
 from vkgateway.scheduler.core.snapshot import PoolKey
 
@@ -19,8 +24,15 @@ from vkgateway.scheduler.core.snapshot import PoolKey
 class ComputeClusters:
     """Read access to compute clusters; the ComputeController maintains `connected` and the statuses."""
 
-    def __init__(self, reflector: Reflector[ComputeCluster], gateway: GatewayIdentity) -> None:
-        self.reflector = reflector
+    def __init__(self, management: Client, gateway: GatewayIdentity) -> None:
+        self.changed = Signal[[ComputeCluster | None, ComputeCluster | None]]()
+        """A ComputeCluster was added, changed or deleted: its old and new state."""
+        self.reflector: Reflector[ComputeCluster] = Reflector(
+            management,
+            COMPUTE_CLUSTERS,
+            decode=msgspec.json.Decoder(ComputeCluster).decode,
+            on_change=self.changed.emit,
+        )
         self.gateway = gateway
         """This gateway, as its owner records in compute clusters name it."""
         self.connected: dict[str, ConnectedCluster] = {}
@@ -48,6 +60,15 @@ class ComputeClusters:
         May be called from other threads.
         """
         return {compute.metadata.name: self.effective_pools(compute) for compute in list(self.reflector.store.values())}
+
+    def divided_pools(self) -> dict[PoolKey, frozenset[str]]:
+        """Return the labels that select the nodes of a part of each divided pool; called from other threads."""
+        return {
+            (cluster, pool.name): frozenset((*pool.node_selector, pool.virtual_nodes_by))
+            for cluster, pools in self.pool_specs().items()
+            for pool in pools
+            if pool.virtual_nodes_by
+        }
 
     def effective_pools(self, compute: ComputeCluster) -> tuple[Pool, ...]:
         """Return the pools in the spec of a compute cluster, with the scheduling modes in effect.

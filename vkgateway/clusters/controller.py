@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import msgspec
 import structlog
 
 from vkgateway.api.errors import InputError, VkgatewayError
@@ -36,12 +35,10 @@ from vkgateway.clusters.status import (
     unknown_verdict,
     verdict_from_condition,
 )
-from vkgateway.clusters.tenant_owners import GatewayIdentity
 from vkgateway.kinds.catalogue import WATCHES
 from vkgateway.kube import errors, kubeconfig
 from vkgateway.kube.client import Client
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
-from vkgateway.kube.reflector import Reflector
 from vkgateway.kube.resources import COMPUTE_CLUSTERS, SECRETS
 from vkgateway.runtime import finalizers
 from vkgateway.runtime.object_events import EventRecorder
@@ -69,18 +66,20 @@ PoolTenantsLookup = Callable[[str, str], list[str]]
 class ComputeController:
     """Controller with one worker per ComputeCluster.
 
-    `on_change` is called when a cluster, the nodes of its pools or its reachability changed. `total_guarantee`,
-    `tenants_of` and `tenants_in` are set once the tenant controller exists.
+    `on_change` is called when a cluster, the nodes of its pools or its reachability changed.
     """
 
     def __init__(
         self,
         management: Client,
         *,
+        clusters: ComputeClusters,
         recorder: EventRecorder,
         connect: Callable[[str, kubeconfig.ClientConfig | None], Client],
         on_change: Callable[[], None],
-        gateway: GatewayIdentity,
+        total_guarantee: GuaranteeLookup = lambda _cluster, _pool: {},
+        tenants_of: TenantsLookup = lambda _cluster: [],
+        tenants_in: PoolTenantsLookup = lambda _cluster, _pool: [],
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._management = management
@@ -89,19 +88,12 @@ class ComputeController:
         self._on_change = on_change
         self._clock = clock
         self._is_leading = True
-        self.total_guarantee: GuaranteeLookup = lambda _cluster, _pool: {}
-        self.tenants_of: TenantsLookup = lambda _cluster: []
-        self.tenants_in: PoolTenantsLookup = lambda _cluster, _pool: []
+        self._total_guarantee = total_guarantee
+        self._tenants_of = tenants_of
+        self._tenants_in = tenants_in
         self._queue = WorkQueue("compute-cluster", self._reconcile, on_error=self._handle_error)
-        self.clusters = ComputeClusters(
-            Reflector(
-                management,
-                COMPUTE_CLUSTERS,
-                decode=msgspec.json.Decoder(ComputeCluster).decode,
-                on_change=self._cluster_changed,
-            ),
-            gateway,
-        )
+        self.clusters = clusters
+        clusters.changed.subscribe(self._cluster_changed)
 
     def tenants_changed(self) -> None:
         """Requeue all compute clusters, whose statuses report the tenants' guarantees."""
@@ -175,7 +167,7 @@ class ComputeController:
 
     async def _finalize_cluster(self, compute: ComputeCluster) -> ReconcileResult:
         metadata = compute.metadata
-        users = self.tenants_of(metadata.name)
+        users = self._tenants_of(metadata.name)
         if users is None:
             return STARTUP_REQUEUE_SECONDS
         if users:
@@ -283,7 +275,7 @@ class ComputeController:
             pool_status(
                 pool,
                 nodes[pool.name],
-                guaranteed=self.total_guarantee(link.name, pool.name),
+                guaranteed=self._total_guarantee(link.name, pool.name),
                 scheduling_mode=modes[pool.name],
                 pre_pull=connected.images.status_of(pool.name),
             )
@@ -308,7 +300,7 @@ class ComputeController:
             pools,
             _shared_nodes_verdict(nodes),
             scheduler_verdict(
-                compute.spec.pools, modes, connected.schedulers, tenants=partial(self.tenants_in, link.name)
+                compute.spec.pools, modes, connected.schedulers, tenants=partial(self._tenants_in, link.name)
             ),
             connected.images.verdict(),
         )

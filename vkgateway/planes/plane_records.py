@@ -74,7 +74,7 @@ class PlaneRecords:
     """Creates and updates the records of control planes, one at a time.
 
     New tenants get their Service range from `ranges`; without it, from their template. `taken_ranges` returns the
-    ranges that no tenant may get; the gateway sets it later.
+    ranges that no tenant may get.
     """
 
     def __init__(
@@ -84,15 +84,16 @@ class PlaneRecords:
         drivers: DriverSet,
         endpoints: PlatformEndpoints,
         ranges: ServiceRanges | None = None,
+        taken_ranges: Callable[[], Collection[str]] = tuple,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._store = store
         self._drivers = drivers
         self._endpoints = endpoints
         self._ranges = ranges
+        self._taken_ranges = taken_ranges
         self._clock = clock
         self._lock = asyncio.Lock()
-        self.taken_ranges: Callable[[], Collection[str]] = tuple
 
     async def ensure(self, tenant: Tenant, template: Template) -> PlannedPlane:
         """Load or create the record; renew the admin certificate; apply a changed port, exposure or driver.
@@ -170,7 +171,7 @@ class PlaneRecords:
         if self._ranges is None:
             return ""
         found = self._ranges.choose_range(
-            tenant, assigned=await self._store.assigned_ranges(), taken=self.taken_ranges()
+            tenant, assigned=await self._store.assigned_ranges(), taken=self._taken_ranges()
         )
         if not found:
             _log.warning("no Service range is free; the tenant uses its template's", tenant=tenant)

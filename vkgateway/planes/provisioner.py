@@ -81,7 +81,7 @@ class Provisioner:
 
     `endpoints` is what API servers reach. `address` is the host and port of the gateway's endpoint, with port 0 if the
     port is not fixed; `webhooks_ca` signed its certificate. New tenants get their Service range from `ranges`; without
-    it, from their template.
+    it, from their template. None gets a range that overlaps one of `taken_ranges`.
     """
 
     def __init__(
@@ -95,6 +95,7 @@ class Provisioner:
         address: tuple[str, int] = ("", 0),
         webhooks_ca: bytes = b"",
         ranges: ServiceRanges | None = None,
+        taken_ranges: Callable[[], Collection[str]] = tuple,
         connect: Callable[[ControlPlane], Client] = ControlPlane.create_client,
         find_missing: FindMissing = find_missing_names,
         clock: Clock = SYSTEM_CLOCK,
@@ -110,11 +111,9 @@ class Provisioner:
         self._find_missing = find_missing
         self._clock = clock
         self._objects = TemplateObjects(store, clock=clock)
-        self._records = PlaneRecords(store, drivers=drivers, endpoints=endpoints, ranges=ranges, clock=clock)
-
-    def exclude_ranges(self, taken: Callable[[], Collection[str]]) -> None:
-        """Give no tenant a Service range that overlaps one of those that `taken` returns."""
-        self._records.taken_ranges = taken
+        self._records = PlaneRecords(
+            store, drivers=drivers, endpoints=endpoints, ranges=ranges, taken_ranges=taken_ranges, clock=clock
+        )
 
     async def provision(self, tenant: Tenant, *, on_step: OnStep = _ignore_step) -> ControlPlane:
         """Create or update a tenant's control plane as its spec says, and return once it serves.

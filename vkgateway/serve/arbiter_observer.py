@@ -15,6 +15,7 @@ from vkgateway.kinds.pods.translation.conditions import EVICTION_REASONS
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.kube.write_gate import Permit
 from vkgateway.page.timeline import PodName, Timeline, end_of_pod
+from vkgateway.runtime.signals import Signal
 from vkgateway.scheduler.backends.split import native_decisions, split_snapshot
 from vkgateway.scheduler.core.decisions import Decisions
 from vkgateway.scheduler.core.past_share import PastShare
@@ -56,29 +57,41 @@ class ArbiterObserver:
     """Last cycle of the arbiter, its metrics, and its logs if the settings name files for them.
 
     `clock` is the arbiter's clock, so that interim usage and final usage agree. `permit` permits to write the logs.
+    `pod_names` returns namespaces and names of governed pods by UID, `uid_of` the UID of the Tenant of a name (empty:
+    there is none), and `past_shares` the tenants' past shares since the last cycle. About `foreign_pools`, those of
+    other schedulers than the arbiter, it cannot answer questions. `divided_pools` returns the labels that select nodes
+    in pools with several virtual nodes.
     """
 
-    def __init__(self, settings: Arbiter, *, clock: Clock = SYSTEM_CLOCK, permit: Permit | None = None) -> None:
+    def __init__(
+        self,
+        settings: Arbiter,
+        *,
+        guarantees: GuaranteeMonitor | None = None,
+        pod_names: Callable[[], Names] = dict,
+        pod_name: PodName = lambda _tenant, _uid: "",
+        uid_of: Callable[[str], str] = lambda _tenant: "",
+        past_shares: Callable[[], tuple[PastShare, ...]] = tuple,
+        foreign_pools: Callable[[], Collection[PoolKey]] = frozenset,
+        divided_pools: Callable[[], Mapping[PoolKey, frozenset[str]]] = dict,
+        clock: Clock = SYSTEM_CLOCK,
+        permit: Permit | None = None,
+    ) -> None:
         self._clock = clock
-        self.pod_names: Callable[[], Names] = dict
-        """Returns namespaces and names of governed pods by UID; called when the state is encoded."""
-        self.divided_pools: Callable[[], Mapping[PoolKey, frozenset[str]]] = dict
-        """Returns the labels that select nodes in pools with several virtual nodes; called for each question."""
-        self.foreign_pools: Callable[[], Collection[PoolKey]] = frozenset
-        """Returns the pools of other schedulers than the arbiter, about which it cannot answer questions."""
+        self._pod_names = pod_names
+        self._pod_name = pod_name
+        self._uid_of = uid_of
+        self._past_shares = past_shares
+        self._foreign_pools = foreign_pools
+        self._divided_pools = divided_pools
         self._decision_log = DecisionLog(settings.decision_log, permit=permit) if settings.decision_log else None
         self._usage_log = UsageLog(settings.usage_log, permit=permit) if settings.usage_log else None
-        self.guarantees = GuaranteeMonitor()
+        self._guarantees = guarantees or GuaranteeMonitor()
         self.last_cycle: tuple[Snapshot, Decisions, float] | None = None
         """Input and output of the last cycle, and its time in seconds since the epoch."""
         self.timeline = Timeline()
-        self.past_shares: Callable[[], tuple[PastShare, ...]] = tuple
-        """Returns the tenants' past shares since the last cycle."""
-        self.pod_name: PodName = lambda _tenant, _uid: ""
-        self.tenant_uid: Callable[[str], str] = lambda _tenant: ""
-        """Returns the UID of the Tenant of a name; empty: there is none."""
-        self.count_usage: Callable[[Sequence[UsageRecord]], None] = lambda _records: None
-        """Counts usage for the daily sums; called with every record, whether or not a log is written."""
+        self.usage_recorded = Signal[[Sequence[UsageRecord]]]()
+        """Usage of pods until they ended, or until they no longer borrow, whether or not a log is written."""
 
     def log_cycle(self, snapshot: Snapshot | None, decisions: Decisions, now: float) -> None:
         """Write a cycle to the decision log; called in a separate thread."""
@@ -88,12 +101,12 @@ class ArbiterObserver:
     def cycle_decided(self, snapshot: Snapshot, decisions: Decisions, *, now: float, seconds: float) -> None:
         """Update the metrics and store the cycle as the last one."""
         self.last_cycle = snapshot, decisions, now
-        self.timeline.add_cycle(snapshot, decisions, now, pod_name=self.pod_name, uid_of=self.tenant_uid)
-        self.guarantees.cycle_decided(snapshot, decisions)
+        self.timeline.add_cycle(snapshot, decisions, now, pod_name=self._pod_name, uid_of=self._uid_of)
+        self._guarantees.cycle_decided(snapshot, decisions)
         if decisions.promotes:
             promoted = {uid for promote in decisions.promotes for uid in promote.pods}
-            names = {uid: key for uid, key in self.pod_names().items() if uid in promoted}
-            borrowed = running_usage(snapshot, Decisions(), names, now, uid_of=self.tenant_uid)
+            names = {uid: key for uid, key in self._pod_names().items() if uid in promoted}
+            borrowed = running_usage(snapshot, Decisions(), names, now, uid_of=self._uid_of)
             self._record(list(borrowed))
         metrics.observe_cycle(seconds)
         metrics.count_decisions(decisions)
@@ -115,12 +128,12 @@ class ArbiterObserver:
                 since=ran.start,
                 now=ran.end,
             )
-            self.timeline.add_end(end, uid_of=self.tenant_uid)
+            self.timeline.add_end(end, uid_of=self._uid_of)
         self._record(
             [
                 UsageRecord(
                     tenant=tenant,
-                    tenant_uid=self.tenant_uid(tenant),
+                    tenant_uid=self._uid_of(tenant),
                     namespace=ran.namespace,
                     pod=ran.name,
                     gang=ran.gang,
@@ -141,7 +154,7 @@ class ArbiterObserver:
         )
 
     def _record(self, records: Sequence[UsageRecord]) -> None:
-        self.count_usage(records)
+        self.usage_recorded.emit(records)
         if self._usage_log is not None:
             self._usage_log.write_records(*records)
 
@@ -158,7 +171,7 @@ class ArbiterObserver:
         if self._usage_log is None or self.last_cycle is None:
             return 0
         snapshot, decisions, _ = self.last_cycle
-        used = list(running_usage(snapshot, decisions, self.pod_names(), now, uid_of=self.tenant_uid))
+        used = list(running_usage(snapshot, decisions, self._pod_names(), now, uid_of=self._uid_of))
         self._usage_log.write_records(*used)
         return len(used)
 
@@ -166,9 +179,7 @@ class ArbiterObserver:
         """Yield the usage of all pods that hold resources, terminating ones included."""
         if self.last_cycle is not None:
             snapshot, decisions, _ = self.last_cycle
-            yield from running_usage(
-                snapshot, decisions, self.pod_names(), now, uid_of=self.tenant_uid, with_ending=True
-            )
+            yield from running_usage(snapshot, decisions, self._pod_names(), now, uid_of=self._uid_of, with_ending=True)
 
     def update_metrics(self) -> None:
         """Set the pool metrics to the state after the last cycle."""
@@ -180,11 +191,11 @@ class ArbiterObserver:
         empty = Snapshot(pools=(), quotas=(), gangs=()), Decisions(), 0.0
         snapshot, decisions, time = self.last_cycle or empty
         shares = self._shares_now(snapshot)
-        return msgspec.json.encode(build_report(snapshot, decisions, time, names=self.pod_names(), shares=shares))
+        return msgspec.json.encode(build_report(snapshot, decisions, time, names=self._pod_names(), shares=shares))
 
     def _shares_now(self, snapshot: Snapshot) -> tuple[ShareReport, ...]:
         """Return the tenants' shares now: past ones change with time, without a cycle."""
-        return share_reports(snapshot, self._clock.time(), self.past_shares())
+        return share_reports(snapshot, self._clock.time(), self._past_shares())
 
     def answer_what_if(self, question: bytes) -> tuple[int, bytes]:
         """Return the HTTP status and the JSON answer to a question of `vkgateway whatif`; nothing is changed.
@@ -201,14 +212,14 @@ class ArbiterObserver:
                 raise UnavailableError("the arbiter has not completed a cycle yet", hint="Retry in a few seconds.")
             snapshot, decisions, decided_at = self.last_cycle
             if snapshot.policy.half_life:  # what has started in the last cycle counts since then
-                snapshot = replace(snapshot, past_shares=self.past_shares())
-            foreign = self.foreign_pools()
+                snapshot = replace(snapshot, past_shares=self._past_shares())
+            foreign = self._foreign_pools()
             cycle = ObservedCycle(
                 snapshot=split_snapshot(snapshot, foreign).native if foreign else snapshot,
                 decisions=native_decisions(decisions, snapshot, foreign) if foreign else decisions,
                 time=decided_at,
-                names=self.pod_names(),
-                part_labels=self.divided_pools(),
+                names=self._pod_names(),
+                part_labels=self._divided_pools(),
             )
             return 200, msgspec.json.encode(answer_question(decoded, cycle, max(decided_at, self._clock.time())))
         except msgspec.DecodeError as error:

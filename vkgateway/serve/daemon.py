@@ -17,6 +17,7 @@ import structlog
 from vkgateway.api.errors import UnavailableError, VkgatewayError
 from vkgateway.api.names import SYSTEM_NAMESPACE
 from vkgateway.api.objects import decode_secret
+from vkgateway.clusters.compute_clusters import ComputeClusters
 from vkgateway.clusters.tenant_owners import GatewayIdentity
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
@@ -159,7 +160,8 @@ async def _serve_tenants(
     settings: Config, shared: Dependencies, *, lead: Leadership, prepare: Callable[[], Awaitable[None]]
 ) -> None:
     async with contextlib.AsyncExitStack() as stack:
-        planes = build_control_planes(settings, shared)
+        clusters = ComputeClusters(shared.management, shared.identity)
+        planes = build_control_planes(settings, shared, taken_ranges=clusters.known_networks)
         stack.push_async_callback(planes.close)
         await stack.enter_async_context(watch_address(shared.address, shared.health))
         tls = await stack.enter_async_context(kubelet_tls(shared.authorities.kubelet, shared.address))
@@ -167,20 +169,18 @@ async def _serve_tenants(
         gateway = Gateway(
             settings,
             management=shared.management,
+            clusters=clusters,
             planes=planes,
             datastore=shared.datastore,
             name_servers=planes.name_servers,
             tls=tls,
             address=shared.address,
-            identity=shared.identity,
             files=shared.files,
             gate=shared.gate,
         )
         lead.finish_logs, lead.store_last = gateway.arbiter.finish_journal, gateway.usage.save
-        planes.exclude_ranges(gateway.compute_controller.clusters.known_networks)
         if planes.name_servers is not None:
-            cluster_names = gateway.compute_controller.clusters.cluster_names
-            retire = retire_periodically(planes.name_servers, cluster_names, leading=lead.leading)
+            retire = retire_periodically(planes.name_servers, clusters.cluster_names, leading=lead.leading)
             await stack.enter_async_context(retire)
         if settings.page.enabled:
             await stack.enter_async_context(serve_page(settings.page, shared, gateway))

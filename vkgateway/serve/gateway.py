@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Protocol
 
 from vkgateway.api.names import virtual_node_name
-from vkgateway.api.types import Pool, Tenant
+from vkgateway.api.types import Pool
 from vkgateway.clusters.compute_clusters import ComputeClusters
 from vkgateway.clusters.controller import ComputeController
 from vkgateway.clusters.link import ComputeLink
-from vkgateway.clusters.tenant_owners import GatewayIdentity
 from vkgateway.kinds.pods.startup_metrics import STATISTICS
 from vkgateway.kinds.services.platform_service import NameServers
 from vkgateway.kube.client import Client
@@ -26,9 +25,11 @@ from vkgateway.nodes.token_reviewer import TokenReviewer
 from vkgateway.page.facts import Observation
 from vkgateway.runtime.object_events import EventRecorder
 from vkgateway.runtime.workers import WorkerPool
+from vkgateway.scheduler.backends.pool_modes import PoolModes
 from vkgateway.scheduler.core.reasons.gang_names import Names
-from vkgateway.scheduler.core.snapshot import Policy, PoolKey
-from vkgateway.scheduler.service.arbitration import Arbitration, ArbitrationSettings
+from vkgateway.scheduler.core.snapshot import Policy
+from vkgateway.scheduler.service.arbitrated_tenants import ArbitratedTenants
+from vkgateway.scheduler.service.arbitration import Arbitration, ArbitrationSettings, CycleTrigger
 from vkgateway.serve.addresses import GatewayAddress, connect_management
 from vkgateway.serve.arbiter_observer import ArbiterObserver
 from vkgateway.serve.datastore_quota import Datastore, DatastoreMonitor
@@ -38,11 +39,14 @@ from vkgateway.settings.config import Arbiter as ArbiterSection
 from vkgateway.settings.config import Config, Kubelet
 from vkgateway.settings.validation import parse_half_life
 from vkgateway.tenants import metrics
+from vkgateway.tenants.accepted_specs import AcceptedSpecs
 from vkgateway.tenants.controller import TenantController
+from vkgateway.tenants.guarantees import GuaranteeMonitor
 from vkgateway.tenants.interfaces import ControlPlanes
 from vkgateway.tenants.running_tenants import ControlPlaneChanges, RunningTenants
 from vkgateway.tenants.runtimes import TenantRuntimes
 from vkgateway.tenants.standby_tenants import StandbyTenants
+from vkgateway.tenants.store import TenantStore
 from vkgateway.tenants.usage.monitor import UsageMonitor, UsageStore
 from vkgateway.tenants.usage.past_shares import PastShareKeeper
 
@@ -65,12 +69,12 @@ class Gateway:
         settings: Config,
         *,
         management: Client,
+        clusters: ComputeClusters,
         planes: ControlPlanes,
         datastore: Datastore,
         name_servers: NameServers | None = None,
         tls: ssl.SSLContext,
         address: GatewayAddress,
-        identity: GatewayIdentity,
         files: int = 8192,
         gate: WriteGate | None = None,
     ) -> None:
@@ -79,81 +83,98 @@ class Gateway:
         self._gate = gate
         self._is_leading = False
         self._enqueue_timer: asyncio.TimerHandle | None = None
+        self._clusters = clusters
         recorder = EventRecorder(management)
-        self.engine = WorkerPool(workers=settings.sync.workers)
-        self.compute_controller = ComputeController(
-            management,
-            recorder=recorder,
-            connect=self._connect_compute,
-            on_change=self._compute_changed,
-            gateway=identity,
+        specs = AcceptedSpecs(clusters.pool_facts, clusters.guaranteed_pods)
+        self.tenants = tenants = TenantStore(management, specs)
+
+        # The arbiter, what it reads, and its observers.
+        clock, cycle_trigger, arbitrated = SteadyClock(), CycleTrigger(), ArbitratedTenants()
+        modes = PoolModes(arbitrated, on_change=cycle_trigger.set, clock=clock)
+        past_shares = PastShareKeeper(parse_half_life(settings.arbiter.half_life), uid_of=tenants.uid_of)
+        guarantees = GuaranteeMonitor(on_change=tenants.outdated.emit, unmanaged_pools=modes.unmanaged_pools)
+        self._observer = ArbiterObserver(
+            settings.arbiter,
+            guarantees=guarantees,
+            pod_names=arbitrated.pod_names,
+            pod_name=arbitrated.pod_name,
+            uid_of=tenants.uid_of,
+            past_shares=lambda: past_shares.shares,
+            foreign_pools=modes.foreign_pools,
+            divided_pools=clusters.divided_pools,
+            clock=clock,
+            permit=gate.logs if gate is not None else None,
         )
-        platform = self._create_arbiter(settings.arbiter, management)
+        self.usage = UsageMonitor(
+            UsageStore(management),
+            clock=clock,
+            past_shares=past_shares,
+            running=self._observer.usage_until,
+            tenants=tenants.tenant_names,
+            budgets_of=specs.budgets_of,
+            uid_of=tenants.uid_of,
+            on_change=tenants.outdated.emit,
+            on_stop=cycle_trigger.set,
+        )
+        self._observer.usage_recorded.subscribe(self.usage.count)
+        self.arbiter = Arbitration(
+            _arbiter_settings(settings.arbiter),
+            ArbiterPlatform(clusters, tenants, clock=clock),
+            tenants=arbitrated,
+            modes=modes,
+            cycle_trigger=cycle_trigger,
+            observer=self._observer,
+            stopped_borrowing=self.usage.stopped_borrowing,
+            observe_shares=past_shares.observe,
+            clock=clock,
+        )
+
+        # What runs for each tenant.
+        self.engine = WorkerPool(workers=settings.sync.workers)
         self.running_tenants = running = RunningTenants()
         self.kubelet = _build_kubelet(settings.kubelet, running, address=address.listen, tls=tls, files=files)
-        self.tenant_runtimes = TenantRuntimes(
+        runtimes = TenantRuntimes(
             running=running,
-            computes=self.compute_controller.clusters,
+            computes=clusters,
             kubelet=self.kubelet,
             engine=self.engine,
             arbiter=self.arbiter,
             address=address.advertised,
             port=settings.kubelet.advertise_port,
             settings=settings.nodes,
-            on_change=self._tenant_changed,
+            on_change=tenants.outdated.emit,
             name_servers=name_servers,
             api_servers=planes,
         )
-        self._datastore_monitor = DatastoreMonitor(datastore, tenants=self._all_tenants, on_change=self._tenant_changed)
-        self._create_tenant_controller(management, recorder, platform)
+        self._datastore_monitor = DatastoreMonitor(
+            datastore, tenants=tenants.all_tenants, on_change=tenants.outdated.emit
+        )
 
-    def _create_arbiter(self, section: ArbiterSection, management: Client) -> ArbiterPlatform:
-        """Create the arbiter with its observer, and return what it acts on."""
-        clock = SteadyClock()
-        platform = ArbiterPlatform(self.compute_controller.clusters, clock=clock)
-        permit = self._gate.logs if self._gate is not None else None
-        self._observer = ArbiterObserver(section, clock=clock, permit=permit)
-        self.arbiter = Arbitration(_arbiter_settings(section), platform, observer=self._observer, clock=clock)
-        self._observer.pod_names, self._observer.divided_pools = self.arbiter.tenants.pod_names, platform.divided_pools
-        self._observer.pod_name = self.arbiter.tenants.pod_name
-        self._observer.foreign_pools = self.arbiter.modes.foreign_pools
-        self._observer.guarantees.unmanaged_pools = self.arbiter.modes.unmanaged_pools
-        self._past_shares = PastShareKeeper(parse_half_life(section.half_life))
-        self.arbiter.observe_shares = self._past_shares.observe
-        self._observer.past_shares = lambda: self._past_shares.shares
-        self.usage = UsageMonitor(UsageStore(management), clock=clock, past_shares=self._past_shares)
-        self.usage.running, self._observer.count_usage = self._observer.usage_until, self.usage.count
-        self.usage.on_stop, self.arbiter.stopped_borrowing = self.arbiter.trigger, self.usage.stopped_borrowing
-        return platform
-
-    def _create_tenant_controller(self, management: Client, recorder: EventRecorder, platform: ArbiterPlatform) -> None:
-        """Create the tenant controller last, and connect the parts that depend on it."""
+        # The controllers.
+        self.compute_controller = ComputeController(
+            management,
+            clusters=clusters,
+            recorder=recorder,
+            connect=self._connect_compute,
+            on_change=self._compute_changed,
+            total_guarantee=specs.total_guarantee,
+            tenants_of=tenants.tenants_of,
+            tenants_in=specs.tenants_in,
+        )
         self.tenant_controller = TenantController(
             management,
+            tenants=tenants,
             recorder=recorder,
             computes=self.compute_controller,
-            planes=self._planes,
-            runtimes=self.tenant_runtimes,
-            guarantee=self._observer.guarantees.verdict_for,
+            planes=planes,
+            runtimes=runtimes,
+            guarantee=guarantees.verdict_for,
             datastore=self._datastore_monitor.write_verdict,
             budget=self.usage.verdict_for,
-            concurrency=self._settings.control_planes.concurrency,
+            concurrency=settings.control_planes.concurrency,
         )
-        running = self.running_tenants
+        self._standby_tenants = StandbyTenants(planes, runtimes, running, tenants)
         self._control_plane_changes = ControlPlaneChanges(running, self.tenant_controller)
-        self._standby_tenants = StandbyTenants(
-            self._planes, self.tenant_runtimes, running, self.tenant_controller.tenants
-        )
-        self.tenant_controller.on_tenant = self._standby_tenants.handle_tenant
-        platform.tenant_controller = self.tenant_controller
-        self._observer.guarantees.on_change = self.usage.on_change = self.tenant_controller.enqueue
-        self.usage.tenants = self.tenant_controller.tenant_names
-        self.usage.uid_of = self._observer.tenant_uid = self.tenant_controller.uid_of
-        self._past_shares.uid_of = self.tenant_controller.uid_of
-        self.usage.budgets_of = self.tenant_controller.accepted_specs.budgets_of
-        self.compute_controller.total_guarantee = self.tenant_controller.accepted_specs.total_guarantee
-        self.compute_controller.tenants_of = self.tenant_controller.tenants_of
-        self.compute_controller.tenants_in = self.tenant_controller.accepted_specs.tenants_in
 
     async def run(
         self, health: HealthServer, *, leading: asyncio.Event, prepare: Callable[[], Awaitable[None]]
@@ -164,8 +185,8 @@ class Gateway:
         """
         health.set_handlers(
             checks={
-                "tenants": partial(_readiness_problem, self.tenant_controller.tenants),
-                "compute-clusters": partial(_readiness_problem, self.compute_controller.clusters.reflector),
+                "tenants": partial(_readiness_problem, self.tenants.reflector),
+                "compute-clusters": partial(_readiness_problem, self._clusters.reflector),
             },
             refresh=self._update_metrics,
         )
@@ -204,12 +225,12 @@ class Gateway:
 
     def observe(self) -> Observation:
         """Return what the page shows of the gateway; see `PageSource`."""
-        clusters = self.compute_controller.clusters.reflector.store
+        clusters = self._clusters.reflector.store
         return Observation(
             time=SYSTEM_CLOCK.time(),
             leading=self._is_leading,
             cycle=self._observer.last_cycle,
-            tenants={name: tenant for (_, name), tenant in self.tenant_controller.tenants.store.items()},
+            tenants={name: tenant for (_, name), tenant in self.tenants.reflector.store.items()},
             compute_clusters={name: cluster for (_, name), cluster in clusters.items()},
             timeline=self._observer.timeline,
         )
@@ -241,10 +262,6 @@ class Gateway:
         client.traffic = metrics.TRAFFIC["compute"]
         return client.guard_writes(self._gate)
 
-    def _all_tenants(self) -> Collection[Tenant] | None:
-        reflector = self.tenant_controller.tenants
-        return reflector.store.values() if reflector.is_complete else None
-
     def _compute_changed(self) -> None:
         """Schedule one reconciliation of all tenants for a batch of changes."""
         if self._enqueue_timer is None:
@@ -254,26 +271,23 @@ class Gateway:
         self._enqueue_timer = None
         self.tenant_controller.enqueue_all()
         self._standby_tenants.enqueue_all()
-        if self.arbiter.modes.is_outdated(self.compute_controller.clusters.pool_specs()):
+        if self.arbiter.modes.is_outdated(self._clusters.pool_specs()):
             self.arbiter.trigger()
 
-    def _tenant_changed(self, tenant: str) -> None:
-        self.tenant_controller.enqueue(tenant)
-
     async def _update_metrics(self) -> None:
-        tenants = self.tenant_controller.tenant_statuses()
+        tenants = self.tenants.tenant_statuses()
         metrics.count_tenants(status.phase for status in tenants.values())
         metrics.set_tenant_conditions({name: status.conditions for name, status in tenants.items()})
-        computes = self.compute_controller.clusters.clusters_with_status()
+        computes = self._clusters.clusters_with_status()
         metrics.set_cluster_conditions({found.metadata.name: found.status.conditions for found in computes})
         metrics.OVERDUE_SECONDS.set(self.arbiter.start_meter.overdue_seconds(self.arbiter.clock.time()))
-        metrics.count_compute_clusters(link.is_reachable for link in self.compute_controller.clusters.links.values())
+        metrics.count_compute_clusters(link.is_reachable for link in self._clusters.links.values())
         await asyncio.to_thread(self._observer.update_metrics)
         metrics.set_budgets(self.usage.budgets())
-        pools = self.compute_controller.clusters.pool_specs()
+        pools = self._clusters.pool_specs()
         STATISTICS.update_metrics({virtual_node_name(pool.name, name) for name in pools for pool in pools[name]})
         metrics.count_traffic()
-        metrics.measure_queue(self.engine.queue, tenants=self.tenant_controller.tenant_names())
+        metrics.measure_queue(self.engine.queue, tenants=self.tenants.tenant_names())
 
 
 def _build_kubelet(
@@ -317,11 +331,10 @@ def _readiness_problem(reflector: _SyncedStore) -> str:
 class ArbiterPlatform:
     """Implementation of the arbiter's `Platform`."""
 
-    def __init__(self, clusters: ComputeClusters, *, clock: SteadyClock) -> None:
+    def __init__(self, clusters: ComputeClusters, tenants: TenantStore, *, clock: SteadyClock) -> None:
         self._clusters = clusters
+        self._tenants = tenants
         self._clock = clock
-        self.tenant_controller: TenantController | None = None
-        """Set when it is created, after the arbiter."""
 
     @property
     def links(self) -> Mapping[str, ComputeLink]:
@@ -332,21 +345,11 @@ class ArbiterPlatform:
         """Return the pools in the spec of each compute cluster."""
         return self._clusters.pool_specs()
 
-    def divided_pools(self) -> dict[PoolKey, frozenset[str]]:
-        """Return the labels that select the nodes of a part of each divided pool; called from other threads."""
-        return {
-            (cluster, pool.name): frozenset((*pool.node_selector, pool.virtual_nodes_by))
-            for cluster, pools in self._clusters.pool_specs().items()
-            for pool in pools
-            if pool.virtual_nodes_by
-        }
-
     def expected_tenants(self) -> list[str] | None:
         """Return the tenants whose pods must be known before the first cycle; None while unknown."""
-        tenants = self.tenant_controller
-        if tenants is None or not tenants.tenants.is_complete or not self._clusters.reflector.is_complete:
+        if not self._tenants.reflector.is_complete or not self._clusters.reflector.is_complete:
             return None
-        return tenants.tenant_names()
+        return self._tenants.tenant_names()
 
     def notices_ended(self) -> None:
         """Synchronize the clock with the machine's clock: without notices, no deadline moves."""

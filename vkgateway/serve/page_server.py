@@ -47,9 +47,7 @@ async def serve_page(settings: Page, shared: Dependencies, gateway: Gateway) -> 
             return gateway.running_tenants.client_of(tenant) if tenant else shared.management
 
         handler = PageHandler(
-            access=PageAccess(
-                TokenReviewer(client_of, uid_of=gateway.tenant_controller.uid_of), sealer, secure=tls is not None
-            ),
+            access=PageAccess(TokenReviewer(client_of, uid_of=gateway.tenants.uid_of), sealer, secure=tls is not None),
             sealer=sealer,
             hub=hub,
             source=gateway,

@@ -64,10 +64,6 @@ class ProvisionedControlPlanes:
         """See `planes.ControlPlanes`."""
         return self._templates.list_names()
 
-    def exclude_ranges(self, taken: Callable[[], Collection[str]]) -> None:
-        """Allocate no Service range that overlaps one of those that `taken` returns."""
-        self._provisioner.exclude_ranges(taken)
-
     async def ensure(self, tenant: Tenant, *, on_step: OnStep) -> ApiServerAccess:
         """See `planes.ControlPlanes`."""
         plane = await self._provisioner.provision(tenant, on_step=self._with_message(on_step, tenant.metadata.name))
@@ -136,8 +132,12 @@ class ProvisionedControlPlanes:
         await self._drivers.close()
 
 
-def build_control_planes(settings: Config, shared: Dependencies) -> ProvisionedControlPlanes:
+def build_control_planes(
+    settings: Config, shared: Dependencies, *, taken_ranges: Callable[[], Collection[str]]
+) -> ProvisionedControlPlanes:
     """Build the provisioner with the drivers that the settings select.
+
+    No tenant gets a Service range that overlaps one of `taken_ranges`.
 
     Raises InputError if a setting is missing, or if a file or driver that it names cannot be used.
     """
@@ -157,6 +157,7 @@ def build_control_planes(settings: Config, shared: Dependencies) -> ProvisionedC
         address=(address.advertised, address.advertised_port),
         webhooks_ca=shared.authorities.kubelet.cert_pem,
         ranges=_service_ranges(settings.services),
+        taken_ranges=taken_ranges,
         connect=lambda plane: plane.create_client().guard_writes(shared.gate),
     )
     servers = drivers.name_servers

@@ -6,11 +6,9 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 
-import msgspec
-
 from vkgateway.api.errors import VkgatewayError
 from vkgateway.api.names import TENANT_FINALIZER
-from vkgateway.api.types import ComputeCluster, Tenant, TenantSpec, TenantStatus
+from vkgateway.api.types import ComputeCluster, Tenant, TenantSpec
 from vkgateway.clusters.controller import ComputeController
 from vkgateway.clusters.status import Verdict, false_verdict
 from vkgateway.kinds.context import ANY
@@ -18,18 +16,11 @@ from vkgateway.kube import errors
 from vkgateway.kube.backoff import vary_slightly
 from vkgateway.kube.client import Client
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
-from vkgateway.kube.reflector import Reflector
 from vkgateway.kube.resources import TENANTS
 from vkgateway.runtime import finalizers
 from vkgateway.runtime.object_events import EventRecorder
 from vkgateway.runtime.workqueue import DONE, ReconcileResult, WorkQueue
-from vkgateway.tenants.accepted_specs import (
-    ACCEPTED_FOR_ANNOTATION,
-    AcceptedSpecs,
-    acceptance_annotations,
-    read_accepted_spec,
-)
-from vkgateway.tenants.compute_cleanup import clusters_of
+from vkgateway.tenants.accepted_specs import ACCEPTED_FOR_ANNOTATION, acceptance_annotations, read_accepted_spec
 from vkgateway.tenants.control_plane_reconciler import (
     PROBE_RETRY_SECONDS,
     PROBE_SECONDS,
@@ -38,6 +29,7 @@ from vkgateway.tenants.control_plane_reconciler import (
 from vkgateway.tenants.finalizer import TenantFinalizer
 from vkgateway.tenants.interfaces import ApiServerAccess, ControlPlanes, TenantRunner
 from vkgateway.tenants.record import Interrupted, StatusNotWritten, StatusWriter, TenantRecord
+from vkgateway.tenants.store import TenantStore
 
 REQUEUE_SECONDS = 0.25
 """Requeue interval for transitions that trigger no event when they finish."""
@@ -56,6 +48,7 @@ class TenantController:
         self,
         management: Client,
         *,
+        tenants: TenantStore,
         recorder: EventRecorder,
         computes: ComputeController,
         planes: ControlPlanes,
@@ -78,14 +71,11 @@ class TenantController:
         self._reconciler = ControlPlaneReconciler(
             planes, status_writer=self._status_writer, runtimes=runtimes, concurrency=concurrency, clock=clock
         )
-        self.on_tenant: Callable[[Tenant | None, Tenant | None], None] = lambda _old, _new: None
-        """Called with the old and new state of a Tenant that was added, changed or deleted."""
-        self._records: dict[str, TenantRecord] = {}
-        self._is_loaded = False
-        """Whether the accepted specs of all tenants are known."""
+        self.tenants = tenants
+        self._records = tenants.records
         self._repairs_due: set[str] = set()
         """Tenants without a record whose control planes must be repaired."""
-        self.accepted_specs = AcceptedSpecs(computes.clusters.pool_facts, computes.clusters.guaranteed_pods)
+        self.accepted_specs = tenants.accepted_specs
         self._finalizer = TenantFinalizer(
             management,
             computes=computes,
@@ -96,9 +86,8 @@ class TenantController:
             clock=clock,
         )
         self._queue = WorkQueue("tenant", self._reconcile, on_error=self._handle_error)
-        self.tenants: Reflector[Tenant] = Reflector(
-            management, TENANTS, decode=msgspec.json.Decoder(Tenant).decode, on_change=self._tenant_changed
-        )
+        tenants.changed.subscribe(self._tenant_changed)
+        tenants.outdated.subscribe(self.enqueue)
 
     def enqueue(self, name: str) -> None:
         """Request a reconciliation of a known tenant."""
@@ -120,57 +109,28 @@ class TenantController:
         """Request a reconciliation of all tenants, because a compute cluster changed."""
         self._queue.enqueue_all()
 
-    def tenant_names(self) -> list[str]:
-        """Return the names of the reconciled tenants."""
-        return list(self._records)
-
-    def tenants_of(self, compute_cluster: str) -> list[str] | None:
-        """Return the sorted names of the tenants that use pools of a compute cluster, or have only data left there.
-
-        None before the tenants are known.
-        """
-        if not self._is_loaded:
-            return None
-        kept = {
-            tenant.metadata.name
-            for tenant in self.tenants.store.values()
-            if tenant.spec.delete_after and TENANT_FINALIZER in tenant.metadata.finalizers
-            if compute_cluster in clusters_of(tenant, None)
-        }
-        return sorted(kept.union(self.accepted_specs.tenants_of(compute_cluster)))
-
-    def uid_of(self, name: str) -> str:
-        """Return the UID of the Tenant of a name; empty: there is none. May be called from another thread."""
-        tenant = self.tenants.store.get(("", name))
-        return tenant.metadata.uid if tenant is not None else ""
-
-    def tenant_statuses(self) -> dict[str, TenantStatus]:
-        """Return the statuses of the reconciled tenants by name."""
-        return {name: record.status for name, record in self._records.items()}
-
     async def run(self, leading: asyncio.Event | None = None) -> None:
         """Run until cancelled. Before `leading` is set, only watch the tenants.
 
         No reconciliation starts before all tenants and compute clusters are known.
         """
         async with asyncio.TaskGroup() as group:
-            group.create_task(self.tenants.run(), name="tenants/watch")
+            group.create_task(self.tenants.reflector.run(), name="tenants/watch")
             if leading is not None:
                 await leading.wait()
-            await self.tenants.wait_until_complete()
+            await self.tenants.reflector.wait_until_complete()
             await self._computes.clusters.reflector.wait_until_complete()
-            self.accepted_specs.load(self.tenants.store.values())
-            self._is_loaded = True
+            self.tenants.load_specs()
             self._computes.tenants_changed()
             group.create_task(self._queue.run(), name="tenants/workers")
 
     async def close(self) -> None:
         """Stop the runtimes of all tenants; their pods and control planes continue to run."""
-        records, self._records = self._records, {}
+        records = self._records.copy()
+        self._records.clear()
         await asyncio.gather(*(self._finalizer.stop_runtime(name, record) for name, record in records.items()))
 
     def _tenant_changed(self, old: Tenant | None, new: Tenant | None) -> None:
-        self.on_tenant(old, new)
         tenant = new or old
         if tenant is None or (old is not None and new is not None and _is_unchanged(old, new)):
             return
@@ -180,7 +140,7 @@ class TenantController:
             record.request_interrupt()
 
     async def _reconcile(self, name: str) -> ReconcileResult:
-        tenant = self.tenants.store.get(("", name))
+        tenant = self.tenants.reflector.store.get(("", name))
         record = self._records.get(name)
         if tenant is None or (record is not None and record.uid != tenant.metadata.uid):
             await self._finalizer.clean_up(name, record)
@@ -236,7 +196,7 @@ class TenantController:
         )
 
     async def _handle_error(self, name: str, error: Exception) -> None:
-        tenant, record = self.tenants.store.get(("", name)), self._records.get(name)
+        tenant, record = self.tenants.reflector.store.get(("", name)), self._records.get(name)
         if isinstance(error, (StatusNotWritten, Interrupted)):
             return
         if tenant is not None and record is not None and record.uid == tenant.metadata.uid:
@@ -265,7 +225,7 @@ class TenantController:
         record.update_facts(accepted=verdict)
         spec = self.accepted_specs.spec_of(name)
         if spec is not None and not _is_recorded(spec, tenant, record):
-            others = (view.metadata.uid for view in self.tenants.store.values() if view.metadata.name != name)
+            others = (view.metadata.uid for view in self.tenants.reflector.store.values() if view.metadata.name != name)
             await self._finalizer.remove_predecessor(tenant, record, other_uids=frozenset(others))
             await self._record_acceptance(spec, tenant, record)
             self._computes.tenants_changed()

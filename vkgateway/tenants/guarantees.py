@@ -16,13 +16,19 @@ GUARANTEE_SATISFIED = true_verdict("Kept", "the nodes can hold the guarantee")
 class GuaranteeMonitor:
     """Verdict for each tenant; `on_change` is called for each tenant whose verdict changed.
 
+    `unmanaged_pools` returns the pools whose queues an administrator manages: guarantees have no effect there.
+
     A pool that a cycle leaves out, because its cluster is unreachable, keeps its last state.
     """
 
-    def __init__(self) -> None:
-        self.on_change: Callable[[str], None] = lambda _: None
-        self.unmanaged_pools: Callable[[], Collection[PoolKey]] = frozenset
-        """Returns the pools whose queues an administrator manages: guarantees have no effect there."""
+    def __init__(
+        self,
+        *,
+        on_change: Callable[[str], None] = lambda _: None,
+        unmanaged_pools: Callable[[], Collection[PoolKey]] = frozenset,
+    ) -> None:
+        self._on_change = on_change
+        self._unmanaged_pools = unmanaged_pools
         self._shortfalls: dict[PoolKey, dict[str, str]] = {}
         """Message about a lost guarantee by pool and tenant; pools that were never reported are missing."""
         self._verdicts: dict[str, Verdict] = {}
@@ -45,7 +51,7 @@ class GuaranteeMonitor:
         previous, self._verdicts = self._verdicts, verdicts
         for tenant, verdict in verdicts.items():
             if previous.get(tenant) != verdict:
-                self.on_change(tenant)
+                self._on_change(tenant)
 
     def _update_shortfalls(self, snapshot: Snapshot, decisions: Decisions) -> None:
         guarantees = {(quota.pool, quota.tenant): quota.guarantee for quota in snapshot.quotas}
@@ -60,7 +66,7 @@ class GuaranteeMonitor:
             return None
         if messages := list(self._shortfall_messages(quotas)):
             return false_verdict("NodesMissing", "; ".join(messages))
-        unmanaged = sorted(quota.pool for quota in quotas if quota.guarantee and quota.pool in self.unmanaged_pools())
+        unmanaged = sorted(quota.pool for quota in quotas if quota.guarantee and quota.pool in self._unmanaged_pools())
         if unmanaged:
             pools = ", ".join(map(node_name, unmanaged))
             return unknown_verdict(

@@ -22,6 +22,7 @@ from vkgateway.tenants.pods import TenantPods
 from vkgateway.tenants.running_tenants import RunningTenants
 from vkgateway.tenants.runtime import VIRTUAL_NODE_SELECTOR
 from vkgateway.tenants.runtimes import TenantRuntimes
+from vkgateway.tenants.store import TenantStore
 
 log = structlog.get_logger(__name__)
 
@@ -80,7 +81,7 @@ class StandbyTenants:
     """Opens a view of each tenant that has a control plane, until the tenant runs here because this replica leads."""
 
     def __init__(
-        self, planes: ControlPlanes, runtimes: TenantRuntimes, running: RunningTenants, tenants: Reflector[Tenant]
+        self, planes: ControlPlanes, runtimes: TenantRuntimes, running: RunningTenants, tenants: TenantStore
     ) -> None:
         self._planes = planes
         self._runtimes = runtimes
@@ -89,12 +90,13 @@ class StandbyTenants:
         self._leading: asyncio.Event | None = None
         """Event of the current `run`."""
         self._queue = WorkQueue("standby-tenant", self._reconcile, on_error=self._ignore_error)
+        tenants.changed.subscribe(self._tenant_changed)
 
     def enqueue_all(self) -> None:
         """Update all views, because compute clusters changed."""
         self._queue.enqueue_all()
 
-    def handle_tenant(self, old: Tenant | None, new: Tenant | None) -> None:
+    def _tenant_changed(self, old: Tenant | None, new: Tenant | None) -> None:
         """Open, update or close the view of a tenant that was added, changed or deleted."""
         tenant = new or old
         is_viewed = tenant is not None and tenant.metadata.name in self._running.standbys
@@ -114,7 +116,7 @@ class StandbyTenants:
             await asyncio.gather(*(view.close() for view in views.values()))
 
     async def _reconcile(self, name: str) -> ReconcileResult:
-        tenant = self._tenants.store.get(("", name))
+        tenant = self._tenants.reflector.store.get(("", name))
         if tenant is None or tenant.spec.delete_after:
             # At once: the watches of the view may take a while to end.
             self._runtimes.revoke_tenant(name)

@@ -41,8 +41,8 @@ def lent() -> Cluster:
 @asynccontextmanager
 async def gateway(cli: Cli, there: Cluster | None) -> AsyncIterator[ArbiterObserver]:
     """Serve a gateway whose arbiter has completed a cycle, or none yet."""
-    watch = ArbiterObserver(Arbiter(), clock=FakeClock(there.now + 3 if there is not None else 0.0, origin=EPOCH))
-    watch.pod_names = lambda: NAMES
+    clock = FakeClock(there.now + 3 if there is not None else 0.0, origin=EPOCH)
+    watch = ArbiterObserver(Arbiter(), pod_names=lambda: NAMES, clock=clock)
     if there is not None:
         watch.cycle_decided(there.snapshot(), decide(there.snapshot(), there.now), now=there.now, seconds=0.001)
     async with cli.gateway(ArbiterReport(), what_if=watch.answer_what_if):

@@ -56,6 +56,7 @@ class World:
         self.driver = FakeDriver()
         self.templates = _templates(folder)
         self.ranges: ServiceRanges | None = None
+        self.taken_ranges: list[str] = []
         self.unserved: frozenset[str] = frozenset()
         self.clock = FakeClock(origin=datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC))
 
@@ -67,6 +68,7 @@ class World:
             templates=self.templates,
             endpoints=PlatformEndpoints(etcd=("https://10.0.0.1:2379",)),
             ranges=self.ranges,
+            taken_ranges=lambda: self.taken_ranges,
             connect=self.connect,
             find_missing=self.find_missing,
             clock=self.clock,
@@ -213,8 +215,8 @@ async def test_changed_range_in_the_template_applies_to_new_tenants_only(world: 
 
 async def test_taken_ranges_are_skipped_and_the_templates_range_is_the_fallback(world: World) -> None:
     world.ranges = ServiceRanges.parse("10.160.0.0/23", prefix=24)
+    world.taken_ranges = ["10.160.0.0/24", "fd00::/64"]
     provisioner = world.provisioner()
-    provisioner.exclude_ranges(lambda: ["10.160.0.0/24", "fd00::/64"])
     assert (await provisioner.provision(tenant("a"))).service_range == "10.160.1.0/24"
     assert (await provisioner.provision(tenant("b"))).service_range == ""
     assert world.driver.running["b"][0].service_cidr == "10.96.0.0/16"

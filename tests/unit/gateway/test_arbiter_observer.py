@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,7 +14,6 @@ import pytest
 from tests.fakes.clock import EPOCH, FakeClock
 from tests.unit.arbiter.simulated_cluster import KEY, LOW, Cluster, make_gang, make_node, make_quota
 from vkgateway.kinds.pods.translation.conditions import RUN_LIMIT_REACHED
-from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.scheduler.core.cycle import decide
 from vkgateway.scheduler.core.queueing.admission import Admission, AdmissionState
 from vkgateway.scheduler.core.reasons.report_types import ArbiterReport
@@ -34,11 +34,9 @@ NAMES: Mapping[str, tuple[str, str]] = {
 }
 
 
-def watch(folder: Path, *, clock: Clock = SYSTEM_CLOCK) -> ArbiterObserver:
+def watch(folder: Path, *, names: Mapping[str, tuple[str, str]] = NAMES, **options: Any) -> ArbiterObserver:
     settings = Arbiter(decision_log=str(folder / "decisions.jsonl"), usage_log=str(folder / "usage.jsonl"))
-    made = ArbiterObserver(settings, clock=clock)
-    made.pod_names = lambda: NAMES
-    return made
+    return ArbiterObserver(settings, pod_names=lambda: names, **options)
 
 
 def seen(made: ArbiterObserver, there: Cluster) -> None:
@@ -58,10 +56,10 @@ def cluster() -> Cluster:
 
 
 def test_interim_usage_of_running_pods_is_logged(tmp_path: Path) -> None:
-    made, there = watch(tmp_path), cluster()
+    names, there = dict(NAMES), cluster()
+    made = watch(tmp_path, names=names, uid_of=lambda tenant: f"uid-of-{tenant}")
     assert made.record_running(there.now) == 0
     seen(made, there)
-    made.tenant_uid = {"b": "uid-of-b"}.__getitem__
     assert made.record_running(there.now + 58) == 2
     first, second = read_usage(tmp_path / "usage.jsonl")
     assert first == UsageRecord(
@@ -80,19 +78,18 @@ def test_interim_usage_of_running_pods_is_logged(tmp_path: Path) -> None:
         end=there.now + 58,
     )
     assert second.pod == "low-1"
-    made.pod_names = dict
+    names.clear()
     assert made.record_running(there.now + 60) == 0
 
 
 def test_usage_counts_as_borrowed_until_promotion(tmp_path: Path) -> None:
-    made = watch(tmp_path)
+    made = watch(tmp_path, names={"a/ns/gang/y-0": ("ns", "y-0")})
     there = Cluster([make_node("n0"), make_node("n1")], [make_quota("a", 8)])
     there.add(make_gang("a/ns/gang/x", "a", [8]))
     there.run_for(1)
     there.add(make_gang("a/ns/gang/y", "a", [8]))
     there.run_for(1)
     del there.gangs["a/ns/gang/x"]
-    made.pod_names = lambda: {"a/ns/gang/y-0": ("ns", "y-0")}
     seen(made, there)
     assert made.record_running(there.now + 60) == 1
     first, second = read_usage(tmp_path / "usage.jsonl")
@@ -155,9 +152,9 @@ def test_what_if_question_changes_no_state(tmp_path: Path) -> None:
 
 
 def test_usage_is_counted_without_a_log() -> None:
-    made, there = ArbiterObserver(Arbiter()), cluster()
+    made, there = ArbiterObserver(Arbiter(), pod_names=lambda: NAMES), cluster()
     counted: list[UsageRecord] = []
-    made.count_usage, made.pod_names = counted.extend, lambda: NAMES
+    made.usage_recorded.subscribe(counted.extend)
     assert list(made.usage_until(there.now)) == []
     seen(made, there)
     low = there.gangs["b/ns/gang/low"]
@@ -193,7 +190,7 @@ def test_usage_is_counted_without_a_log() -> None:
 def test_eviction_at_a_run_limit_is_in_timeline_and_usage() -> None:
     made = ArbiterObserver(Arbiter())
     counted: list[UsageRecord] = []
-    made.count_usage = counted.extend
+    made.usage_recorded.subscribe(counted.extend)
     there = Cluster([make_node("n0")], [make_quota("b")])
     there.enforce_limits(low=100.0)
     there.add(make_gang("b/ns/gang/low", "b", [2], band=LOW))

@@ -22,6 +22,7 @@ from vkgateway.api.errors import InputError
 from vkgateway.api.names import NAME_ANNOTATION, NAMESPACE_ANNOTATION, TENANT_LABEL, UID_ANNOTATION
 from vkgateway.clusters import connected_cluster
 from vkgateway.clusters.cluster_watches import TRUST
+from vkgateway.clusters.compute_clusters import ComputeClusters
 from vkgateway.clusters.controller import FINALIZER, ComputeController, parse_connection
 from vkgateway.clusters.tenant_owners import GatewayIdentity
 from vkgateway.kube.client import Client
@@ -31,7 +32,7 @@ from vkgateway.runtime.object_events import EventRecorder
 
 
 @asynccontextmanager
-async def controller(server: FakeApiServer, client: Client) -> AsyncIterator[ComputeController]:
+async def controller(server: FakeApiServer, client: Client, **lookups: Any) -> AsyncIterator[ComputeController]:
     def connect(name: str, connection: ClientConfig | None) -> Client:
         if connection is None:
             return Client(server.url, name=name)
@@ -39,10 +40,11 @@ async def controller(server: FakeApiServer, client: Client) -> AsyncIterator[Com
 
     computes = ComputeController(
         client,
+        clusters=ComputeClusters(client, GatewayIdentity("this")),
         recorder=EventRecorder(client),
         connect=connect,
         on_change=lambda: None,
-        gateway=GatewayIdentity("this"),
+        **lookups,
     )
     async with in_background(computes.run()):
         yield computes
@@ -65,8 +67,8 @@ async def test_cell_resource_of_pool_is_used(server: FakeApiServer, client: Clie
 
 async def test_cluster_is_connected_prepared_and_reported(server: FakeApiServer, client: Client) -> None:
     add_compute_cluster(server)
-    async with controller(server, client) as computes:
-        computes.total_guarantee = lambda _cluster, _pool: {"nvidia.com/gpu": "3"}
+    guaranteed = {"nvidia.com/gpu": "3"}
+    async with controller(server, client, total_guarantee=lambda _cluster, _pool: guaranteed) as computes:
         await wait_until(lambda: is_ready(server))
         found = server.store.get(COMPUTE_CLUSTERS, "local")
 
@@ -282,13 +284,13 @@ async def test_invalid_secret_keeps_connection(server: FakeApiServer, client: Cl
 
 async def test_cluster_is_deleted_only_when_no_tenant_uses_it(server: FakeApiServer, client: Client) -> None:
     add_compute_cluster(server)
-    async with controller(server, client) as computes:
+    tenants = ["alpha"]
+    async with controller(server, client, tenants_of=lambda _cluster: tenants) as computes:
         await wait_until(lambda: is_ready(server))
-        computes.tenants_of = lambda _cluster: ["alpha"]
         server.store.delete(COMPUTE_CLUSTERS, "local")
         await wait_until(lambda: condition(server, "Ready", "local", tenant=False).get("reason") == "InUse")
         assert "alpha" in condition(server, "Ready", "local", tenant=False)["message"]
-        computes.tenants_of = lambda _cluster: []
+        tenants.clear()
         computes.tenants_changed()
         await wait_until(lambda: server.store.find(COMPUTE_CLUSTERS, "local") is None)
         await wait_until(lambda: not computes.clusters.links)

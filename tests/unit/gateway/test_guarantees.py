@@ -28,8 +28,8 @@ def test_reduced_guarantee_is_reported_until_node_returns() -> None:
     there = Cluster(
         [make_node("n0"), make_node("n1"), make_node("n2")], [make_quota("a", 16), make_quota("b", 8, weight=9.0)]
     )
-    guarantees, woken = GuaranteeMonitor(), list[str]()
-    guarantees.on_change = woken.append
+    woken: list[str] = []
+    guarantees = GuaranteeMonitor(on_change=woken.append)
     assert guarantees.verdict_for("a") is None
     heard(there, guarantees)
     assert (guarantees.verdict_for("a"), guarantees.verdict_for("b"), woken) == (
@@ -95,8 +95,8 @@ def test_guarantees_of_another_scheduler_are_sums() -> None:
 
 
 def test_queues_of_an_administrator_keep_no_guarantee() -> None:
-    there, guarantees = Cluster([make_node("n0")], [make_quota("a", 16), make_quota("b")]), GuaranteeMonitor()
-    guarantees.unmanaged_pools = lambda: {KEY}
+    there = Cluster([make_node("n0")], [make_quota("a", 16), make_quota("b")])
+    guarantees = GuaranteeMonitor(unmanaged_pools=lambda: {KEY})
     verdict, without = sum_verdicts(there, guarantees, manage_queues=False)
     assert verdict is not None
     assert (verdict.status, verdict.reason) == ("Unknown", "QueuesNotManaged")

@@ -92,7 +92,7 @@ async def test_restored_tenant_whose_guarantee_is_taken_gets_it_at_no_restart(wo
         await wait_until(lambda: accepted(world, "alpha")["status"] == "False")
     for _ in range(2):
         async with world.gateway() as tenants:
-            await wait_until(lambda: {"alpha", "beta"} <= set(tenants.tenant_names()))
+            await wait_until(lambda: {"alpha", "beta"} <= set(tenants.tenants.tenant_names()))
             await wait_until(lambda: world.phase("beta") == "Ready")
             await let_pass(0.1)
             assert tenants.accepted_specs.spec_of("alpha") is None

@@ -14,16 +14,19 @@ from tests.support.machine import patience
 from tests.support.waiting import wait_until
 from tests.unit.sync import world as worlds
 from tests.unit.sync.admission.cluster_helpers import cordon_node, create_gated, event_messages, start_pod
+from tests.unit.sync.scopes import make_arbitration
 from tests.unit.sync.world import World
 from vkgateway.cli import explanation, pending_gangs
 from vkgateway.kube.resources import PODS
 from vkgateway.scheduler.core.cycle import decide
+from vkgateway.scheduler.core.reasons.gang_names import Names
 from vkgateway.scheduler.core.reasons.report_types import ArbiterReport, GangReport
 from vkgateway.scheduler.service.arbitration import Arbitration
 from vkgateway.scheduler.service.decisionlog import LogEntry
 from vkgateway.scheduler.service.decisionlog import read_entries as read_decisions
 from vkgateway.serve.arbiter_observer import ArbiterObserver
 from vkgateway.settings.config import Arbiter
+from vkgateway.tenants.guarantees import GuaranteeMonitor
 from vkgateway.tenants.usage.log import read_usage, sum_usage
 
 pytestmark = pytest.mark.usefixtures("told_soon")
@@ -32,22 +35,43 @@ LOW: dict[str, Any] = {"priorityClassName": "vkgateway-low", "priority": -1000}
 
 
 @pytest.fixture
-def watch(tmp_path: Path) -> ArbiterObserver:
-    return ArbiterObserver(
-        Arbiter(decision_log=str(tmp_path / "decisions.jsonl"), usage_log=str(tmp_path / "usage.jsonl"))
-    )
+def heard() -> list[str]:
+    """The tenants whose guarantees changed."""
+    return []
 
 
 @pytest.fixture
-async def world(watch: ArbiterObserver, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+def guarantees(heard: list[str]) -> GuaranteeMonitor:
+    return GuaranteeMonitor(on_change=heard.append)
+
+
+@pytest.fixture
+def arbitrations() -> list[Arbitration]:
+    """Those of the gateways that were started."""
+    return []
+
+
+@pytest.fixture
+def watch(tmp_path: Path, guarantees: GuaranteeMonitor, arbitrations: list[Arbitration]) -> ArbiterObserver:
+    settings = Arbiter(decision_log=str(tmp_path / "decisions.jsonl"), usage_log=str(tmp_path / "usage.jsonl"))
+
+    def pod_names() -> Names:
+        return arbitrations[-1].tenants.pod_names()
+
+    return ArbiterObserver(settings, guarantees=guarantees, pod_names=pod_names)
+
+
+@pytest.fixture
+async def world(
+    watch: ArbiterObserver, arbitrations: list[Arbitration], monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[World]:
     """Observer of a node with 8 GPUs that are guaranteed to the tenant."""
 
     def arbitration(*args: Any, **settings: Any) -> Arbitration:
-        world = Arbitration(*args, observer=watch, **settings)
-        watch.pod_names = world.tenants.pod_names
-        return world
+        arbitrations.append(make_arbitration(*args, observer=watch, **settings))
+        return arbitrations[-1]
 
-    monkeypatch.setattr(worlds, "Arbitration", arbitration)
+    monkeypatch.setattr(worlds, "make_arbitration", arbitration)
     async with worlds.start_world() as world:
         world.limit = world.limit | {"nvidia.com/gpu": 16_000}
         world.guarantee = {"nvidia.com/gpu": 8000}
@@ -127,13 +151,13 @@ async def test_decisions_do_not_wait_for_log(
     assert sum(len(entry.decisions.admits) for entry in entries) == 1
 
 
-async def test_cordoned_node_reduces_guarantee_until_uncordoned(world: World, watch: ArbiterObserver) -> None:
+async def test_cordoned_node_reduces_guarantee_until_uncordoned(
+    world: World, watch: ArbiterObserver, guarantees: GuaranteeMonitor, heard: list[str]
+) -> None:
     def status() -> str:
-        verdict = watch.guarantees.verdict_for("alpha")
+        verdict = guarantees.verdict_for("alpha")
         return verdict.status if verdict is not None else ""
 
-    heard: list[str] = []
-    watch.guarantees.on_change = heard.append
     async with world.run_gateway():
         await wait_until(lambda: status() == "True")
         cordon_node(world)

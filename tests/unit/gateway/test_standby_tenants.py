@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-import msgspec
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
@@ -17,13 +16,14 @@ from vkgateway.api.errors import NotFoundError
 from vkgateway.api.names import COMPUTE_CLUSTER_LABEL, VIRTUAL_NODE_TYPE
 from vkgateway.api.types import Tenant
 from vkgateway.kube.client import Client
-from vkgateway.kube.reflector import Reflector
 from vkgateway.kube.resources import NODES, TENANTS
 from vkgateway.nodes.node_source import NodeSource
 from vkgateway.tenants import standby_tenants
+from vkgateway.tenants.accepted_specs import AcceptedSpecs
 from vkgateway.tenants.interfaces import ApiServerAccess
 from vkgateway.tenants.running_tenants import RunningTenants
 from vkgateway.tenants.standby_tenants import StandbyTenants
+from vkgateway.tenants.store import TenantStore
 
 
 class Planes:
@@ -64,14 +64,11 @@ class Standby:
         self.server = server
         self.planes, self.runtimes, self.running = Planes(server), Runtimes(), RunningTenants()
         self.leading = asyncio.Event()
-        decode = msgspec.json.Decoder(Tenant).decode
-        self.tenants: Reflector[Tenant] = Reflector(client, TENANTS, decode=decode, on_change=self._changed)
+        store = TenantStore(client, AcceptedSpecs())
+        self.tenants = store.reflector
         planes: Any = self.planes
         runtimes: Any = self.runtimes
-        self.views = StandbyTenants(planes, runtimes, self.running, self.tenants)
-
-    def _changed(self, old: Tenant | None, new: Tenant | None) -> None:
-        self.views.handle_tenant(old, new)
+        self.views = StandbyTenants(planes, runtimes, self.running, store)
 
 
 @pytest.fixture

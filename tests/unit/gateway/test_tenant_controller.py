@@ -28,6 +28,7 @@ from vkgateway.api.names import (
 )
 from vkgateway.api.times import render_time
 from vkgateway.api.types import Tenant
+from vkgateway.clusters.compute_clusters import ComputeClusters
 from vkgateway.clusters.controller import ComputeController
 from vkgateway.clusters.status import Verdict, false_verdict, true_verdict, unknown_verdict
 from vkgateway.clusters.tenant_owners import GatewayIdentity
@@ -39,7 +40,7 @@ from vkgateway.planes.drivers.base import DriverListener
 from vkgateway.planes.publication import Publication
 from vkgateway.runtime.object_events import EventRecorder
 from vkgateway.runtime.workqueue import ReconcileResult
-from vkgateway.tenants.accepted_specs import ACCEPTED_FOR_ANNOTATION, ACCEPTED_SPEC_ANNOTATION
+from vkgateway.tenants.accepted_specs import ACCEPTED_FOR_ANNOTATION, ACCEPTED_SPEC_ANNOTATION, AcceptedSpecs
 from vkgateway.tenants.control_plane_reconciler import (
     FIRST_RENEWAL_SECONDS,
     MAX_FAILED_PROBES,
@@ -50,6 +51,7 @@ from vkgateway.tenants.control_plane_reconciler import (
 )
 from vkgateway.tenants.controller import TenantController
 from vkgateway.tenants.interfaces import ApiServerAccess, OnStep, VirtualNodesState
+from vkgateway.tenants.store import TenantStore
 
 
 class Planes:
@@ -161,15 +163,20 @@ class World:
     @asynccontextmanager
     async def gateway(self, *, clock: Clock = SYSTEM_CLOCK) -> AsyncIterator[TenantController]:
         recorder = EventRecorder(self.client)
+        clusters = ComputeClusters(self.client, GatewayIdentity("this"))
+        store = TenantStore(self.client, AcceptedSpecs(clusters.pool_facts, clusters.guaranteed_pods))
         computes = ComputeController(
             self.client,
+            clusters=clusters,
             recorder=recorder,
             connect=lambda name, _: self.server.client(name),
             on_change=lambda: tenants.enqueue_all(),  # noqa: PLW0108 - there is no `tenants` yet
-            gateway=GatewayIdentity("this"),
+            total_guarantee=store.accepted_specs.total_guarantee,
+            tenants_of=store.tenants_of,
         )
         tenants = TenantController(
             self.client,
+            tenants=store,
             recorder=recorder,
             computes=computes,
             planes=self.planes,
@@ -179,10 +186,6 @@ class World:
             clock=clock,
         )
         self._count_reconciliations(tenants)
-        computes.total_guarantee, computes.tenants_of = (
-            tenants.accepted_specs.total_guarantee,
-            tenants.tenants_of,
-        )
         tasks = [asyncio.create_task(computes.run()), asyncio.create_task(tenants.run())]
         try:
             yield tenants
@@ -858,7 +861,7 @@ async def test_failure_of_old_spec_does_not_affect_new_spec(world: World) -> Non
         document = world.get("alpha")
         document["spec"]["pools"] = [pool(64, limit=64)]
         world.server.store.update(TENANTS, document, name="alpha")
-        await wait_until(lambda: tenants.tenants.store["", "alpha"].metadata.generation == 2)
+        await wait_until(lambda: tenants.tenants.reflector.store["", "alpha"].metadata.generation == 2)
         world.planes.held["alpha"].set()
         await wait_until(lambda: written_conditions(world, "alpha", 2))
         assert {conditions["Accepted"] for conditions in written_conditions(world, "alpha", 2)} == {"False"}
@@ -873,7 +876,7 @@ async def test_removed_finalizer_is_added_again(world: World) -> None:
         document["metadata"] |= {"finalizers": ["of/another"], "annotations": {}}
         world.server.store.update(TENANTS, document, name="alpha")
         version = int(world.get("alpha")["metadata"]["resourceVersion"])
-        await wait_until(lambda: int(tenants.tenants.store["", "alpha"].metadata.resource_version) >= version)
+        await wait_until(lambda: int(tenants.tenants.reflector.store["", "alpha"].metadata.resource_version) >= version)
         tenants.enqueue("alpha")
         await wait_until(lambda: world.get("alpha")["metadata"]["finalizers"] == ["of/another", TENANT_FINALIZER])
         assert world.get("alpha")["metadata"]["annotations"][ACCEPTED_SPEC_ANNOTATION] == before
@@ -1046,5 +1049,5 @@ async def test_uid_of_a_name_is_that_of_the_current_tenant(world: World) -> None
     world.create("alpha", pools=[pool(8)])
     async with world.gateway() as gateway:
         await wait_until(lambda: world.phase("alpha") == "Ready")
-        assert gateway.uid_of("alpha") == world.get("alpha")["metadata"]["uid"]
-        assert gateway.uid_of("beta") == ""
+        assert gateway.tenants.uid_of("alpha") == world.get("alpha")["metadata"]["uid"]
+        assert gateway.tenants.uid_of("beta") == ""

@@ -17,7 +17,7 @@ from tests.support.machine import patience
 from tests.support.owners import delete_record, record_owner, recorded_owner
 from tests.support.waiting import let_pass, wait_until
 from tests.unit.gateway.conftest import add_compute_cluster
-from tests.unit.sync.scopes import FakePlatform
+from tests.unit.sync.scopes import FakePlatform, make_arbitration
 from vkgateway.api.errors import NotFoundError, UnavailableError
 from vkgateway.api.objects import Meta
 from vkgateway.api.types import ComputeClusterSpec, Pool, Tenant, TenantPool, TenantSpec
@@ -34,7 +34,7 @@ from vkgateway.nodes.virtualnode import SETTLE_SECONDS
 from vkgateway.runtime.object_events import EventRecorder
 from vkgateway.runtime.views.pods import decode_tenant_pod
 from vkgateway.runtime.workers import WorkerPool
-from vkgateway.scheduler.service.arbitration import Arbitration, ArbitrationSettings
+from vkgateway.scheduler.service.arbitration import ArbitrationSettings
 from vkgateway.settings.config import Nodes
 from vkgateway.tenants.interfaces import ApiServerAccess, VirtualNodesState
 from vkgateway.tenants.running_tenants import RunningTenants
@@ -75,7 +75,7 @@ class Setting:
             computes=computes.clusters,
             kubelet=self.endpoint,
             engine=self.engine,
-            arbiter=Arbitration(ArbitrationSettings(), FakePlatform(computes.clusters.links)),
+            arbiter=make_arbitration(ArbitrationSettings(), FakePlatform(computes.clusters.links)),
             address="10.0.0.1",
             settings=Nodes(),
             on_change=self.woken.append,
@@ -116,10 +116,10 @@ class Setting:
 async def setting(compute: FakeApiServer, management: Client) -> AsyncIterator[Setting]:
     computes = ComputeController(
         management,
+        clusters=ComputeClusters(management, GatewayIdentity("this")),
         recorder=EventRecorder(management),
         connect=lambda name, _: compute.client(name),
         on_change=lambda: None,
-        gateway=GatewayIdentity("this"),
     )
     async with FakeApiServer() as tenant:
         it = Setting(compute, tenant, computes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
 from tests.fakes.clock import EPOCH, FakeClock
 from vkgateway.api.types import Pool
@@ -12,9 +12,12 @@ from vkgateway.clusters.link import ComputeLink
 from vkgateway.kinds.context import TenantContext
 from vkgateway.kinds.tenant_scope import TenantScope, VirtualNodeBinding
 from vkgateway.kube.client import Client
-from vkgateway.kube.clock import Clock
+from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.runtime.requests import GATE, POD, ReconcileRequest, RequestQueue, WorkQueue
 from vkgateway.runtime.views.ownership import Key
+from vkgateway.scheduler.backends.pool_modes import PoolModes
+from vkgateway.scheduler.service.arbitrated_tenants import ArbitratedTenants
+from vkgateway.scheduler.service.arbitration import Arbitration, ArbitrationSettings, CycleTrigger, Platform
 
 TENANT = "alpha"
 
@@ -79,3 +82,12 @@ class FakePlatform:
 
     def notices_ended(self) -> None:
         self.cycles_without_notice += 1
+
+
+def make_arbitration(
+    settings: ArbitrationSettings, platform: Platform, *, clock: Clock = SYSTEM_CLOCK, **options: Any
+) -> Arbitration:
+    """Return an arbitration without tenants."""
+    tenants, trigger = ArbitratedTenants(), CycleTrigger()
+    modes = PoolModes(tenants, on_change=trigger.set, clock=clock)
+    return Arbitration(settings, platform, tenants=tenants, modes=modes, cycle_trigger=trigger, clock=clock, **options)

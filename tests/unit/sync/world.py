@@ -14,7 +14,7 @@ from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.rights import Rights
 from tests.fakes.store import ObjectStore
 from tests.support.waiting import let_pass, wait_until
-from tests.unit.sync.scopes import FakePlatform
+from tests.unit.sync.scopes import FakePlatform, make_arbitration
 from vkgateway.api.names import compute_namespace
 from vkgateway.api.times import render_time
 from vkgateway.api.types import Pool
@@ -206,7 +206,7 @@ class World:
         tenant_client, compute_client = self.tenant_server.client("tenant"), self.compute_server.client("compute")
         link = ComputeLink("local", compute_client, self.gateway, kinds=WATCHES)
         engine = WorkerPool(workers=self.workers)
-        arbiter = Arbitration(
+        arbiter = make_arbitration(
             ArbitrationSettings(gather=0.001, unplaced_delay=0.02, notice=self.notice, bind_timeout=self.bind),
             FakePlatform(
                 {"local": link}, {"local": (Pool(name="a100", node_selector={"gpu": "a100"}),)}, tenants=[TENANT]

@@ -125,9 +125,10 @@ class ModeCycle:
 class PoolModes:
     """The schedulers of pools in other modes than native. Without such a pool, a cycle costs nothing here."""
 
-    def __init__(self, tenants: KnownTenants, *, trigger: CycleRequest, clock: Clock) -> None:
+    def __init__(self, tenants: KnownTenants, *, on_change: Callable[[], None], clock: Clock) -> None:
+        """Create them; `on_change` requests a cycle after a change of an attempt."""
         self._tenants = tenants
-        self._trigger = trigger
+        self._on_change = on_change
         self._clock = clock
         self._specs: dict[PoolKey, PoolSpec] = {}
         self._reconcilers: dict[SchedulerKey, tuple[ModeReconciler, asyncio.Task[None]]] = {}
@@ -175,7 +176,7 @@ class PoolModes:
     def _start(self, key: SchedulerKey, link: ComputeLink) -> tuple[ModeReconciler, asyncio.Task[None]]:
         reconciler = MODES[key[1]].reconciler(
             link,
-            on_change=self._trigger.trigger,
+            on_change=self._on_change,
             on_missing_namespace=lambda gang: self._tenants.request_namespace(gang, link.name),
             clock=self._clock,
         )
@@ -285,13 +286,6 @@ class PoolModes:
         for started in result.started:
             if all(self._tenants.is_ready(started.attempt.tenant, uid) for uid in started.pods):
                 yield started.attempt
-
-
-class CycleRequest(Protocol):
-    """The arbitration, as far as changes of attempts request its cycles."""
-
-    def trigger(self) -> None:
-        """Request a cycle soon, because something changed."""
 
 
 def _foreign_specs(specs: PoolSpecs) -> dict[PoolKey, PoolSpec]:

@@ -139,6 +139,8 @@ class Arbitration:
     """Arbitration of the governed pods of all tenants in all compute clusters.
 
     The first cycle waits until the pods of all expected tenants are known, or until some seconds have passed.
+    `stopped_borrowing` returns the resources that new pods of a tenant may not borrow in a pool: their budget is used
+    up. `observe_shares` is called in a separate thread for the snapshot of a cycle, and for its outcome.
     """
 
     def __init__(
@@ -146,7 +148,12 @@ class Arbitration:
         settings: ArbitrationSettings,
         platform: Platform,
         *,
+        tenants: ArbitratedTenants,
+        modes: PoolModes,
+        cycle_trigger: CycleTrigger,
         observer: CycleObserver | None = None,
+        stopped_borrowing: StoppedBorrowing = lambda _tenant, _pool: {},
+        observe_shares: ObserveShares = lambda _snapshot, _now: (),
         clock: Clock = SYSTEM_CLOCK,
         decide: Decide | None = None,
     ) -> None:
@@ -159,18 +166,16 @@ class Arbitration:
         """Time of day by which notices run."""
         self._decide = decide or incremental_decide()
         self.start_meter = StartMeter()
-        self.tenants = ArbitratedTenants()
+        self.tenants = tenants
         self._clusters = ClusterCaches(self.tenants, self)
-        self.cycle_trigger = CycleTrigger()
-        self.modes = PoolModes(self.tenants, trigger=self, clock=clock)
+        self.cycle_trigger = cycle_trigger
+        self.modes = modes
         self._plans: Mapping[str, PreemptionPlan] = {}
         self._has_pending = True
         """Whether gangs are pending, or may be: then released capacity starts a cycle soon."""
         self._started = False
-        self.stopped_borrowing: StoppedBorrowing = lambda _tenant, _pool: {}
-        """Returns the resources that new pods of a tenant may not borrow in a pool: their budget is used up."""
-        self.observe_shares: ObserveShares = lambda _snapshot, _now: ()
-        """Called in a separate thread for the snapshot of a cycle, and for its outcome."""
+        self._stopped_borrowing = stopped_borrowing
+        self._observe_shares = observe_shares
         self.waiting_since: float | None = None
         """Since when the first cycle waits for clusters and tenants; None: no cycle was requested."""
 
@@ -290,11 +295,11 @@ class Arbitration:
             self._platform.pool_specs(),
             plans=self._plans,
             policy=self.settings.policy,
-            stopped=self.stopped_borrowing,
+            stopped=self._stopped_borrowing,
             now=now,
         )
         if self.settings.policy.half_life:
-            snapshot = replace(snapshot, past_shares=await asyncio.to_thread(self.observe_shares, snapshot, now))
+            snapshot = replace(snapshot, past_shares=await asyncio.to_thread(self._observe_shares, snapshot, now))
         modes = self.modes.begin_cycle(snapshot, expected=self._platform.expected_tenants, now=now)
         native = snapshot if modes is None else modes.native
         begun = time.perf_counter()
@@ -323,7 +328,7 @@ class Arbitration:
 
     def _observe_outcome(self, snapshot: Snapshot, decisions: Decisions, now: float) -> None:
         """Let what starts now count from now on, however long the next cycle takes to come."""
-        self.observe_shares(apply_decisions(snapshot, decisions, now), now)
+        self._observe_shares(apply_decisions(snapshot, decisions, now), now)
 
     def _set_timer(self, decisions: Decisions, now: float) -> None:
         times = self.tenants.next_deadline(), self.modes.next_retry, decisions.next_notice

@@ -63,11 +63,34 @@ class UsageMonitor:
     """Usage of all tenants, and their budgets. Only the leader loads, counts and stores.
 
     Until the stored sums are loaded, no budget is exceeded.
+
+    `past_shares` are stored together with the sums. `running` returns the usage of running pods until a time; called in
+    a separate thread. `tenants` returns the names of all tenants, `budgets_of` the budgets of a tenant's spec in force,
+    `uid_of` the UID of the Tenant of a name; empty: there is none. `on_change` is called with the name of a tenant of
+    which the state of a budget changed, `on_stop` when other pods may borrow than before: a scheduling cycle must
+    follow.
     """
 
-    def __init__(self, store: Store, *, clock: Clock, past_shares: PastShareKeeper | None = None) -> None:
-        """`past_shares` are stored together with the sums."""
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Clock,
+        past_shares: PastShareKeeper | None = None,
+        running: Callable[[float], Iterable[UsageRecord]] = lambda _now: (),
+        tenants: Callable[[], Iterable[str]] = tuple,
+        budgets_of: Callable[[str], tuple[TenantBudget, ...]] = lambda _tenant: (),
+        uid_of: Callable[[str], str] = lambda _tenant: "",
+        on_change: Callable[[str], None] = lambda _tenant: None,
+        on_stop: Callable[[], None] = lambda: None,
+    ) -> None:
         self._store = store
+        self._running = running
+        self._tenants = tenants
+        self._budgets_of = budgets_of
+        self._uid_of = uid_of
+        self._on_change = on_change
+        self._on_stop = on_stop
         self._past_shares = past_shares or PastShareKeeper(0.0)
         self._clock = clock
         self._ledger = UsageLedger()
@@ -82,18 +105,6 @@ class UsageMonitor:
         """Last problem of the store; empty if there is none."""
         self._pruned_in = ""
         """Month in which old months were deleted last."""
-        self.running: Callable[[float], Iterable[UsageRecord]] = lambda _now: ()
-        """Returns the usage of running pods until now; called in a separate thread."""
-        self.budgets_of: Callable[[str], tuple[TenantBudget, ...]] = lambda _tenant: ()
-        """Returns the budgets of a tenant's spec in force."""
-        self.tenants: Callable[[], Iterable[str]] = tuple
-        """Returns the names of all tenants."""
-        self.uid_of: Callable[[str], str] = lambda _tenant: ""
-        """Returns the UID of the Tenant of a name; empty: there is none."""
-        self.on_change: Callable[[str], None] = lambda _tenant: None
-        """Called with the name of a tenant of which the state of a budget changed."""
-        self.on_stop: Callable[[], None] = lambda: None
-        """Called when other pods may borrow than before: a scheduling cycle must follow."""
 
     # Input.
 
@@ -113,7 +124,7 @@ class UsageMonitor:
         """
         now = self._clock.time()
         uid = self._identify(tenant) if tenant else ""
-        names = [tenant] if tenant else sorted(self.tenants())
+        names = [tenant] if tenant else sorted(self._tenants())
         return UsageReport(
             days=self._ledger.daily_usage(now, days=max(1, min(days, _MAX_DAYS)), tenant=tenant, uid=uid),
             budgets=[use for name in names for use in self._budget_uses(name, now)],
@@ -143,7 +154,7 @@ class UsageMonitor:
         before = self._uses.get(key)
         uses = self._uses[key] = self._budget_uses(tenant, self._clock.time())
         if before is not None and _states(before) != _states(uses):
-            self.on_stop()
+            self._on_stop()
         return budget_verdict(uses)
 
     def budgets(self) -> list[BudgetUse]:
@@ -151,11 +162,11 @@ class UsageMonitor:
         return [use for _, uses in sorted(self._uses.items()) for use in uses]
 
     def _budget_uses(self, tenant: str, now: float) -> tuple[BudgetUse, ...]:
-        return budget_uses(tenant, self.budgets_of(tenant), self._ledger, now=now, uid=self._identify(tenant))
+        return budget_uses(tenant, self._budgets_of(tenant), self._ledger, now=now, uid=self._identify(tenant))
 
     def _identify(self, tenant: str) -> str:
         """Return the UID of the Tenant of a name. It gets sums that were stored without a UID."""
-        if uid := self.uid_of(tenant):
+        if uid := self._uid_of(tenant):
             self._ledger.adopt(tenant, uid)
         return uid
 
@@ -210,22 +221,22 @@ class UsageMonitor:
     def count_running(self) -> float:
         """Count the running pods until now, and return the time."""
         now = self._clock.time()
-        self._ledger.count(list(self.running(now)))
+        self._ledger.count(list(self._running(now)))
         return now
 
     def update_budgets(self, now: float) -> bool:
         """Determine the use of all budgets; return whether the state of any changed."""
         before, self._uses = self._uses, {}
         changed = []
-        for tenant in sorted(self.tenants()):
+        for tenant in sorted(self._tenants()):
             key = tenant, self._identify(tenant)
             uses = self._uses[key] = self._budget_uses(tenant, now)
             if key in before and _states(before[key]) != _states(uses):
                 changed.append(tenant)
         for tenant in changed:
-            self.on_change(tenant)
+            self._on_change(tenant)
         if changed:
-            self.on_stop()
+            self._on_stop()
         return bool(changed)
 
     async def save(self) -> None:

@@ -21,14 +21,17 @@ _SEED_DAYS = 93
 class PastShareKeeper:
     """Past shares of all tenants, by the UID of the Tenant. Without a half-life (0), there are none.
 
+    `uid_of` returns the UID of the Tenant of a name; empty: there is none.
+
     They are stored with the hours of the ledger, but not computed from them: the hours of borrowing pods are no shares
     beyond a guarantee, which low work uses, too, and a day of hours is too coarse for a half-life of an hour.
 
     `observe` runs in separate threads.
     """
 
-    def __init__(self, half_life: float) -> None:
+    def __init__(self, half_life: float, *, uid_of: Callable[[str], str] = lambda _tenant: "") -> None:
         self._half_life = half_life
+        self._uid_of = uid_of
         self._history = ShareHistory(half_life)
         self._lock = threading.Lock()
         self._ledger: UsageLedger | None = None
@@ -36,8 +39,6 @@ class PastShareKeeper:
         """UID of each tenant whose shares are followed."""
         self._unloaded: set[str] = set()
         """Tenants whose stored shares are not loaded yet."""
-        self.uid_of: Callable[[str], str] = lambda _tenant: ""
-        """Returns the UID of the Tenant of a name; empty: there is none."""
 
     @property
     def shares(self) -> tuple[PastShare, ...]:
@@ -75,7 +76,7 @@ class PastShareKeeper:
 
     def _identify_tenants(self, names: Iterable[str]) -> None:
         for name in sorted(names):
-            uid = self.uid_of(name)
+            uid = self._uid_of(name)
             known = self._uids.get(name)
             if uid and uid != known:
                 if known is not None:

@@ -29,15 +29,21 @@ class Platform:
         self.pods = {"p": NOON}
         self.changed: list[str] = []
         self.stops = 0
-        self.monitor = UsageMonitor(store, clock=self.clock)
-        self.monitor.running = self.running
-        self.monitor.budgets_of = lambda tenant: self.budget if tenant == "alpha" else ()
-        self.monitor.tenants = lambda: ["alpha", "beta"]
-        self.monitor.on_change = self.changed.append
-        self.monitor.on_stop = self.stop
+        self.uids: dict[str, str] = {}
+        self.monitor = UsageMonitor(
+            store,
+            clock=self.clock,
+            running=self.running,
+            budgets_of=lambda tenant: self.budget if tenant == "alpha" else (),
+            tenants=lambda: ["alpha", "beta"],
+            uid_of=lambda tenant: self.uids.get(tenant, ""),
+            on_change=self.changed.append,
+            on_stop=self.stop,
+        )
 
     def running(self, now: float) -> list[UsageRecord]:
-        return [used(pod, start, now) for pod, start in self.pods.items()]
+        uid = self.uids.get("alpha", "")
+        return [used(pod, start, now, tenantUid=uid) for pod, start in self.pods.items()]
 
     def stop(self) -> None:
         self.stops += 1
@@ -172,15 +178,12 @@ async def test_sums_are_written_once_in_a_minute(store: MemoryStore) -> None:
 
 async def test_tenant_with_the_name_of_a_deleted_one_starts_at_zero(store: MemoryStore) -> None:
     there = Platform(store, hours=8)
-    uids = {"alpha": "first"}
-    there.monitor.uid_of = lambda tenant: uids.get(tenant, "")
-    there.running = lambda now: [used(pod, start, now, tenantUid=uids["alpha"]) for pod, start in there.pods.items()]  # type: ignore[method-assign]
-    there.monitor.running = there.running
+    there.uids["alpha"] = "first"
     await there.monitor.load()
     await there.pass_time(HOUR)
     assert there.monitor.stopped_borrowing("alpha", A100) == {GPU: 8}
 
-    uids["alpha"] = "second"
+    there.uids["alpha"] = "second"
     there.pods = {"p": NOON + HOUR}
     assert there.monitor.stopped_borrowing("alpha", A100) == {}
     await there.pass_time(HOUR / 2)
@@ -191,7 +194,7 @@ async def test_tenant_with_the_name_of_a_deleted_one_starts_at_zero(store: Memor
     assert set(store.months) == {("alpha", "first", "2026-11"), ("alpha", "second", "2026-11")}
 
     after = Platform(store, hours=8, now=NOON + 2 * HOUR)
-    after.monitor.uid_of = there.monitor.uid_of
+    after.uids = there.uids
     await after.monitor.load()
     assert [use.used for use in after.monitor.report(tenant="alpha").budgets] == [4]
 
@@ -203,7 +206,7 @@ async def test_sums_without_uid_are_those_of_the_tenant_of_the_name(store: Memor
     await there.monitor.save()
     for _ in range(2):
         after = Platform(store, hours=8, now=NOON + HOUR)
-        after.monitor.uid_of = lambda tenant: "first" if tenant == "alpha" else ""
+        after.uids = {"alpha": "first"}
         after.pods = {}
         await after.monitor.load()
         assert after.monitor.stopped_borrowing("alpha", A100) == {GPU: 8}

@@ -24,8 +24,8 @@ class Gateway:
 
     def __init__(self, store: MemoryStore, *, half_life: float = HOUR, uid: str = "1", now: float = NOON) -> None:
         self.clock = FakeClock(now, origin=EPOCH)
-        self.shares = PastShareKeeper(half_life)
-        self.shares.uid_of = lambda tenant: uid if tenant == "alpha" else ""
+        self.uid = uid
+        self.shares = PastShareKeeper(half_life, uid_of=lambda tenant: self.uid if tenant == "alpha" else "")
         self.monitor = UsageMonitor(store, clock=self.clock, past_shares=self.shares)
 
     def average(self, now: float, *gangs: Gang) -> float:
@@ -80,7 +80,7 @@ async def test_name_passes_to_another_tenant_while_the_gateway_runs() -> None:
     await gateway.monitor.load()
     gateway.average(NOON, running())
     assert gateway.average(NOON + HOUR) > 0
-    gateway.shares.uid_of = lambda _tenant: "2"
+    gateway.uid = "2"
     assert gateway.average(NOON + HOUR) == 0
 
 

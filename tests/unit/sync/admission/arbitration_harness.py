@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -18,15 +18,15 @@ from tests.unit.sync.admission.samples import (
     make_member,
     tenant_view,
 )
-from tests.unit.sync.scopes import tenant_scope
+from tests.unit.sync.scopes import make_arbitration, tenant_scope
 from vkgateway.api.objects import Condition, Meta, NodeImage, NodeStatusView, NodeView
 from vkgateway.api.types import Pool as PoolSpec
 from vkgateway.clusters.link import ComputeLink
 from vkgateway.clusters.unmanaged_pods import UnmanagedPodView, decode_unmanaged_pod
 from vkgateway.scheduler.core.decisions import Decisions
 from vkgateway.scheduler.core.queueing.admission import AdmissionState
-from vkgateway.scheduler.core.snapshot import Snapshot
-from vkgateway.scheduler.service.arbitration import Arbitration, ArbitrationSettings, Decide
+from vkgateway.scheduler.core.snapshot import PoolKey, Snapshot
+from vkgateway.scheduler.service.arbitration import Arbitration, ArbitrationSettings, Decide, ObserveShares
 from vkgateway.scheduler.service.companion_objects import CompanionObjects
 from vkgateway.scheduler.service.completion_records import CompletionRecords
 from vkgateway.scheduler.service.member import GangMember
@@ -81,11 +81,15 @@ class Harness:
         self.asked: list[Snapshot] = []
         self.pods.link.nodes.store["", "host-1"] = make_node()
         complete_lists(self.pods.link)
-        self.arbitration = Arbitration(
+        self.stopped: dict[tuple[str, PoolKey], Mapping[str, float]] = {}
+        self.observe_shares: ObserveShares = lambda _snapshot, _now: ()
+        self.arbitration = make_arbitration(
             ArbitrationSettings(gather=0.001, notice=7.0, grace_max=8.0, bind_timeout=60.0),
             self,
             clock=self.clock,
             decide=self._decide,
+            stopped_borrowing=lambda tenant, pool: self.stopped.get((tenant, pool), {}),
+            observe_shares=lambda snapshot, now: self.observe_shares(snapshot, now),  # noqa: PLW0108 - tests replace it
         )
         self._begun = self._ended = 0
         self._run_cycle = self.arbitration._run_cycle

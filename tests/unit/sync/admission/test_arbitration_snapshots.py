@@ -62,11 +62,10 @@ async def test_quota_names_what_its_tenant_may_not_borrow(harness: Harness) -> N
     quota = Quota(tenant=TENANT, pool=POOL)
     harness.alpha.admission.quotas_changed([quota])
     harness.add_tenant()
-    stopped = {(TENANT, POOL): {GPU: 8.0}}
-    harness.arbitration.stopped_borrowing = lambda tenant, pool: stopped.get((tenant, pool), {})
+    harness.stopped[TENANT, POOL] = {GPU: 8.0}
     async with harness.running():
         assert (await harness.run_cycle()).quotas == (replace(quota, stopped=(GPU,), budget_hours={GPU: 8.0}),)
-        stopped.clear()
+        harness.stopped.clear()
         assert (await harness.run_cycle()).quotas == (quota,)
 
 
@@ -332,7 +331,7 @@ async def test_past_shares_are_observed_before_and_after_the_decisions(harness: 
 
     settings = harness.arbitration.settings
     harness.arbitration.settings = replace(settings, policy=Policy(half_life=3600.0))
-    harness.arbitration.observe_shares = observe
+    harness.observe_shares = observe
     harness.answer = Decisions(admits=(Admit(gang=GANG, pool=POOL, nodes={"u1": "host-1"}, borrowed=True),))
     harness.add_tenant()
     harness.add_waiting()
@@ -343,7 +342,7 @@ async def test_past_shares_are_observed_before_and_after_the_decisions(harness: 
 
 
 async def test_no_past_shares_are_observed_without_half_life(harness: Harness) -> None:
-    harness.arbitration.observe_shares = lambda _snapshot, _now: pytest.fail("observed")
+    harness.observe_shares = lambda _snapshot, _now: pytest.fail("observed")
     harness.add_tenant()
     async with harness.running():
         assert (await harness.run_cycle()).past_shares == ()

@@ -32,7 +32,7 @@ from tests.unit.sync.admission.cluster_helpers import (
     wait_notice,
     wait_ungated,
 )
-from tests.unit.sync.scopes import FakePlatform
+from tests.unit.sync.scopes import FakePlatform, make_arbitration
 from tests.unit.sync.world import COMPUTE_NAMESPACE, COMPUTE_NODE, NODE, TENANT, World, make_node
 from vkgateway.api.types import Pool
 from vkgateway.clusters.link import ComputeLink
@@ -52,7 +52,7 @@ from vkgateway.kube.resources import (
 from vkgateway.runtime.workers import WorkerPool
 from vkgateway.scheduler.core.snapshot import Quota
 from vkgateway.scheduler.service import tenant_verdicts
-from vkgateway.scheduler.service.arbitration import Arbitration, ArbitrationSettings
+from vkgateway.scheduler.service.arbitration import ArbitrationSettings
 from vkgateway.tenants.tenant import TenantSync
 
 pytestmark = pytest.mark.usefixtures("told_soon")
@@ -84,7 +84,7 @@ class TwoClusters(World):
                 for name, client in zip(CLUSTERS, clients[1:], strict=True)
             }
             engine = WorkerPool(workers=8)
-            arbiter = Arbitration(
+            arbiter = make_arbitration(
                 ArbitrationSettings(gather=0.001, unplaced_delay=0.02, notice=self.notice),
                 FakePlatform(
                     links, {name: (Pool(name="a100", node_selector=SELECTOR),) for name in links}, tenants=[TENANT]
