@@ -66,8 +66,8 @@ class SimulatedPlanes:
             name=f"tenant {name}",
             streaming_lists=False,
             single_server=True,
+            traffic=TRAFFIC["tenant"],
         )
-        client.traffic = TRAFFIC["tenant"]
         return ApiServerAccess(client=client, url=url, host=_LOOPBACK, port=int(url.rpartition(":")[2]))
 
     async def ensure(self, tenant: Tenant, *, on_step: OnStep) -> ApiServerAccess:  # noqa: ARG002 - the protocol's

@@ -16,7 +16,8 @@ from vkgateway.kube import errors, tls
 from vkgateway.kube.lists import Page, read_page, selector_params
 from vkgateway.kube.requests import Params
 from vkgateway.kube.resources import Resource
-from vkgateway.kube.transport import Transport
+from vkgateway.kube.store_budget import StoreBudget
+from vkgateway.kube.transport import Traffic, Transport
 
 PatchKind = Literal["merge", "strategic", "json", "apply"]
 
@@ -43,7 +44,13 @@ class Client(Transport):
 
     @classmethod
     def from_kubeconfig(
-        cls, path: Path | str, *, context: str | None = None, name: str = "", max_connections: int = 64
+        cls,
+        path: Path | str,
+        *,
+        context: str | None = None,
+        name: str = "",
+        max_connections: int = 64,
+        traffic: Traffic | None = None,
     ) -> Self:
         """Return a client for a context of a kubeconfig file, by default the current context.
 
@@ -65,10 +72,11 @@ class Client(Transport):
             name=name or connection.context,
             max_connections=max_connections,
             server_hostname=connection.tls_server_name or None,
+            traffic=traffic,
         )
 
     @classmethod
-    def in_cluster(cls, *, name: str = "", max_connections: int = 64) -> Self:
+    def in_cluster(cls, *, name: str = "", max_connections: int = 64, traffic: Traffic | None = None) -> Self:
         """Return a client for the cluster of this process' pod, with the mounted service account."""
         from vkgateway.kube import kubeconfig
 
@@ -80,6 +88,7 @@ class Client(Transport):
             renewal=kubeconfig.CredentialReloader(connection, kubeconfig.in_cluster_config),
             name=name or connection.context,
             max_connections=max_connections,
+            traffic=traffic,
         )
 
     @classmethod
@@ -94,6 +103,8 @@ class Client(Transport):
         max_connections: int = 64,
         streaming_lists: bool = True,
         single_server: bool = False,
+        traffic: Traffic | None = None,
+        store_budget: StoreBudget | None = None,
     ) -> Self:
         """Return a client with a client certificate. All three are PEM texts that are never written to a disk."""
         context = tls.client_context(ca=ca, cert=cert, key=key)
@@ -104,6 +115,8 @@ class Client(Transport):
             max_connections=max_connections,
             streaming_lists=streaming_lists,
             single_server=single_server,
+            traffic=traffic,
+            store_budget=store_budget,
         )
 
     async def get(

@@ -46,7 +46,8 @@ class Transport:
     `single_server` says that no other server changes these objects, so that its watch cache is never older than earlier
     responses. Then reflectors start with a list from the watch cache.
 
-    `traffic` counts requests. Clients may share one.
+    `traffic` counts requests. Clients may share one. `store_budget` bounds the objects that reflectors keep of this
+    server; None: it is trusted.
     """
 
     def __init__(
@@ -61,6 +62,8 @@ class Transport:
         server_hostname: str | None = None,
         streaming_lists: bool = True,
         single_server: bool = False,
+        traffic: Traffic | None = None,
+        store_budget: StoreBudget | None = None,
     ) -> None:
         self.streaming_lists = streaming_lists
         self.single_server: Final = single_server
@@ -70,7 +73,7 @@ class Transport:
         self.name: Final = name or self.server
         self.server_hostname: Final = server_hostname
         self.dialer: Final = HostDialer()
-        self.traffic = Traffic()
+        self.traffic: Final = traffic or Traffic()
         self._token = token
         self._renewal = renewal
         self._renewed_at = float("-inf")
@@ -79,8 +82,7 @@ class Transport:
         self._draining: list[Connections] = []
         self._is_closed = False
         self._gate: WriteGate | None = None
-        self.store_budget: StoreBudget | None = None
-        """Bound of the objects that reflectors keep of this server; None: it is trusted."""
+        self.store_budget = store_budget
 
     def guard_writes(self, gate: WriteGate | None) -> Self:
         """Send requests that may change objects only while `gate` permits it (None: always). Return this client."""

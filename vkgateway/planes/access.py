@@ -7,6 +7,7 @@ from typing import Final, Self
 
 from vkgateway.kube.client import Client
 from vkgateway.kube.store_budget import StoreBudget
+from vkgateway.kube.transport import Traffic
 from vkgateway.planes.pki import KeyPair
 from vkgateway.planes.plane import ControlPlaneSpec
 from vkgateway.planes.publication import Publication
@@ -56,9 +57,9 @@ class ControlPlane:
             publication=plane.publication,
         )
 
-    def create_client(self, *, max_connections: int = 64) -> Client:
+    def create_client(self, *, max_connections: int = 64, traffic: Traffic | None = None) -> Client:
         """Return a client with the gateway's certificate; the caller closes it."""
-        client = Client.from_pem(
+        return Client.from_pem(
             self.url,
             ca=self.ca,
             cert=self.identity.cert_pem,
@@ -68,6 +69,6 @@ class ControlPlane:
             # Tenants' API servers run without streaming lists, and each attempt to use one costs a connection.
             streaming_lists=False,
             single_server=self.replicas == 1,
+            traffic=traffic,
+            store_budget=StoreBudget(objects_max=OBJECTS_MAX, bytes_max=BYTES_MAX),
         )
-        client.store_budget = StoreBudget(objects_max=OBJECTS_MAX, bytes_max=BYTES_MAX)
-        return client

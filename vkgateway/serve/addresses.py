@@ -14,6 +14,7 @@ import structlog
 from vkgateway.api.errors import InputError, UnavailableError
 from vkgateway.kube.client import Client
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
+from vkgateway.kube.transport import Traffic
 from vkgateway.settings.config import Config
 from vkgateway.tenants.metrics import TRAFFIC
 
@@ -144,7 +145,7 @@ async def _resolve_all(name: str) -> list[str]:
 _PROBE_ADDRESS = ("192.0.2.1", 9)
 
 
-def connect_management(settings: Config, *, name: str) -> Client:
+def connect_management(settings: Config, *, name: str, traffic: Traffic = TRAFFIC["management"]) -> Client:
     """Return a client of the management cluster. Raises InputError if no connection is configured."""
     management = settings.management_cluster
     connections = settings.sync.connections
@@ -154,16 +155,13 @@ def connect_management(settings: Config, *, name: str) -> Client:
         file = platform if platform.exists() else None
     if file is None:
         try:
-            client = Client.in_cluster(name=name, max_connections=connections)
+            return Client.in_cluster(name=name, max_connections=connections, traffic=traffic)
         except InputError as error:
             hint = "Set managementCluster.kubeconfig, or start an embedded platform with `vkgateway up`."
             raise InputError(f"no connection to {name}: {error}", hint=hint) from error
-    else:
-        client = Client.from_kubeconfig(
-            file, context=management.context or None, name=name, max_connections=connections
-        )
-    client.traffic = TRAFFIC["management"]
-    return client
+    return Client.from_kubeconfig(
+        file, context=management.context or None, name=name, max_connections=connections, traffic=traffic
+    )
 
 
 def primary_address() -> str:

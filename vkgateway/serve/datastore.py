@@ -137,8 +137,7 @@ class LazyDatastore:
                 record_certificate("etcd-client", self._tls.cert)
             if self._services is None:
                 module = await asyncio.to_thread(importlib.import_module, "vkgateway.planes.etcd.client")
-                client: EtcdClient = module.EtcdClient(self._endpoints, tls=self._tls)
-                client.connection.gate = self._gate
+                client: EtcdClient = module.EtcdClient(self._endpoints, tls=self._tls, gate=self._gate)
                 tenancy = Tenancy(client)
                 self._client, self._services = client, (tenancy, QuotaController(client.maintenance, tenancy))
             elif renewed and self._client is not None:

@@ -245,9 +245,9 @@ class Gateway:
 
     def _connect_compute(self, name: str, connection: ClientConfig | None) -> Client:
         """Return a client of a compute cluster; without a connection, it is the management cluster itself."""
-        client_name = f"compute cluster {name}"
+        client_name, traffic = f"compute cluster {name}", metrics.TRAFFIC["compute"]
         if connection is None:
-            return self._as_compute_client(connect_management(self._settings, name=client_name))
+            return connect_management(self._settings, name=client_name, traffic=traffic).guard_writes(self._gate)
         client = Client(
             connection.server,
             ssl=connection.ssl_context(),
@@ -255,11 +255,8 @@ class Gateway:
             name=client_name,
             max_connections=self._settings.sync.connections,
             server_hostname=connection.tls_server_name or None,
+            traffic=traffic,
         )
-        return self._as_compute_client(client)
-
-    def _as_compute_client(self, client: Client) -> Client:
-        client.traffic = metrics.TRAFFIC["compute"]
         return client.guard_writes(self._gate)
 
     def _compute_changed(self) -> None:

@@ -98,8 +98,7 @@ class ProvisionedControlPlanes:
         await self._drivers.run(listener)
 
     def _api_server_access(self, plane: ControlPlane) -> ApiServerAccess:
-        client = plane.create_client(max_connections=self._connections)
-        client.traffic = TRAFFIC["tenant"]
+        client = plane.create_client(max_connections=self._connections, traffic=TRAFFIC["tenant"])
         return ApiServerAccess(
             client=client.guard_writes(self._gate),
             url=plane.url,

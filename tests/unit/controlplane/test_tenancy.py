@@ -219,8 +219,8 @@ async def test_changes_need_permission_of_gate() -> None:
     ca = Authority.create("etcd")
     pair = ca.issue("root", client=True)
     tls = ClientTls(ca=ca.cert_pem, cert=pair.cert_pem, key=pair.key_pem)
-    async with EtcdClient(["https://127.0.0.1:1"], tls=tls, timeout=1) as client:
-        gate = client.connection.gate = WriteGate(lambda: 0.0)
+    gate = WriteGate(lambda: 0.0)
+    async with EtcdClient(["https://127.0.0.1:1"], tls=tls, timeout=1, gate=gate) as client:
         keys = KeyRange.for_prefix("/x")
         for refused in (client.keys.put("/x", b""), client.auth.add_user("a"), client.auth.delete_role("a")):
             with pytest.raises(NotLeader):

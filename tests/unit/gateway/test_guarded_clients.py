@@ -13,7 +13,6 @@ MAKERS = {"connect_management", "create_client", "Client"}
 UNGUARDED = {
     ("serve/daemon.py", "_run_gateway"): "the client of the Lease itself",
     ("serve/addresses.py", "connect_management"): "its callers guard it",
-    ("serve/gateway.py", "_connect_compute"): "_as_compute_client guards it",
     ("planes/access.py", "create_client"): "its callers guard it",
 }
 

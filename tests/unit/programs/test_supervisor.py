@@ -342,8 +342,7 @@ async def test_failed_start_of_the_guardian_is_retried(tmp_path: Path, monkeypat
 
 
 async def test_client_starts_and_stops_nothing_without_permission(tmp_path: Path) -> None:
-    client = SupervisorClient(tmp_path / "none.sock")
-    client.gate = WriteGate(lambda: 0.0)
+    client = SupervisorClient(tmp_path / "none.sock", gate=WriteGate(lambda: 0.0))
     for refused in (client.ensure_process(spec("a", "true")), client.remove_process("a"), client.remove_group("a")):
         with pytest.raises(NotLeader):
             await refused

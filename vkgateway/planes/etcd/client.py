@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
+from vkgateway.kube.write_gate import WriteGate
 from vkgateway.planes.etcd.connection import LONGEST_CALL_SECONDS, EtcdConnection
 from vkgateway.planes.etcd.endpoints import ClientTls
 from vkgateway.planes.etcd.errors import EtcdCompacted, EtcdError, EtcdUnavailable
@@ -17,8 +18,10 @@ from vkgateway.planes.etcd.ranges import KeyRange
 class EtcdClient:
     """Client of an etcd cluster, one part for each of etcd's services. `timeout` is that of a call, in seconds."""
 
-    def __init__(self, endpoints: Sequence[str], *, tls: ClientTls, timeout: float = 10.0) -> None:
-        self.connection = EtcdConnection(endpoints, tls=tls, timeout=timeout)
+    def __init__(
+        self, endpoints: Sequence[str], *, tls: ClientTls, timeout: float = 10.0, gate: WriteGate | None = None
+    ) -> None:
+        self.connection = EtcdConnection(endpoints, tls=tls, timeout=timeout, gate=gate)
         self.keys = EtcdKeys(self.connection)
         self.auth = EtcdAuth(self.connection)
         self.maintenance = EtcdMaintenance(self.connection)

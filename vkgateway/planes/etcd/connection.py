@@ -36,14 +36,17 @@ _UPKEEP: Final = ("Maintenance/", "KV/Compact", "Auth/RoleGrantPermission", "Aut
 
 
 class EtcdConnection:
-    """Channels to the endpoints of an etcd cluster; each call tries every endpoint once."""
+    """Channels to the endpoints of an etcd cluster; each call tries every endpoint once.
 
-    gate: WriteGate | None = None
-    """Permits calls that change the store; None: always."""
+    `gate` permits calls that change the store; None: always.
+    """
 
-    def __init__(self, endpoints: Sequence[str], *, tls: ClientTls, timeout: float) -> None:
+    def __init__(
+        self, endpoints: Sequence[str], *, tls: ClientTls, timeout: float, gate: WriteGate | None = None
+    ) -> None:
         self.targets = grpc_targets(endpoints)
         self._timeout = timeout
+        self._gate = gate
         self._channels = self._open_channels(tls)
         self._closing_channels: dict[asyncio.Task[None], grpc.aio.Channel] = {}
         """Replaced channels that still have calls in progress."""
@@ -110,6 +113,6 @@ class EtcdConnection:
         raise AssertionError("the last attempt returns or raises")
 
     def _check_permit(self, method: str) -> None:
-        if self.gate is None or method in _READS or method.endswith(_READ_ENDINGS):
+        if self._gate is None or method in _READS or method.endswith(_READ_ENDINGS):
             return
-        (self.gate.upkeep if method.startswith(_UPKEEP) else self.gate.writes).check()
+        (self._gate.upkeep if method.startswith(_UPKEEP) else self._gate.writes).check()

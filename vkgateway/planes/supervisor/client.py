@@ -51,14 +51,13 @@ class SupervisorClient:
     """Client of one supervisor. Each request has its own connection, so many tasks may share a client.
 
     Every method raises SupervisorUnavailable if no supervisor answers, and SupervisorError if it refuses the request.
+    `gate` permits requests that start or stop processes; None: always.
     """
 
-    gate: WriteGate | None = None
-    """Permits requests that start or stop processes; None: always."""
-
-    def __init__(self, socket_path: Path, *, timeout: float = 120.0) -> None:
+    def __init__(self, socket_path: Path, *, timeout: float = 120.0, gate: WriteGate | None = None) -> None:
         self._socket_path = socket_path
         self._timeout = timeout
+        self._gate = gate
 
     @classmethod
     def for_data_dir(cls, data_dir: Path, *, timeout: float = 120.0) -> SupervisorClient:
@@ -109,8 +108,8 @@ class SupervisorClient:
             os.close(lock)
 
     async def _send_request(self, request: protocol.Request) -> ProcessStates:
-        if self.gate is not None and isinstance(request, protocol.Ensure | protocol.Remove):
-            self.gate.writes.check()
+        if self._gate is not None and isinstance(request, protocol.Ensure | protocol.Remove):
+            self._gate.writes.check()
         try:
             async with asyncio.timeout(self._timeout):
                 line = await self._exchange_lines(msgspec.json.encode(request) + b"\n")

@@ -61,8 +61,7 @@ def create_driver(context: DriverContext) -> ProcessDriver:
         names = ", ".join(sorted(settings.parameters))
         raise InputError(f"controlPlanes.parameters: driver 'process' has no parameters; found: {names}")
     socket = _expand_path(settings.supervisor_socket) or SupervisorPaths(context.data_dir).socket_path
-    supervisor = SupervisorClient(socket)
-    supervisor.gate = context.gate
+    supervisor = SupervisorClient(socket, gate=context.gate)
     versions = ProgramVersions(
         cache_dir=_expand_path(settings.cache_dir),
         program_dirs=[Path(directory).expanduser() for directory in settings.program_dirs],
