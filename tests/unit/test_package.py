@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import tomllib
 from fnmatch import fnmatch
 from graphlib import CycleError, TopologicalSorter
@@ -17,6 +18,11 @@ from vkgateway.version import __version__
 
 PACKAGE = Path(vkgateway.__file__).parent
 ROOT = PACKAGE.parent
+SET_AFTER_CONSTRUCTION = {
+    "authorization.py: context": "an SSLContext",
+    "heap.py: mallopt": "a function of the C library",
+    "heap.py: malloc_trim": "a function of the C library",
+}
 PROJECTS = {"vkgateway": ROOT, "vkgateway_platform": ROOT / "vkgateway_platform"}
 
 
@@ -69,3 +75,14 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
         order.prepare()
     except CycleError as error:
         pytest.fail(" -> ".join(error.args[1]))
+
+
+def test_the_gateway_is_wired_with_constructors() -> None:
+    """A part has what it needs from its constructor on: nothing in `serve` sets an attribute of another object."""
+    found = {
+        f"{file.name}: {ast.unparse(node.value)}"
+        for file in (PACKAGE / "serve").rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) != "self"
+    }
+    assert found == SET_AFTER_CONSTRUCTION.keys()

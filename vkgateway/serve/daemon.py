@@ -83,16 +83,16 @@ def tune_collector() -> None:
 async def _run_gateway(settings: Config, *, files: int) -> None:
     async with contextlib.AsyncExitStack() as stack:
         name = stack.enter_context(instance_lock.lock_data_dir(Path(settings.data_dir)))
-        startup = StartupRetry()
-        health = await stack.enter_async_context(build_health_server(settings, startup))
-        election = await stack.enter_async_context(connect_management(settings, name="the management cluster"))
+        election = connect_management(settings, name="the management cluster")
         leadership = Leadership(election, identity=name, settings=settings.leader_election)
+        startup = StartupRetry(leading=leadership.leading)
+        health = await stack.enter_async_context(build_health_server(settings, startup))
+        await stack.enter_async_context(election)
         health.add_check("lease", lambda: leadership.problem)
         health.add_notice("leadership", lambda: leadership.role)
         management = await stack.enter_async_context(
             connect_management(settings, name="the management cluster").guard_writes(leadership.gate)
         )
-        startup.leading = leadership.leading
         work = _serve(settings, startup=startup, management=management, health=health, files=files, lead=leadership)
         await leadership.run(
             work,
@@ -178,7 +178,8 @@ async def _serve_tenants(
             files=shared.files,
             gate=shared.gate,
         )
-        lead.finish_logs, lead.store_last = gateway.arbiter.finish_journal, gateway.usage.save
+        lead.last_writes.push_async_callback(gateway.usage.save)
+        lead.last_logs.push_async_callback(gateway.arbiter.finish_journal)
         if planes.name_servers is not None:
             retire = retire_periodically(planes.name_servers, clusters.cluster_names, leading=lead.leading)
             await stack.enter_async_context(retire)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import resources
 from typing import Any, Final
 
@@ -31,13 +30,6 @@ class DefinitionsError(UnavailableError):
     """Definitions are missing or older than the gateway. The gateway starts when they have been installed."""
 
 
-@dataclass(slots=True)
-class DefinitionNotice:
-    """What is unusual about the installed definitions but does not prevent the start; empty if nothing is."""
-
-    text: str = ""
-
-
 def load_definitions() -> list[Document]:
     """Return the definitions of this release."""
     folder = resources.files("vkgateway.api") / "crds"
@@ -54,17 +46,18 @@ async def install_definitions(client: Client) -> None:
             raise result
 
 
-async def check_definitions(client: Client, notice: DefinitionNotice) -> None:
-    """Compare the installed definitions with those of this release; set `notice` if they are newer or differ.
+async def check_definitions(client: Client) -> str:
+    """Return how the installed definitions differ from those of this release; empty if they don't.
 
     Raises:
         DefinitionsError: a definition is missing or older than the gateway.
         ApiError: the definitions cannot be read.
     """
     texts = [await _check_definition(client, definition) for definition in load_definitions()]
-    notice.text = "; ".join(text for text in texts if text)
-    if notice.text:
-        log.warning("unexpected CustomResourceDefinitions", problem=notice.text)
+    notice = "; ".join(text for text in texts if text)
+    if notice:
+        log.warning("unexpected CustomResourceDefinitions", problem=notice)
+    return notice
 
 
 async def _check_definition(client: Client, own: Document) -> str:

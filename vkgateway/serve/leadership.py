@@ -43,10 +43,10 @@ class Leadership:
         self.gate: Final = WriteGate()
         self.problem = "waiting for the management cluster"
         """Why the state of the Lease is unknown; empty if it is known."""
-        self.finish_logs: Callable[[], Coroutine[Any, Any, None]] = _nothing_to_finish
-        """Writes what this leader did to its logs; called before it releases its Lease."""
-        self.store_last: Callable[[], Coroutine[Any, Any, None]] = _nothing_to_finish
-        """Stores what this leader counted; called before it stops writing. A failure is ignored."""
+        self.last_writes: Final = contextlib.AsyncExitStack()
+        """Callbacks that store what this leader counted, before it stops writing. A failure is ignored."""
+        self.last_logs: Final = contextlib.AsyncExitStack()
+        """Callbacks that write what this leader did to its logs, before it releases its Lease."""
         self.role_known: Final = asyncio.Event()
         """Set once this replica leads or has seen another leader."""
         self.leading: Final = asyncio.Event()
@@ -171,14 +171,14 @@ class Leadership:
         """Wait for the responses to the last writes, and until what was done is logged."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_IDLE_SECONDS):
-                await asyncio.shield(self.finish_logs())
+                await asyncio.shield(self.last_logs.aclose())
                 await self.gate.writes.wait_idle(timeout=_IDLE_SECONDS)
 
     async def _store(self) -> None:
         """Store what was counted, for at most a second."""
         with contextlib.suppress(TimeoutError, VkgatewayError):
             async with asyncio.timeout(_IDLE_SECONDS):
-                await self.store_last()
+                await self.last_writes.aclose()
 
     async def _release(self) -> None:
         try:
@@ -204,7 +204,3 @@ class Leadership:
         if problem != self.problem:
             log.warning("lease not available", lease=LEASE_NAME, error=problem)
         self.problem = problem
-
-
-async def _nothing_to_finish() -> None:
-    """Nothing is logged."""

@@ -34,11 +34,11 @@ class StartupRetry:
     `pending_reason` says why the management cluster is not available, `problem` what else is missing.
     """
 
-    def __init__(self, backoff: Backoff | None = None) -> None:
+    def __init__(self, backoff: Backoff | None = None, *, leading: asyncio.Event | None = None) -> None:
+        """Create it; `leading` is set when this gateway leads. Until then, it waits for what it must not create."""
         self.pending_reason = ""
         self.problem = ""
-        self.leading = asyncio.Event()
-        """Set when this gateway leads. Until then, it waits for what it must not create."""
+        self._leading = leading or asyncio.Event()
         self._backoff = backoff or Backoff(base=0.2, cap=5.0)
 
     async def retry_until_ready(
@@ -79,10 +79,10 @@ class StartupRetry:
     async def _wait_for_leadership(self) -> None:
         """Wait until this gateway leads, and at least a moment: then it can prove it again."""
         await asyncio.sleep(_LEADER_RETRY_SECONDS / 10)
-        if not self.leading.is_set():
+        if not self._leading.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LEADER_RETRY_SECONDS):
-                    await self.leading.wait()
+                    await self._leading.wait()
 
     def _set_problem(self, problem: str) -> None:
         """Report what is missing although the management cluster answers, and log it once."""
@@ -105,13 +105,17 @@ async def prepare_management_cluster(settings: ManagementCluster, management: Cl
     Raises:
         DefinitionsError: the gateway does not install the definitions, and they are missing or too old.
     """
-    if settings.install_definitions:
-        work = definitions.install_definitions(management)
-    else:
-        notice = definitions.DefinitionNotice()
-        health.add_notice("definitions", lambda: notice.text)
-        work = definitions.check_definitions(management, notice)
+    work = (
+        definitions.install_definitions(management)
+        if settings.install_definitions
+        else _check_definitions(management, health)
+    )
     # In parallel, because tenants wait; all to the end, so that no part overlaps with a retry.
     for result in await asyncio.gather(work, prerequisites.ensure_namespace(management), return_exceptions=True):
         if isinstance(result, BaseException):
             raise result
+
+
+async def _check_definitions(management: Client, health: HealthServer) -> None:
+    notice = await definitions.check_definitions(management)
+    health.add_notice("definitions", lambda: notice)

@@ -15,7 +15,7 @@ from vkgateway.api.names import SYSTEM_NAMESPACE
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import CRDS, NAMESPACES
 from vkgateway.serve import definitions, startup
-from vkgateway.serve.definitions import VERSION_ANNOTATION, DefinitionNotice, DefinitionsError
+from vkgateway.serve.definitions import VERSION_ANNOTATION, DefinitionsError
 from vkgateway.serve.health import HealthServer
 from vkgateway.settings.config import ManagementCluster
 
@@ -50,9 +50,7 @@ def _installed(*, version: str | None = None, remove: str = "") -> list[Document
 async def _check(client: Client, server: FakeApiServer, installed: list[Document]) -> str:
     for definition in installed:
         server.store.create(CRDS, definition)
-    notice = DefinitionNotice()
-    await definitions.check_definitions(client, notice)
-    return notice.text
+    return await definitions.check_definitions(client)
 
 
 async def test_installed_definitions_of_same_release_are_accepted(server: FakeApiServer, client: Client) -> None:

@@ -71,7 +71,7 @@ async def test_leader_stores_what_it_counted_before_it_stops_writing(client: Cli
         stored.append(leader.gate.is_open)
         raise ConflictError("the management cluster is down")
 
-    leader.store_last = store
+    leader.last_writes.push_async_callback(store)
     async with running(leader, serve()):
         await leader.leading.wait()
     assert stored == [True]
