@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Protocol
+from typing import Any
 
 from vkgateway.api.names import virtual_node_name
-from vkgateway.api.types import Pool
 from vkgateway.clusters.compute_clusters import ComputeClusters
 from vkgateway.clusters.controller import ComputeController
-from vkgateway.clusters.link import ComputeLink
 from vkgateway.kinds.pods.startup_metrics import STATISTICS
 from vkgateway.kinds.services.platform_service import NameServers
 from vkgateway.kube.client import Client
 from vkgateway.kube.clock import SYSTEM_CLOCK, SteadyClock
 from vkgateway.kube.kubeconfig import ClientConfig
+from vkgateway.kube.reflector import Reflector
 from vkgateway.kube.write_gate import WriteGate
 from vkgateway.nodes.server import KubeletServer
 from vkgateway.nodes.stats import StatsProvider
@@ -54,11 +53,6 @@ EXTRA_CONNECTIONS = 4096
 """Connections of all tenants to the kubelet endpoint in addition to their streams."""
 BATCH_SECONDS = 0.1
 """Time for which changes of compute clusters are batched."""
-
-
-class _SyncedStore(Protocol):
-    @property
-    def is_complete(self) -> bool: ...
 
 
 class Gateway:
@@ -119,10 +113,12 @@ class Gateway:
         self._observer.usage_recorded.subscribe(self.usage.count)
         self.arbiter = Arbitration(
             _arbiter_settings(settings.arbiter),
-            ArbiterPlatform(clusters, tenants, clock=clock),
+            clusters,
             tenants=arbitrated,
             modes=modes,
             cycle_trigger=cycle_trigger,
+            expected_tenants=self._expected_tenants,
+            notices_ended=clock.follow_wall,  # without notices, no deadline moves
             observer=self._observer,
             stopped_borrowing=self.usage.stopped_borrowing,
             observe_shares=past_shares.observe,
@@ -259,6 +255,11 @@ class Gateway:
         )
         return client.guard_writes(self._gate)
 
+    def _expected_tenants(self) -> list[str] | None:
+        """Return the tenants whose pods must be known before the first scheduling cycle; None while unknown."""
+        is_complete = self.tenants.reflector.is_complete and self._clusters.reflector.is_complete
+        return self.tenants.tenant_names() if is_complete else None
+
     def _compute_changed(self) -> None:
         """Schedule one reconciliation of all tenants for a batch of changes."""
         if self._enqueue_timer is None:
@@ -321,33 +322,5 @@ def _arbiter_settings(section: ArbiterSection) -> ArbitrationSettings:
     )
 
 
-def _readiness_problem(reflector: _SyncedStore) -> str:
+def _readiness_problem(reflector: Reflector[Any]) -> str:
     return "" if reflector.is_complete else "not synced yet"
-
-
-class ArbiterPlatform:
-    """Implementation of the arbiter's `Platform`."""
-
-    def __init__(self, clusters: ComputeClusters, tenants: TenantStore, *, clock: SteadyClock) -> None:
-        self._clusters = clusters
-        self._tenants = tenants
-        self._clock = clock
-
-    @property
-    def links(self) -> Mapping[str, ComputeLink]:
-        """The connected compute clusters by name."""
-        return self._clusters.links
-
-    def pool_specs(self) -> dict[str, tuple[Pool, ...]]:
-        """Return the pools in the spec of each compute cluster."""
-        return self._clusters.pool_specs()
-
-    def expected_tenants(self) -> list[str] | None:
-        """Return the tenants whose pods must be known before the first cycle; None while unknown."""
-        if not self._tenants.reflector.is_complete or not self._clusters.reflector.is_complete:
-            return None
-        return self._tenants.tenant_names()
-
-    def notices_ended(self) -> None:
-        """Synchronize the clock with the machine's clock: without notices, no deadline moves."""
-        self._clock.follow_wall()

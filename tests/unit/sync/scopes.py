@@ -17,7 +17,7 @@ from vkgateway.runtime.requests import GATE, POD, ReconcileRequest, RequestQueue
 from vkgateway.runtime.views.ownership import Key
 from vkgateway.scheduler.backends.pool_modes import PoolModes
 from vkgateway.scheduler.service.arbitrated_tenants import ArbitratedTenants
-from vkgateway.scheduler.service.arbitration import Arbitration, ArbitrationSettings, CycleTrigger, Platform
+from vkgateway.scheduler.service.arbitration import Arbitration, ArbitrationSettings, CycleTrigger
 
 TENANT = "alpha"
 
@@ -85,9 +85,19 @@ class FakePlatform:
 
 
 def make_arbitration(
-    settings: ArbitrationSettings, platform: Platform, *, clock: Clock = SYSTEM_CLOCK, **options: Any
+    settings: ArbitrationSettings, platform: Any, *, clock: Clock = SYSTEM_CLOCK, **options: Any
 ) -> Arbitration:
-    """Return an arbitration without tenants."""
+    """Return an arbitration of the clusters of `platform`, which expects its tenants."""
     tenants, trigger = ArbitratedTenants(), CycleTrigger()
     modes = PoolModes(tenants, on_change=trigger.set, clock=clock)
-    return Arbitration(settings, platform, tenants=tenants, modes=modes, cycle_trigger=trigger, clock=clock, **options)
+    return Arbitration(
+        settings,
+        platform,
+        tenants=tenants,
+        modes=modes,
+        cycle_trigger=trigger,
+        expected_tenants=platform.expected_tenants,
+        notices_ended=platform.notices_ended,
+        clock=clock,
+        **options,
+    )

@@ -78,7 +78,7 @@ class CycleObserver(Protocol):
 
 
 class Platform(Protocol):
-    """The compute clusters, pools and tenants that the arbiter arbitrates."""
+    """The compute clusters and pools that the arbiter arbitrates."""
 
     @property
     def links(self) -> Mapping[str, ComputeLink]:
@@ -86,12 +86,6 @@ class Platform(Protocol):
 
     def pool_specs(self) -> Mapping[str, Iterable[PoolSpec]]:
         """Return the pools of each compute cluster."""
-
-    def expected_tenants(self) -> Iterable[str] | None:
-        """Return the tenants whose pods must be known before the first cycle; None while that is not known."""
-
-    def notices_ended(self) -> None:
-        """Called after each cycle without pods under notice: the clock may be set then."""
 
 
 class CycleTrigger:
@@ -138,7 +132,8 @@ class CycleTrigger:
 class Arbitration:
     """Arbitration of the governed pods of all tenants in all compute clusters.
 
-    The first cycle waits until the pods of all expected tenants are known, or until some seconds have passed.
+    The first cycle waits until the pods of all `expected_tenants` (None while unknown) are known, or until some seconds
+    have passed. `notices_ended` is called after each cycle without pods under notice: the clock may be set then.
     `stopped_borrowing` returns the resources that new pods of a tenant may not borrow in a pool: their budget is used
     up. `observe_shares` is called in a separate thread for the snapshot of a cycle, and for its outcome.
     """
@@ -151,6 +146,8 @@ class Arbitration:
         tenants: ArbitratedTenants,
         modes: PoolModes,
         cycle_trigger: CycleTrigger,
+        expected_tenants: Callable[[], Iterable[str] | None],
+        notices_ended: Callable[[], None] = lambda: None,
         observer: CycleObserver | None = None,
         stopped_borrowing: StoppedBorrowing = lambda _tenant, _pool: {},
         observe_shares: ObserveShares = lambda _snapshot, _now: (),
@@ -160,6 +157,8 @@ class Arbitration:
         self.settings = settings
         self.bind_timeout = settings.bind_timeout
         self._platform = platform
+        self._expected_tenants = expected_tenants
+        self._notices_ended = notices_ended
         self._observer = observer
         self._journal = Journal(observer.log_cycle) if observer is not None else None
         self.clock = clock
@@ -278,7 +277,7 @@ class Arbitration:
         now = self.clock.time()
         self.waiting_since = now if self.waiting_since is None else self.waiting_since
         timed_out = now - self.waiting_since >= _START_TIMEOUT
-        expected = self._platform.expected_tenants()
+        expected = self._expected_tenants()
         known = expected is not None and self._clusters.are_known and self.tenants.are_known(expected)
         if known or timed_out:
             self._started = True
@@ -300,7 +299,7 @@ class Arbitration:
         )
         if self.settings.policy.half_life:
             snapshot = replace(snapshot, past_shares=await asyncio.to_thread(self._observe_shares, snapshot, now))
-        modes = self.modes.begin_cycle(snapshot, expected=self._platform.expected_tenants, now=now)
+        modes = self.modes.begin_cycle(snapshot, expected=self._expected_tenants, now=now)
         native = snapshot if modes is None else modes.native
         begun = time.perf_counter()
         decisions = await asyncio.to_thread(self._decide, native, now)
@@ -322,7 +321,7 @@ class Arbitration:
             await asyncio.to_thread(self._observe_outcome, snapshot, all_decisions, now)
         self._has_pending = bool(all_decisions.holds or all_decisions.plans)
         if not all_decisions.evicts and not self.tenants.has_notices:
-            self._platform.notices_ended()
+            self._notices_ended()
         self._set_timer(all_decisions, self.clock.time())
         await asyncio.sleep(seconds * _REST_RATIO)
 
