@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -27,12 +27,17 @@ PODS_MAX_BYTES = 64 * 1024 * 1024
 
 
 class TenantPods:
-    """Pods of a running tenant; `sources` are those of its current virtual nodes, by name."""
+    """Pods of a running tenant; `sources` returns those of its current virtual nodes, by name."""
 
     def __init__(
-        self, tenant: str, client: Client, cache: Reflector[TenantPodView], *, sources: Mapping[str, NodeSource]
+        self,
+        tenant: str,
+        client: Client,
+        cache: Reflector[TenantPodView],
+        *,
+        sources: Callable[[], Mapping[str, NodeSource]],
     ) -> None:
-        self.sources = sources
+        self._sources = sources
         self._tenant = tenant
         self._client = client
         self._cache = cache
@@ -54,13 +59,13 @@ class TenantPods:
         view = self._cache.store.get((namespace, pod))
         if view is None:
             raise NotFoundError(f"pod {namespace}/{pod} does not exist on a virtual node")
-        for source in self.sources.values():
+        for source in self._sources().values():
             compute_pod = source.link.pods.find_pod(self._tenant, (namespace, pod))
             if compute_pod is not None and compute_pod.metadata.annotations.get(UID_ANNOTATION) == view.metadata.uid:
                 if not compute_pod.spec.node_name:
                     break  # the compute API server would return an empty log
                 return pod_target(self._tenant, view, compute_pod, link=source.link)
-        source_of_node = self.sources.get(view.spec.node_name)
+        source_of_node = self._sources().get(view.spec.node_name)
         if source_of_node is None or not source_of_node.link.is_trusted:
             raise NotFoundError(f"pod {namespace}/{pod} cannot be found: its compute cluster is unreachable now")
         raise NoComputePodError(AbsentPod(f"{namespace}/{pod}", msgspec.json.decode(view.status)))
@@ -70,7 +75,7 @@ class TenantPods:
 
         Without `node`, the tenant must have exactly one virtual node. Raises NotFoundError, InputError.
         """
-        sources = self.sources
+        sources = self._sources()
         if not node:
             if len(sources) != 1:
                 raise InputError(f"there are {len(sources)} virtual nodes; select one with /nodes/NAME/...")
@@ -84,7 +89,7 @@ class TenantPods:
         text = address.encode()
         return any(
             text in pod.status and address in addresses_of(pod)
-            for source in self.sources.values()
+            for source in self._sources().values()
             for pod in source.link.pods.of_tenant(self._tenant)
         )
 
@@ -95,9 +100,9 @@ class TenantPods:
         and are limited to PODS_MAX_BYTES, because the tenant controls the size of its pods and the request rate.
         Raises ApiError, UnavailableError, NotFoundError.
         """
-        if node and node not in self.sources:
+        if node and node not in self._sources():
             raise NotFoundError(f"there is no virtual node {node[:253]!r}")
-        nodes = (node,) if node else self.sources.keys()
+        nodes = (node,) if node else self._sources().keys()
         selector = "spec.nodeName!=" + (f",status.phase={phase}" if phase else "")
         found: list[bytes] = []
         size = 0

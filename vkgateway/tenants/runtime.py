@@ -127,7 +127,7 @@ class TenantRuntime:
             api_servers=api_servers,
         )
         self._sync.set_quotas(wiring.pool_quotas())
-        self.pods = TenantPods(name, access.client, self._sync.scope.cache.pods, sources=wiring.sources)
+        self.pods = TenantPods(name, access.client, self._sync.scope.cache.pods, sources=lambda: self._wiring.sources)
         self._nodes: dict[str, VirtualNode] = {}
         self._build_inputs: dict[str, tuple[object, ...]] = {}
         """Inputs of the last build of each virtual node."""
@@ -159,7 +159,6 @@ class TenantRuntime:
         Raises ApiError if a node could not be deleted, after all other changes; the next call retries it.
         """
         old, self._wiring = self._wiring, wiring
-        self.pods.sources = wiring.sources
         if (old.context, old.links, old.node_bindings()) != (wiring.context, wiring.links, wiring.node_bindings()):
             self._sync.update_tenant(wiring.context, links=wiring.links, bindings=wiring.node_bindings())
         if old.pool_quotas() != wiring.pool_quotas() or old.node_bindings() != wiring.node_bindings():

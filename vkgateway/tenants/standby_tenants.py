@@ -46,15 +46,20 @@ class StandbyTenant:
     def __init__(self, name: str, access: ApiServerAccess, sources: Mapping[str, NodeSource]) -> None:
         self.access = access
         self.client: Final = access.client
+        self._sources = sources
         self._cache: Reflector[TenantPodView] = Reflector(
             access.client, PODS, decode=decode_tenant_pod, on_change=_ignore_change
         )
         self._nodes: Reflector[_NodeView] = Reflector(
             access.client, NODES, decode=_decode_node, on_change=_ignore_change, label_selector=VIRTUAL_NODE_SELECTOR
         )
-        self.pods: Final = TenantPods(name, access.client, self._cache, sources=sources)
+        self.pods: Final = TenantPods(name, access.client, self._cache, sources=lambda: self._sources)
         watches = (("pods", self._cache), ("nodes", self._nodes))
         self._tasks = [asyncio.create_task(watch.run(), name=f"standby/{name}/watch-{kind}") for kind, watch in watches]
+
+    def update_sources(self, sources: Mapping[str, NodeSource]) -> None:
+        """Follow the virtual nodes of a changed spec or compute cluster."""
+        self._sources = sources
 
     def node_labels(self) -> Mapping[str, Mapping[str, str]]:
         """Return the labels of the virtual nodes by name."""
@@ -112,8 +117,9 @@ class StandbyTenants:
                 await leading.wait()
                 self._queue.enqueue_all()
         finally:
-            views, self._running.standbys = self._running.standbys, {}
-            await asyncio.gather(*(view.close() for view in views.values()))
+            views = list(self._running.standbys.values())
+            self._running.standbys.clear()
+            await asyncio.gather(*(view.close() for view in views))
 
     async def _reconcile(self, name: str) -> ReconcileResult:
         tenant = self._tenants.reflector.store.get(("", name))
@@ -146,7 +152,7 @@ class StandbyTenants:
         accepted = Tenant(metadata=tenant.metadata, spec=spec, status=tenant.status)
         sources = self._runtimes.find_sources(accepted, access)
         if view is not None and view.access.is_same_server(access):
-            view.pods.sources = sources
+            view.update_sources(sources)
             await access.client.close()
         else:
             await self._close_view(name)
