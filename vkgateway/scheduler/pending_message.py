@@ -6,7 +6,9 @@ import math
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final, Protocol
+from typing import Final
+
+from vkgateway.scheduler.core.decisions import PendingReport
 
 _SOON_SECONDS: Final = 600.0
 """Times less than this many seconds ahead are shown as minutes from now."""
@@ -21,26 +23,6 @@ _MESSAGE_PATTERN: Final = re.compile(
 )
 
 
-class PendingStatus(Protocol):
-    """Arbiter's status of a pending gang. Times are seconds since the epoch. None: unknown."""
-
-    @property
-    def message(self) -> str:
-        """Sentence with the reason."""
-
-    @property
-    def place(self) -> int:
-        """Position in the queue. 0: the gang is not queued."""
-
-    @property
-    def earliest(self) -> float | None:
-        """Earliest possible start."""
-
-    @property
-    def likely(self) -> float | None:
-        """Expected start."""
-
-
 @dataclass(frozen=True, slots=True)
 class PendingMessage:
     """Parts of a message. Queue position 0: the gang is not queued."""
@@ -51,7 +33,7 @@ class PendingMessage:
     expected_start: str = ""
 
 
-def render_message(status: PendingStatus, *, pool: str, now: float) -> str:
+def render_message(status: PendingReport, *, pool: str, now: float) -> str:
     """Return the message for a gang in the queue of `pool`, a virtual node's name.
 
     Rounded times keep it stable for a while.

@@ -28,7 +28,7 @@ from vkgateway.nodes.node_source import NodeSource
 from vkgateway.nodes.virtualnode import VirtualNode
 from vkgateway.runtime.workers import WorkerPool
 from vkgateway.scheduler.core.snapshot import Quota
-from vkgateway.scheduler.service.controller import ArbiterService
+from vkgateway.scheduler.service.arbitration import Arbitration
 from vkgateway.settings.config import Nodes
 from vkgateway.tenants.interfaces import ApiServerAccess, VirtualNodesState
 from vkgateway.tenants.pods import TenantPods
@@ -104,7 +104,7 @@ class TenantRuntime:
         wiring: TenantWiring,
         *,
         engine: WorkerPool,
-        arbiter: ArbiterService,
+        arbiter: Arbitration,
         name_servers: NameServers | None,
         api_servers: ApiServers | None,
         settings: Nodes,

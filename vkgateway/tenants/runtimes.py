@@ -19,7 +19,7 @@ from vkgateway.kinds.services.platform_service import ApiServers, NameServers
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.nodes.node_source import NodeSource
 from vkgateway.runtime.workers import WorkerPool
-from vkgateway.scheduler.service.controller import ArbiterService
+from vkgateway.scheduler.service.arbitration import Arbitration
 from vkgateway.settings.config import Nodes
 from vkgateway.tenants.compute_cleanup import take_tenant
 from vkgateway.tenants.interfaces import ApiServerAccess, VirtualNodesState
@@ -64,7 +64,7 @@ class TenantRuntimes:
         computes: ComputeClusters,
         kubelet: KubeletEndpoint,
         engine: WorkerPool,
-        arbiter: ArbiterService,
+        arbiter: Arbitration,
         address: str,
         settings: Nodes,
         on_change: Callable[[str], None],

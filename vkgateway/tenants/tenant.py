@@ -41,7 +41,8 @@ from vkgateway.runtime.requests import RequestKind, WorkQueue
 from vkgateway.runtime.workers import WorkerPool
 from vkgateway.scheduler.core.snapshot import Quota
 from vkgateway.scheduler.governed import VirtualNode
-from vkgateway.scheduler.service.controller import AdmissionController, ArbiterService
+from vkgateway.scheduler.service.arbitration import Arbitration
+from vkgateway.scheduler.service.controller import AdmissionController
 
 
 class TenantSync:
@@ -59,7 +60,7 @@ class TenantSync:
         links: Mapping[str, ComputeLink],
         bindings: Mapping[str, VirtualNodeBinding],
         engine: WorkerPool,
-        arbiter: ArbiterService,
+        arbiter: Arbitration,
         name_servers: NameServers | None = None,
         api_servers: ApiServers | None = None,
     ) -> None:
@@ -147,7 +148,7 @@ class TenantReconcilers:
         self,
         scope: TenantScope,
         *,
-        arbiter: ArbiterService,
+        arbiter: Arbitration,
         name_servers: NameServers | None,
         api_servers: ApiServers | None,
     ) -> None:
@@ -182,13 +183,13 @@ class TenantReconcilers:
             tokens=self.tokens,
             name_service=self.name_service,
         )
-        self.admission = AdmissionController(scope, arbiter, reader=mirror, volumes=self.claim_users)
+        self.admission = AdmissionController(scope, arbiter, mirror=mirror, claims=self.claim_users)
         self.executor = Executor(
             mirror,
             forwarder,
             deleter=PodDeleter(scope, arbiter),
             replaced=ReplacedPods(scope, mirror),
-            notifier=self.admission,
+            admission=self.admission,
         )
         self.pod_events = PodEventHandler(scope, self.executor)
         self.preparer = PodPreparer(

@@ -377,7 +377,7 @@ def test_report_has_the_durations_of_recent_starts_and_failed_images() -> None:
         def starting(self) -> list[tuple[str, Any]]:
             return [(POOL, "pull"), (POOL, "pull")]
 
-    statistics.sources.add(Tenant())
+    statistics.sources.add(Tenant().starting)
     report = statistics.report()
     (pool,) = report.pools
     assert (pool.pool, pool.starts, pool.starting) == (POOL, 3, {"pull": 2})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from hashlib import blake2b
-from typing import Final, Protocol
+from typing import Final
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -16,6 +16,7 @@ from vkgateway.api.names import FENCE_ANNOTATION, UID_ANNOTATION, compute_namesp
 from vkgateway.api.objects import NamespaceView, Object, decode_namespace
 from vkgateway.clusters.link import ComputeLink, apply_to_each
 from vkgateway.kinds.namespaces.translation import namespace_objects
+from vkgateway.kinds.policies.reconciler import NetworkPolicyReconciler
 from vkgateway.kinds.policies.translation import is_tenant_policy
 from vkgateway.kinds.registry import Registry
 from vkgateway.kinds.sources import COMPUTE_NAMESPACES, TENANT_ACTIVE, TENANT_NAMESPACES
@@ -33,13 +34,6 @@ NEW_NAMESPACE: Final = RequestKind[tuple[str, str]]("new-namespace")
 """A compute cluster, and the tenant namespace whose compute namespace is needed there before the first pod."""
 
 
-class IsolationSource(Protocol):
-    """Builder of the network policies of compute namespaces."""
-
-    async def wait_for_policies(self, link: ComputeLink, namespace: str, uid: str) -> list[Object]:
-        """Return the network policies that belong in the compute namespace of a tenant namespace with this UID."""
-
-
 class NamespaceReconciler:
     """Reconciler of one tenant's compute namespaces in all its compute clusters.
 
@@ -47,7 +41,7 @@ class NamespaceReconciler:
     restarts need not write all of them again before the first pod.
     """
 
-    def __init__(self, scope: TenantScope, policies: IsolationSource) -> None:
+    def __init__(self, scope: TenantScope, policies: NetworkPolicyReconciler) -> None:
         self._scope = scope
         self._policies = policies
         self._complete_levels: dict[tuple[str, str], str] = {}

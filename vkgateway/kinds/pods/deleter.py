@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from vkgateway.api import times
 from vkgateway.api.names import BORROWED_ANNOTATION, MIRROR_FINALIZER, POOL_LABEL
@@ -17,33 +17,20 @@ from vkgateway.kube.client import encode
 from vkgateway.runtime import finalizers
 from vkgateway.runtime.requests import POD
 from vkgateway.runtime.views.annotations import EVICTED, LOG_TAILS, RETAKEN
-from vkgateway.scheduler.core.snapshot import PoolKey
+
+if TYPE_CHECKING:
+    from vkgateway.scheduler.service.arbitration import Arbitration
 
 _RELEASED_GRACE: Final = 30.0
 """Seconds for which a pod without its finalizer is left alone, although the watch still shows the finalizer."""
 
 
-class EvictionGrace(Protocol):
-    """Grace period of evicted pods."""
-
-    @property
-    def grace_max(self) -> float:
-        """Maximum termination grace period in seconds."""
-
-
-class GraceLimits(Protocol):
-    """Source of the maximum grace periods: the arbitration."""
-
-    def eviction_terms(self, pool: PoolKey | None) -> EvictionGrace:
-        """Return the eviction terms of a pool."""
-
-
 class PodDeleter:
     """Deleter of one tenant's compute pods."""
 
-    def __init__(self, scope: TenantScope, graces: GraceLimits) -> None:
+    def __init__(self, scope: TenantScope, arbiter: Arbitration) -> None:
         self._scope = scope
-        self._graces = graces
+        self._arbiter = arbiter
         self._clock = scope.clock
         self._released_until: dict[str, float] = {}
         """UIDs of compute pods whose finalizer was removed, oldest first, with the time when the entry expires."""
@@ -82,7 +69,7 @@ class PodDeleter:
         metadata = compute_pod.metadata
         if metadata.annotations.get(BORROWED_ANNOTATION) != "true":
             return grace
-        max_grace = self._graces.eviction_terms((context.link.name, metadata.labels.get(POOL_LABEL, ""))).grace_max
+        max_grace = self._arbiter.eviction_terms((context.link.name, metadata.labels.get(POOL_LABEL, ""))).grace_max
         bounded = _cap_grace(compute_pod.spec.termination_grace_period_seconds if grace is None else grace, max_grace)
         return None if bounded == compute_pod.spec.termination_grace_period_seconds and grace is None else bounded
 

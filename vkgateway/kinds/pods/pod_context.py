@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -27,6 +27,10 @@ from vkgateway.runtime.views.ownership import Key, Reference
 from vkgateway.runtime.views.pods import ComputePodView, TenantPodView
 from vkgateway.scheduler.core.queueing.admission import Admission, AdmissionState
 from vkgateway.scheduler.gangs.mark_detection import has_mark
+
+if TYPE_CHECKING:
+    from vkgateway.kinds.pods.mirror import PodMirror
+    from vkgateway.scheduler.service.controller import AdmissionController
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,32 +159,6 @@ def decode(raw: bytes) -> Object:
     return decoded
 
 
-class PodReader(Protocol):
-    """Reader of tenant pods."""
-
-    async def read_pod(self, view: TenantPodView) -> bytes:
-        """Return the complete pod, never another one with its name."""
-
-
-class PodAdmission(Protocol):
-    """Admission of pods that start only after the arbiter has admitted them."""
-
-    def observe_pod(self, pod: Object, view: TenantPodView) -> None:
-        """Observe a complete governed pod after it was bound."""
-
-    def is_ordinary(self, view: TenantPodView) -> bool:
-        """Return whether a pod starts without the arbiter although it has a gang annotation or label."""
-
-    def compute_pod_changed(self, key: Key) -> None:
-        """Handle a compute pod that was added, changed or deleted, or that is not expected any longer."""
-
-    def admission_for(self, context: PodContext) -> Admission:
-        """Return the admission of a pod without a compute pod."""
-
-    def running_admission(self, context: PodContext) -> Admission:
-        """Return the admission of a pod with a compute pod."""
-
-
 class PodPreparer:
     """Preparer of one tenant's pods: it keeps their plans, and decides with limits and arbiter whether a pod may start.
 
@@ -190,15 +168,15 @@ class PodPreparer:
     def __init__(
         self,
         scope: TenantScope,
-        reader: PodReader,
+        mirror: PodMirror,
         *,
         copies: CopyReconciler,
         tokens: ServiceAccountTokens,
         claims: ClaimUsers,
-        admission: PodAdmission,
+        admission: AdmissionController,
     ) -> None:
         self._scope = scope
-        self._reader = reader
+        self._mirror = mirror
         self._copies = copies
         self._tokens = tokens
         self._claims = claims
@@ -288,7 +266,7 @@ class PodPreparer:
         return admission
 
     async def _make_plan(self, context: PodContext) -> ForwardingPlan:
-        raw = await self._reader.read_pod(tenant_pod_of(context))
+        raw = await self._mirror.read_pod(tenant_pod_of(context))
         pod = decode(raw)
         context.pod_document = raw, pod
         pool = context.binding.pool if context.binding is not None else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -16,7 +16,6 @@ from vkgateway.kinds.pods.failures import FailureDelayedError
 from vkgateway.kinds.pods.forwarder import OutdatedPlanError, PodForwarder
 from vkgateway.kinds.pods.mirror import PodMirror, ReplacedPods
 from vkgateway.kinds.pods.pod_context import (
-    PodAdmission,
     PodContext,
     PodPreparer,
     compute_pod_of,
@@ -38,6 +37,9 @@ from vkgateway.runtime.views.pods import TenantPodView
 from vkgateway.scheduler.core.queueing.admission import AdmissionState
 from vkgateway.scheduler.gangs.training_jobs import is_recreated_after_deletion
 
+if TYPE_CHECKING:
+    from vkgateway.scheduler.service.controller import AdmissionController
+
 log = structlog.get_logger(__name__)
 
 _KUBELET_SECONDS: Final = 60.0
@@ -48,30 +50,6 @@ _REQUEUE_SECONDS: Final = 0.2
 """Seconds until a pod is reconciled again that changed during its reconciliation."""
 _WATCH_LAG_SECONDS: Final = 5.0
 """Seconds until a pod is reconciled again if the watch has not shown the last write."""
-
-
-class EvictionNotifier(Protocol):
-    """Writer of eviction notices and of their withdrawal, and of promotions of borrowing pods."""
-
-    async def give_notice(self, context: PodContext) -> None:
-        """Write the deadline to the compute pod and the tenant pod, once."""
-
-    async def withdraw_notice(self, context: PodContext) -> None:
-        """Remove a notice that does not apply any longer."""
-
-    async def mark_promoted(self, context: PodContext) -> None:
-        """Record once that a pod does not borrow any longer."""
-
-
-class PodNotifier(Protocol):
-    """Reporter to pods that wait, and writer of eviction notices."""
-
-    @property
-    def notices(self) -> EvictionNotifier:
-        """Eviction notices."""
-
-    async def report_pending(self, context: PodContext) -> None:
-        """Report to a pod that waits for the arbiter why it waits."""
 
 
 class Executor:
@@ -86,11 +64,11 @@ class Executor:
         *,
         deleter: PodDeleter,
         replaced: ReplacedPods,
-        notifier: PodNotifier,
+        admission: AdmissionController,
     ) -> None:
         self.mirror = mirror
         self.forwarder = forwarder
-        self._notifier = notifier
+        self._admission = admission
         self._actions: Mapping[Instruction, Callable[[PodContext], Awaitable[None]]] = {
             Instruction.FORGET: _do_nothing,
             Instruction.WAIT: _do_nothing,
@@ -108,9 +86,9 @@ class Executor:
             Instruction.REPORT_MISSING: mirror.reporter.report_missing,
             Instruction.REPORT_PENDING: self._report_unadmitted,
             Instruction.REPORT_UNDO: self._log_undo,
-            Instruction.GIVE_NOTICE: notifier.notices.give_notice,
-            Instruction.WITHDRAW_NOTICE: notifier.notices.withdraw_notice,
-            Instruction.MARK_PROMOTED: notifier.notices.mark_promoted,
+            Instruction.GIVE_NOTICE: admission.notices.give_notice,
+            Instruction.WITHDRAW_NOTICE: admission.notices.withdraw_notice,
+            Instruction.MARK_PROMOTED: admission.notices.mark_promoted,
             Instruction.REVERT: deleter.revert_pod,
             Instruction.FAIL_REJECTED: self._reject_pod,
             Instruction.FAIL_REFUSED: self._fail_refused,
@@ -135,7 +113,7 @@ class Executor:
     async def _report_unadmitted(self, context: PodContext) -> None:
         assert context.admission is not None
         if context.plan is not None and context.plan.governed:
-            await self._notifier.report_pending(context)
+            await self._admission.report_pending(context)
         else:
             await self.mirror.reporter.report_waiting(
                 context, context.admission.code or "Held", context.admission.message, kind="Normal"
@@ -168,7 +146,7 @@ class PodReconciler:
         executor: Executor,
         *,
         preparer: PodPreparer,
-        admission: PodAdmission,
+        admission: AdmissionController,
     ) -> None:
         self._scope = scope
         self._pods = scope.cache.pods

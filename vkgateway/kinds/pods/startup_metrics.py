@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections import Counter as Count
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterable, Mapping
-from typing import Final, Protocol
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final
 
 import msgspec
 from prometheus_client import Counter, Gauge, Histogram
@@ -89,21 +89,14 @@ class StartReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     images: tuple[ImageReport, ...]
 
 
-class StartingPods(Protocol):
-    """The starting pods of one tenant."""
-
-    def starting(self) -> Iterable[tuple[str, Phase]]:
-        """Return the pool and the phase of each pod with a compute pod that is not ready yet."""
-
-
 class StartStatistics:
     """Recent starts and image pulls of all tenants, of bounded size."""
 
     def __init__(self) -> None:
         self._starts: dict[str, deque[Mapping[Phase, float]]] = defaultdict(lambda: deque(maxlen=_RECENT_STARTS))
         self._images: dict[str, ImageReport] = {}
-        self.sources: set[StartingPods] = set()
-        """The starting pods of each tenant."""
+        self.sources: set[Callable[[], Iterable[tuple[str, Phase]]]] = set()
+        """For each tenant: returns the pool and the phase of each pod with a compute pod that is not ready yet."""
 
     def add_start(self, pool: str, phases: Mapping[Phase, float]) -> None:
         """Record the seconds of the phases of a start."""
@@ -153,7 +146,7 @@ class StartStatistics:
         )
 
     def _count_starting(self) -> Mapping[tuple[str, Phase], int]:
-        return Count(entry for source in self.sources for entry in source.starting())
+        return Count(entry for source in self.sources for entry in source())
 
     def _pool_report(self, pool: str, starting: Mapping[tuple[str, Phase], int]) -> PoolStarts:
         starts = self._starts.get(pool, ())

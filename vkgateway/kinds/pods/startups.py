@@ -119,11 +119,11 @@ class PodStartups:
 
     async def run(self) -> None:
         """Report the starting pods in the metrics until cancelled."""
-        STATISTICS.sources.add(self)
+        STATISTICS.sources.add(self.starting)
         try:
             await asyncio.Event().wait()
         finally:
-            STATISTICS.sources.discard(self)
+            STATISTICS.sources.discard(self.starting)
 
     def enqueue_complete(self) -> None:
         """Request again to measure complete starts: requests are dropped while a list is incomplete."""
@@ -132,7 +132,7 @@ class PodStartups:
                 self._scope.work_queue.enqueue(START, uid, _SETTLE_SECONDS)
 
     def starting(self) -> Iterator[tuple[str, Phase]]:
-        """See `StartingPods`."""
+        """Yield the pool and the phase of each pod with a compute pod that is not ready yet."""
         for start in self._starts.values():
             phase = current_phase(start.times, pulls=start.pulls)
             if start.pool and phase is not None and not start.is_complete:

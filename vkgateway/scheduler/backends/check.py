@@ -30,13 +30,6 @@ class SchedulerState(Protocol):
         """Return the verdict on the scheduler of some pools."""
 
 
-class ReadState(Protocol):
-    """Reader of the state of a scheduler."""
-
-    async def __call__(self, link: ComputeLink) -> SchedulerState:
-        """Return the state. Raises ApiError if the cluster does not answer."""
-
-
 class _AttemptStatus(msgspec.Struct):
     phase: str = ""
     conditions: tuple[Condition, ...] = ()

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
 
@@ -15,7 +15,7 @@ from vkgateway.api.types import Pool as PoolSpec
 from vkgateway.clusters.link import ComputeLink
 from vkgateway.kube.clock import Clock
 from vkgateway.scheduler.backends.attempt import Attempt, Breach
-from vkgateway.scheduler.backends.attempt_reconciler import AttemptReconciler, MissingNamespace
+from vkgateway.scheduler.backends.attempt_reconciler import AttemptReconciler
 from vkgateway.scheduler.backends.attempts import plan_attempts
 from vkgateway.scheduler.backends.breaches import Eviction, update_breaches
 from vkgateway.scheduler.backends.external.kinds import NoReconciler
@@ -30,6 +30,9 @@ from vkgateway.scheduler.backends.volcano.mode import VolcanoMode
 from vkgateway.scheduler.core.decisions import Decisions, GuaranteeLoss, PendingReason, PendingReport
 from vkgateway.scheduler.core.snapshot import PodState, PoolKey, Snapshot
 
+if TYPE_CHECKING:
+    from vkgateway.scheduler.service.arbitrated_tenants import ArbitratedTenants
+
 log = structlog.get_logger(__name__)
 
 _UNAVAILABLE: Final = "the scheduler of the pool does not answer; an administrator sees why at the compute cluster"
@@ -38,46 +41,15 @@ SchedulerKey = tuple[str, str]
 """A compute cluster, and the scheduling mode of some of its pools."""
 PoolSpecs = Mapping[str, Iterable[PoolSpec]]
 """Pools by compute cluster, each with the scheduling mode in effect."""
-
-
-class ModeReconciler(Protocol):
-    """Reconciler of the objects of one mode in one compute cluster."""
-
-    link: ComputeLink
-
-    @property
-    def is_known(self) -> bool:
-        """Whether all attempts are known, so that a missing one does not exist."""
-
-    def attempts(self) -> dict[str, Attempt]:
-        """Return the existing attempts by name."""
-
-    def apply(self, result: ModeResult) -> None:
-        """Write what a cycle decided, in the background."""
-
-    async def run(self) -> None:
-        """Watch and write until cancelled."""
-
-
-class ReconcilerFactory(Protocol):
-    """Constructor of the reconciler of a mode."""
-
-    def __call__(
-        self,
-        link: ComputeLink,
-        *,
-        on_change: Callable[[], None],
-        on_missing_namespace: MissingNamespace,
-        clock: Clock,
-    ) -> ModeReconciler:
-        """Return the reconciler; `on_change` requests a cycle after a change of an attempt."""
+ModeReconciler = AttemptReconciler[Any] | NoReconciler
+"""Reconciler of the objects of one mode in one compute cluster."""
 
 
 class ModeParts(NamedTuple):
     """A scheduling mode: its rules, and its reconciler."""
 
     rules: SchedulingMode
-    reconciler: ReconcilerFactory
+    reconciler: Callable[..., ModeReconciler]
 
 
 MODES: Final[dict[str, ModeParts]] = {
@@ -86,22 +58,6 @@ MODES: Final[dict[str, ModeParts]] = {
     EXTERNAL: ModeParts(ExternalMode(), NoReconciler),
 }
 """The scheduling modes other than native."""
-
-
-class KnownTenants(Protocol):
-    """The tenants, as the modes use them."""
-
-    def known_names(self) -> frozenset[str]:
-        """Return the tenants whose governed pods were all known once."""
-
-    def is_ready(self, tenant: str, uid: str) -> bool:
-        """Return whether a governed pod is ready in its compute cluster."""
-
-    def take_preempted(self) -> Mapping[str, Eviction]:
-        """Return the evictions of pods by schedulers of compute clusters since the last call, by gang."""
-
-    def request_namespace(self, gang: str, cluster: str) -> None:
-        """Create the namespace of a gang in a compute cluster soon, before its first pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +81,7 @@ class ModeCycle:
 class PoolModes:
     """The schedulers of pools in other modes than native. Without such a pool, a cycle costs nothing here."""
 
-    def __init__(self, tenants: KnownTenants, *, on_change: Callable[[], None], clock: Clock) -> None:
+    def __init__(self, tenants: ArbitratedTenants, *, on_change: Callable[[], None], clock: Clock) -> None:
         """Create them; `on_change` requests a cycle after a change of an attempt."""
         self._tenants = tenants
         self._on_change = on_change

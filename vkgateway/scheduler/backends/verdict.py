@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
 from vkgateway.api.scheduling import with_mode
 from vkgateway.api.types import KUEUE, NATIVE, VOLCANO, Pool
 from vkgateway.clusters.link import ComputeLink
 from vkgateway.clusters.status import Verdict, false_verdict, true_verdict, unknown_verdict
-from vkgateway.scheduler.backends.check import ReadState, SchedulerState, TenantsIn
+from vkgateway.scheduler.backends.check import SchedulerState, TenantsIn
 from vkgateway.scheduler.backends.kueue.check import read_kueue
 from vkgateway.scheduler.backends.volcano.check import read_volcano
 
+ReadState = Callable[[ComputeLink], Awaitable[SchedulerState]]
+"""Returns the state of a scheduler. Raises ApiError if the cluster does not answer."""
 READERS: Final[Mapping[str, ReadState]] = {KUEUE: read_kueue, VOLCANO: read_volcano}
 """By scheduling mode. Modes that are missing have no state to read."""
 SchedulerStates = Mapping[str, SchedulerState]

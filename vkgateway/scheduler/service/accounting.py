@@ -6,7 +6,7 @@ import re
 import statistics
 from collections import OrderedDict, deque
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from vkgateway.kinds.pods.translation.conditions import PREEMPTED
 from vkgateway.kinds.tenant_scope import TenantScope
@@ -15,7 +15,9 @@ from vkgateway.scheduler.core.queueing.admission import Admission
 from vkgateway.scheduler.core.snapshot import Shape
 from vkgateway.scheduler.service.member import GangMember, MemberState, gang_id
 from vkgateway.scheduler.service.node_failures import failed_runs
-from vkgateway.scheduler.service.start_meter import StartMeter
+
+if TYPE_CHECKING:
+    from vkgateway.scheduler.service.arbitration import Arbitration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,27 +38,13 @@ class PodRun:
     """Phase in which it ended, or the reason of its eviction."""
 
 
-class AdmissionObserver(Protocol):
-    """Observer of starts and ends of pods."""
-
-    @property
-    def start_meter(self) -> StartMeter:
-        """Meter of the starts of guaranteed gangs."""
-
-    def pod_ended(self, tenant: str, ran: PodRun) -> None:
-        """Observe the end of a pod that ran."""
-
-    def record_failure(self, cluster: str, node: str, gang: str) -> None:
-        """Record that a container of a gang's pod ended with an error on a node."""
-
-
 class PodAccounting:
     """Accounting of one tenant's governed pods."""
 
-    def __init__(self, scope: TenantScope, observer: AdmissionObserver) -> None:
+    def __init__(self, scope: TenantScope, arbitration: Arbitration) -> None:
         self._tenant = scope.name
         self._pods = scope.cache.pods
-        self._observer = observer
+        self._arbitration = arbitration
         self._clock = scope.clock
         self._history = RunHistory()
         self._start_times: dict[str, float] = {}
@@ -70,7 +58,7 @@ class PodAccounting:
 
     def pod_arrived(self, member: GangMember) -> None:
         """Record a pod that was read for the first time and waits for its placement."""
-        self._observer.start_meter.pod_arrived(
+        self._arbitration.start_meter.pod_arrived(
             self._gang_id(member), member.uid, created=member.created, now=self._clock.time()
         )
 
@@ -82,22 +70,22 @@ class PodAccounting:
         if compute_pod is not None and verdict is not None and not verdict.is_evicting:
             self._record_failures(member, compute_pod, verdict)
         if state.state is None:
-            self._observer.start_meter.pod_gone(self._gang_id(member), uid)
+            self._arbitration.start_meter.pod_gone(self._gang_id(member), uid)
             start = self._start_times.pop(uid, None)
             if start is not None and state.has_succeeded:
                 self._history.add_run(*member.key, self._clock.time() - start)
             if start is not None and verdict is not None:
-                self._observer.pod_ended(
+                self._arbitration.pod_ended(
                     self._tenant, self._build_run(member, verdict, start=start, done=state.has_succeeded)
                 )
         elif compute_pod is not None and state.verdict is not None:
             self._start_times.setdefault(uid, state.verdict.since)
             if compute_pod.spec.node_name:
-                self._observer.start_meter.pod_bound(uid, now=self._clock.time())
+                self._arbitration.start_meter.pod_bound(uid, now=self._clock.time())
 
     def forget_pod(self, member: GangMember) -> None:
         """Forget a pod that was deleted, or belongs to no gang any more."""
-        self._observer.start_meter.pod_gone(self._gang_id(member), member.uid)
+        self._arbitration.start_meter.pod_gone(self._gang_id(member), member.uid)
         self._start_times.pop(member.uid, None)
         self._failed_runs.pop(member.uid, None)
 
@@ -109,7 +97,7 @@ class PodAccounting:
         if tenant_pod is None or tenant_pod.metadata.deletion_timestamp is not None:
             return
         self._failed_runs[member.uid] = failed
-        self._observer.record_failure(verdict.pool[0], pod.spec.node_name or verdict.node, self._gang_id(member))
+        self._arbitration.record_failure(verdict.pool[0], pod.spec.node_name or verdict.node, self._gang_id(member))
 
     def _build_run(self, member: GangMember, verdict: Admission, *, start: float, done: bool) -> PodRun:
         return PodRun(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from vkgateway.api.names import POOL_LABEL
 from vkgateway.api.objects import NodeView
@@ -21,49 +21,27 @@ from vkgateway.clusters.unmanaged_pods import UnmanagedPodView
 from vkgateway.runtime.views.ownership import owned_by
 from vkgateway.runtime.views.pods import ComputePodView
 from vkgateway.scheduler.core.capacity.node_matching import is_tolerated
-from vkgateway.scheduler.core.snapshot import Band, Node, Pool, PoolKey, Shape, Toleration
+from vkgateway.scheduler.core.snapshot import Band, Node, Pool, PoolKey, Toleration
 from vkgateway.scheduler.governed import CORDON_TAINT
+from vkgateway.scheduler.service.arbitrated_tenants import ArbitratedTenants
 from vkgateway.scheduler.service.member import decode_toleration
 from vkgateway.scheduler.service.node_failures import NodeFailures
 from vkgateway.scheduler.service.occupancy import NodeImages, NodeZones, Occupancy
+
+if TYPE_CHECKING:
+    from vkgateway.scheduler.service.arbitration import Arbitration
 
 _MIN_AVOIDED: Final = 2
 """Minimum number of nodes that may be excluded at the same time; a tenth of the cluster's nodes if that is more."""
 
 
-class ClusterTenants(Protocol):
-    """The tenants, as a cluster's cache uses them."""
-
-    def is_member(self, tenant: str, uid: str) -> bool:
-        """Return whether the arbiter itself places the tenant pod with this UID."""
-
-    def shape_of(self, tenant: str, uid: str) -> Shape | None:
-        """Return the shape of a tenant pod that the arbiter places; None for other pods."""
-
-    def peer_selectors_of(self, pod: ComputePodView) -> frozenset[str]:
-        """Return the names of the selectors of `PeerRules` that select a compute pod of a tenant."""
-
-    def postpone_evictions(self, cluster: str) -> None:
-        """Postpone evictions in a cluster that is reachable again."""
-
-
-class CycleRequests(Protocol):
-    """The arbitration, as a cluster's cache requests its cycles."""
-
-    def trigger(self) -> None:
-        """Start a cycle soon."""
-
-    def trigger_later(self) -> None:
-        """Start a cycle after a while: only the usage of other pods changed, and those change by the hundred."""
-
-
 class ClusterCache:
     """Scheduling state of one compute cluster, updated by its watches."""
 
-    def __init__(self, link: ComputeLink, tenants: ClusterTenants, cycles: CycleRequests) -> None:
+    def __init__(self, link: ComputeLink, tenants: ArbitratedTenants, arbitration: Arbitration) -> None:
         self.link = link
         self._tenants = tenants
-        self._cycles = cycles
+        self._arbitration = arbitration
         self._is_away = not link.is_trusted
         self._occupancy = Occupancy()
         self._images = NodeImages()
@@ -80,7 +58,7 @@ class ClusterCache:
         self.node_failures = NodeFailures(link.name)
         link.watches.add(PODS, self._pod_changed)
         link.watches.add(UNMANAGED_PODS, self._unmanaged_pod_changed)
-        link.watches.add(NODES, cycles.trigger)
+        link.watches.add(NODES, arbitration.trigger)
         link.watches.add(TRUST, self._reachable_changed)
         link.watches.add(TOPOLOGIES, self._topology_changed)
         self._pending_topologies.update(link.topologies.topology_items())
@@ -93,7 +71,7 @@ class ClusterCache:
         """Stop watching the cluster."""
         self.link.watches.remove(PODS, self._pod_changed)
         self.link.watches.remove(UNMANAGED_PODS, self._unmanaged_pod_changed)
-        self.link.watches.remove(NODES, self._cycles.trigger)
+        self.link.watches.remove(NODES, self._arbitration.trigger)
         self.link.watches.remove(TRUST, self._reachable_changed)
         self.link.watches.remove(TOPOLOGIES, self._topology_changed)
 
@@ -150,7 +128,7 @@ class ClusterCache:
         was_away, self._is_away = self._is_away, not self.link.is_trusted
         if was_away and not self._is_away:
             self._tenants.postpone_evictions(self.link.name)
-        self._cycles.trigger()
+        self._arbitration.trigger()
 
     def _assign_nodes(self, members: dict[str, PoolNodes]) -> None:
         """Update the nodes of each pool. A placed pod whose node left its pool counts as usage of others there."""
@@ -167,7 +145,7 @@ class ClusterCache:
         self._pending_topologies[node] = view
         if self._zones.follows_pods:
             self._update_zones()
-        self._cycles.trigger_later()
+        self._arbitration.trigger_later()
 
     def _update_zones(self) -> None:
         """Update the zones of nodes that published a topology, once all pods are known."""
@@ -183,7 +161,7 @@ class ClusterCache:
             self.recount_pod(new)
         elif old is not None:
             self._occupancy.drop_pod(old.metadata.uid)
-        self._cycles.trigger_later()
+        self._arbitration.trigger_later()
 
     def recount_pod(self, pod: ComputePodView) -> None:
         """Count a pod's usage again, after it changed, or after its tenant pod was read or forgotten."""
@@ -209,15 +187,15 @@ class ClusterCache:
             self._occupancy.count_pod(new.metadata.uid, node=new.node, amounts=new.requests)
         elif old is not None:
             self._occupancy.drop_pod(old.metadata.uid)
-        self._cycles.trigger_later()
+        self._arbitration.trigger_later()
 
 
 class ClusterCaches:
     """Scheduling state of all connected compute clusters."""
 
-    def __init__(self, tenants: ClusterTenants, cycles: CycleRequests) -> None:
+    def __init__(self, tenants: ArbitratedTenants, arbitration: Arbitration) -> None:
         self._tenants = tenants
-        self._cycles = cycles
+        self._arbitration = arbitration
         self.by_name: dict[str, ClusterCache] = {}
 
     @property
@@ -231,7 +209,7 @@ class ClusterCaches:
             self.by_name.pop(name).close()
         for name, link in links.items():
             if name not in self.by_name:
-                self.by_name[name] = ClusterCache(link, self._tenants, self._cycles)
+                self.by_name[name] = ClusterCache(link, self._tenants, self._arbitration)
 
     def recount_tenant(self, tenant: str) -> None:
         """Count the usage of all pods of a tenant again."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import structlog
@@ -17,6 +17,9 @@ from vkgateway.kinds.tenant_scope import TenantScope
 from vkgateway.kube import errors, resources
 from vkgateway.runtime.views.ownership import namespace_owner
 from vkgateway.scheduler.service.completions import Completion
+
+if TYPE_CHECKING:
+    from vkgateway.scheduler.service.tenant_admission import TenantAdmission
 
 log = structlog.get_logger(__name__)
 
@@ -42,25 +45,6 @@ def _decode_records(text: str) -> dict[str, _Entry]:
         return msgspec.json.decode(text, type=dict[str, _Entry])
     except msgspec.DecodeError:
         return {}
-
-
-class CompletionSource(Protocol):
-    """Source of a tenant's completions."""
-
-    def completions_in(self, namespace: str) -> Mapping[str, Mapping[str, Completion]]:
-        """Return the completions of a namespace, by gang and pod name."""
-
-
-class GangOwner(Protocol):
-    """Owner of a tenant's gangs."""
-
-    @property
-    def gangs(self) -> CompletionSource:
-        """The gangs that are known."""
-
-    @property
-    def is_known(self) -> bool:
-        """Whether all gangs are known."""
 
 
 class CompletionRecords:
@@ -89,7 +73,7 @@ class CompletionRecords:
                     found |= {pod: Completion(role, controller, ended) for pod, ended in pods.items()}
         return found
 
-    async def run(self, owner: GangOwner) -> None:
+    async def run(self, admission: TenantAdmission) -> None:
         """Write the records of changed gangs, until cancelled."""
         while True:
             await self._wakeup.wait()
@@ -98,25 +82,25 @@ class CompletionRecords:
             left = set()
             while self._stale:
                 namespace = self._stale.pop()
-                if not await self._try_write(owner, namespace):
+                if not await self._try_write(admission, namespace):
                     left.add(namespace)
             if left:
                 self._stale |= left
                 await asyncio.sleep(_RETRY)
                 self._wakeup.set()
 
-    async def _try_write(self, owner: GangOwner, namespace: str) -> bool:
-        if not owner.is_known:
+    async def _try_write(self, admission: TenantAdmission, namespace: str) -> bool:
+        if not admission.is_known:
             return False  # what is not read yet would be written off
         try:
-            await self._write_namespace(owner, namespace)
+            await self._write_namespace(admission, namespace)
         except errors.ApiError as error:
             log.info("completions not recorded", tenant=self._tenant, error=str(error))
             return False
         return True
 
-    async def _write_namespace(self, owner: GangOwner, namespace: str) -> None:
-        text = self._encode_records(owner, namespace)
+    async def _write_namespace(self, admission: TenantAdmission, namespace: str) -> None:
+        text = self._encode_records(admission, namespace)
         for link, view in list(self._compute_namespaces(namespace)):
             if view.metadata.annotations.get(GANGS_DONE_ANNOTATION) == text:
                 continue
@@ -126,11 +110,11 @@ class CompletionRecords:
             except (errors.NotFound, errors.Conflict):
                 continue
 
-    def _encode_records(self, owner: GangOwner, namespace: str) -> str | None:
+    def _encode_records(self, admission: TenantAdmission, namespace: str) -> str | None:
         """Return the record of a namespace; None if there is nothing to record."""
         entries: dict[str, _Entry] = {}
         size = 2
-        for group, pods in sorted(owner.gangs.completions_in(namespace).items()):
+        for group, pods in sorted(admission.gangs.completions_in(namespace).items()):
             entry: _Entry = {}
             for name, done in sorted(pods.items()):
                 entry.setdefault(done.controller, {}).setdefault(done.role, {})[name] = int(done.ended)

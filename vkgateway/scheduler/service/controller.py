@@ -5,66 +5,46 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from vkgateway.api import times
 from vkgateway.api.names import BORROWED_ANNOTATION, COMPUTE_NODE_ANNOTATION, EVICTION_DEADLINE_ANNOTATION, POOL_LABEL
 from vkgateway.api.objects import Meta, Object
+from vkgateway.kinds.pods.mirror import PodMirror
 from vkgateway.kinds.pods.pod_context import PodContext, compute_pod_of, tenant_pod_of
 from vkgateway.kinds.pods.translation.conditions import DISRUPTION_CONDITION
 from vkgateway.kinds.registry import Registry
 from vkgateway.kinds.sources import COMPUTE_PODS, RESYNC, TENANT_PODS
 from vkgateway.kinds.tenant_scope import TenantScope
+from vkgateway.kinds.volumes.claim_users import ClaimUsers
 from vkgateway.kube import errors, resources
 from vkgateway.kube.client import Client
-from vkgateway.kube.clock import Clock
 from vkgateway.runtime.requests import GATE, POD
 from vkgateway.runtime.views.annotations import EVICTED, EVICTED_FOR
 from vkgateway.runtime.views.ownership import Key
 from vkgateway.runtime.views.pods import TenantPodView
 from vkgateway.scheduler.core.queueing.admission import Admission, AdmissionState
-from vkgateway.scheduler.core.snapshot import PoolKey, Quota
+from vkgateway.scheduler.core.snapshot import Quota
 from vkgateway.scheduler.governed import VirtualNode
 from vkgateway.scheduler.service.companion_objects import CompanionObjects
 from vkgateway.scheduler.service.completion_records import CompletionRecords
 from vkgateway.scheduler.service.conditions import set_condition
 from vkgateway.scheduler.service.gate_reconciler import GateReconciler
-from vkgateway.scheduler.service.member_reader import MemberReader, PodReader, VolumeTerms
+from vkgateway.scheduler.service.member_reader import MemberReader
 from vkgateway.scheduler.service.pod_observer import is_gated
 from vkgateway.scheduler.service.size_policy import NODE_SIZES, SizePolicy
-from vkgateway.scheduler.service.tenant_admission import ArbitrationService, TenantAdmission
+from vkgateway.scheduler.service.tenant_admission import TenantAdmission
+
+if TYPE_CHECKING:
+    from vkgateway.scheduler.service.arbitration import Arbitration
 
 RETAKEN: Final = Admission(AdmissionState.RETAKEN)
-
-
-class ArbiterService(ArbitrationService, Protocol):
-    """The arbitration, as one tenant's admission uses it."""
-
-    @property
-    def clock(self) -> Clock:
-        """Time by which notices run, in seconds since the epoch."""
-
-    @property
-    def bind_timeout(self) -> float:
-        """Seconds after which a compute pod that its node has not accepted is reverted."""
-
-    def add_tenant(self, tenant: TenantAdmission) -> None:
-        """Include a tenant in the cycles from now on."""
-
-    def remove_tenant(self, name: str) -> None:
-        """Exclude a tenant from the cycles."""
-
-    def avoid_node(self, cluster: str, node: str) -> bool:
-        """Exclude a node from placement for a while; False: too many are excluded already."""
-
-    def is_foreign(self, pool: PoolKey) -> bool:
-        """Return whether another scheduler than the arbiter admits the gangs of a pool."""
 
 
 class AdmissionController:
     """Admission of one tenant's pods."""
 
-    def __init__(self, scope: TenantScope, arbiter: ArbiterService, *, reader: PodReader, volumes: VolumeTerms) -> None:
+    def __init__(self, scope: TenantScope, arbiter: Arbitration, *, mirror: PodMirror, claims: ClaimUsers) -> None:
         self._scope = scope
         self._arbiter = arbiter
         self.notices = EvictionNotices(scope)
@@ -72,9 +52,9 @@ class AdmissionController:
         self.size_policy = SizePolicy(scope)
         self.completion_records = CompletionRecords(scope)
         self.tenant_admission = TenantAdmission(scope, arbiter, self.companions, self.completion_records)
-        self.member_reader = MemberReader(scope, self.tenant_admission, self.companions, reader=reader, volumes=volumes)
+        self.member_reader = MemberReader(scope, self.tenant_admission, self.companions, mirror=mirror, claims=claims)
         self.gate_reconciler = GateReconciler(
-            scope, self.tenant_admission, self.member_reader, reader=reader, sizes=self.size_policy
+            scope, self.tenant_admission, self.member_reader, mirror=mirror, judge_size=self.size_policy.judge_pod
         )
         self.event_handler = GateEventHandler(
             scope,
@@ -105,7 +85,7 @@ class AdmissionController:
             self._arbiter.remove_tenant(self._scope.name)
 
     def compute_pod_changed(self, key: Key) -> None:
-        """See `PodAdmission`."""
+        """Handle a compute pod that was added, changed or deleted, or that is not expected any longer."""
         self.event_handler.compute_pod_changed(key)
 
     def observe_pod(self, pod: Object, view: TenantPodView) -> None:

@@ -6,7 +6,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from vkgateway.api.objects import Object
 from vkgateway.api.requests import is_extended
@@ -20,6 +20,9 @@ from vkgateway.scheduler.service.completions import Completion, MinimumReduction
 from vkgateway.scheduler.service.lost_members import GangMemory
 from vkgateway.scheduler.service.member import GangMember, MemberState, gang_id
 from vkgateway.scheduler.service.peer_constraints import PeerSelectors
+
+if TYPE_CHECKING:
+    from vkgateway.scheduler.service.arbitration import Arbitration
 
 
 class MemberBackoff(NamedTuple):
@@ -42,30 +45,6 @@ class EvictionTerms:
     brief_run: float = 0.0
     """Pods that ran for less time get `brief_notice` instead of `notice`."""
     brief_notice: float = 0.0
-
-
-class MemberStates(Protocol):
-    """Observer of members."""
-
-    def member_state(self, member: GangMember) -> MemberState:
-        """Return the current state of a member."""
-
-
-class TermsSource(Protocol):
-    """The arbitration, as far as it defines the terms of evictions."""
-
-    def eviction_terms(self, pool: PoolKey | None) -> EvictionTerms:
-        """Return the terms of evictions from a pool."""
-
-    def is_foreign(self, pool: PoolKey) -> bool:
-        """Return whether another scheduler than the arbiter admits the gangs of a pool."""
-
-
-class RunForecast(Protocol):
-    """Forecast of run times."""
-
-    def expected_run(self, member: GangMember) -> float | None:
-        """Return the seconds that a pod will run; None if unknown."""
 
 
 @dataclass(slots=True)
@@ -94,9 +73,9 @@ class GangBuilder:
         self,
         tenant: str,
         *,
-        states: MemberStates,
-        terms: TermsSource,
-        forecast: RunForecast,
+        state_of: Callable[[GangMember], MemberState],
+        terms: Arbitration,
+        expected_run: Callable[[GangMember], float | None],
         backoffs: Mapping[str, MemberBackoff],
         look: Callable[[Reference], Object | None],
         peer_selectors: PeerSelectors,
@@ -105,16 +84,16 @@ class GangBuilder:
         self._tenant = tenant
         self._clock = clock
         self._peer_selectors = peer_selectors
-        self._states = states
+        self._state_of = state_of
         self._terms = terms
-        self._forecast = forecast
+        self._expected_run = expected_run
         self._backoffs = backoffs
         self._look = look
 
     def build_group(self, name: str, group: MemberGroup) -> tuple[Gang | None, PendingReport | None]:
         """Return the gang and its pending reason. Running pods count even if no other pod of the gang may start."""
         members = sorted(group.members.values(), key=lambda member: member.uid)
-        states = {member.uid: self._states.member_state(member) for member in members}
+        states = {member.uid: self._state_of(member) for member in members}
         present = [member for member in members if states[member.uid].state is not None]
         governed = [member for member in present if member.governed]
         if not governed:
@@ -288,7 +267,7 @@ class GangBuilder:
             checkpoint=marks.checkpoint,
             restart_cost=min(marks.restart_cost, bounds.restart_max * units),
             minimum_run=bounds.minimum_run,
-            expected_run=self._forecast.expected_run(governed[0]) if marks.run_limit is None else None,
+            expected_run=self._expected_run(governed[0]) if marks.run_limit is None else None,
             notice=bounds.notice,
             brief_run=bounds.brief_run,
             brief_notice=bounds.brief_notice,

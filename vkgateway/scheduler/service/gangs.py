@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from vkgateway.api.objects import Object
 from vkgateway.kinds.pods.translation.peer_terms import NamespaceLabels
@@ -13,31 +13,22 @@ from vkgateway.runtime.views.ownership import Key
 from vkgateway.scheduler.core.decisions import PendingReport
 from vkgateway.scheduler.core.snapshot import Gang, PreemptionPlan
 from vkgateway.scheduler.gangs import Reference
+from vkgateway.scheduler.service.completion_records import CompletionRecords
 from vkgateway.scheduler.service.completions import Completion, completion_of
 from vkgateway.scheduler.service.gang_builder import (
     GangBuilder,
     MemberBackoff,
     MemberGroup,
-    MemberStates,
-    RunForecast,
-    TermsSource,
 )
 from vkgateway.scheduler.service.lost_members import GangMemory, lineage_of
 from vkgateway.scheduler.service.member import NO_STATE, GangMember, MemberState, gang_id
 from vkgateway.scheduler.service.peer_constraints import PeerSelectors
 
+if TYPE_CHECKING:
+    from vkgateway.scheduler.service.arbitration import Arbitration
+
 _MOST_DONE: Final = 10_000
 """Maximum recorded completions of a gang; of more, the first are dropped, as the minimum is down to one by then."""
-
-
-class CompletionStore(Protocol):
-    """Store of succeeded members that survives restarts."""
-
-    def load_completions(self, group: str, /) -> Mapping[str, Completion]:
-        """Return a gang's completions by pod name."""
-
-    def mark_changed(self, namespace: str, /) -> None:
-        """Record that the completions of a gang in this namespace changed."""
 
 
 class TenantGangs:
@@ -47,17 +38,17 @@ class TenantGangs:
         self,
         tenant: str,
         *,
-        states: MemberStates,
-        terms: TermsSource,
-        forecast: RunForecast,
-        completion_store: CompletionStore,
+        state_of: Callable[[GangMember], MemberState],
+        terms: Arbitration,
+        expected_run: Callable[[GangMember], float | None],
+        completion_records: CompletionRecords,
         look: Callable[[Reference], Object | None],
         namespaces: NamespaceLabels,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._tenant = tenant
-        self._completion_store = completion_store
-        self._states = states
+        self._completion_records = completion_records
+        self._state_of = state_of
         self._members: dict[str, GangMember] = {}
         self._uids_by_pod: dict[Key, set[str]] = {}
         self._groups: dict[str, MemberGroup] = {}
@@ -69,9 +60,9 @@ class TenantGangs:
         """Selectors of the hard constraints that its pods have about others."""
         self._builder = GangBuilder(
             tenant,
-            states=states,
+            state_of=state_of,
             terms=terms,
-            forecast=forecast,
+            expected_run=expected_run,
             backoffs=self.backoffs,
             look=look,
             peer_selectors=self.peer_selectors,
@@ -111,7 +102,7 @@ class TenantGangs:
             group.first_created[controller] = min(member.created, group.first_created.get(controller, member.created))
         group.completions.pop(member.key[1], None)  # it is made once more
         if group.completions:
-            self._completion_store.mark_changed(member.key[0])
+            self._completion_records.mark_changed(member.key[0])
         group.is_fresh = False
         self._attach_memory(member.gang_group, group, is_new=not was_known)
         for other in self._members.values() if new else ():
@@ -152,7 +143,7 @@ class TenantGangs:
             group.completions[member.key[1]] = done
         group.is_fresh = False
         if group.completions:
-            self._completion_store.mark_changed(member.key[0])
+            self._completion_records.mark_changed(member.key[0])
         if not group.members:
             del self._groups[member.gang_group]
 
@@ -166,7 +157,7 @@ class TenantGangs:
             done = dict(group.completions)
             left = False
             for member in group.members.values():
-                state = self._states.member_state(member)
+                state = self._state_of(member)
                 if (record := completion_of(member, state)) is not None:
                     done[member.key[1]] = record
                 if not state.has_succeeded:
@@ -179,14 +170,14 @@ class TenantGangs:
         """Record that a member succeeded."""
         member = self._members.get(uid)
         if member is not None and _counts_completions(member):
-            self._completion_store.mark_changed(member.key[0])
+            self._completion_records.mark_changed(member.key[0])
 
     def _load_completions(self, name: str, group: MemberGroup) -> None:
         if group.is_loaded or not any(map(_counts_completions, group.members.values())):
             return
         group.is_loaded = True
         present = {member.key[1] for member in group.members.values()}
-        known = self._completion_store.load_completions(name)
+        known = self._completion_records.load_completions(name)
         group.completions = {pod: done for pod, done in known.items() if pod not in present} | group.completions
 
     def mark_changed(self, uid: str) -> None:

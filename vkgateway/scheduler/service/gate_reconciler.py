@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from collections.abc import Callable
+from typing import Literal
 
 from vkgateway.api.objects import Object
 from vkgateway.clusters.node_sizes import SizeVerdict, admit_patch
+from vkgateway.kinds.pods.mirror import PodMirror
 from vkgateway.kinds.pods.pod_context import decode
 from vkgateway.kinds.pods.translation.conditions import ADMITTED_CONDITION
 from vkgateway.kinds.registry import Registry
@@ -19,18 +21,11 @@ from vkgateway.scheduler.core.queueing.admission import Admission, AdmissionStat
 from vkgateway.scheduler.governed import ungate_patch
 from vkgateway.scheduler.service.conditions import set_condition
 from vkgateway.scheduler.service.member import GangMember
-from vkgateway.scheduler.service.member_reader import MemberReader, PodReader
+from vkgateway.scheduler.service.member_reader import MemberReader
 from vkgateway.scheduler.service.pending_reporter import PendingMessage, PendingReporter
 from vkgateway.scheduler.service.pod_observer import is_gated
 from vkgateway.scheduler.service.tenant_admission import TenantAdmission
 from vkgateway.scheduler.service.virtual_nodes import narrowing_selector
-
-
-class SizeJudge(Protocol):
-    """Judge of pods by their size."""
-
-    def judge_pod(self, pod: Object) -> SizeVerdict | None:
-        """Return where a pod without devices or marks may run by its size; None: not known yet."""
 
 
 class GateReconciler:
@@ -42,8 +37,8 @@ class GateReconciler:
         admission: TenantAdmission,
         members: MemberReader,
         *,
-        reader: PodReader,
-        sizes: SizeJudge,
+        mirror: PodMirror,
+        judge_size: Callable[[Object], SizeVerdict | None],
     ) -> None:
         self._scope = scope
         self._admission = admission
@@ -51,8 +46,8 @@ class GateReconciler:
         self._pods = scope.cache.pods
         self._reads = admission.reads
         self._members = members
-        self._reader = reader
-        self._sizes = sizes
+        self._mirror = mirror
+        self._judge_size = judge_size
         self.reporter = PendingReporter()
 
     def set_up(self, registry: Registry) -> None:
@@ -93,10 +88,10 @@ class GateReconciler:
         The policy by size has set its gate, or a user has: only the gateway lifts it.
         """
         try:
-            document = decode(await self._reader.read_pod(view))
+            document = decode(await self._mirror.read_pod(view))
         except (errors.NotFound, errors.Conflict):
             return
-        judged = self._sizes.judge_pod(document)
+        judged = self._judge_size(document)
         if judged is None:
             return
         if not judged.reason:

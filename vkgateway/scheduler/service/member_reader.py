@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 from vkgateway.api.objects import Object
 from vkgateway.api.requests import device_requests
+from vkgateway.kinds.pods.mirror import PodMirror
 from vkgateway.kinds.pods.pod_context import decode
 from vkgateway.kinds.pods.translation.pod_references import pod_claims
 from vkgateway.kinds.registry import Registry
 from vkgateway.kinds.sources import VOLUME_LOCATIONS
 from vkgateway.kinds.tenant_scope import TenantScope
+from vkgateway.kinds.volumes.claim_users import ClaimUsers
 from vkgateway.kube import errors
 from vkgateway.runtime.requests import GATE, POD
 from vkgateway.runtime.views.ownership import Key
@@ -34,23 +36,6 @@ from vkgateway.scheduler.service.tenant_admission import TenantAdmission
 MARKS_CONDITION: Final = "vkgateway.io/GangMarks"
 """Condition of a pod: whether its gang follows its marks."""
 INVALID_MARK: Final = "InvalidGangMark"
-
-
-class PodReader(Protocol):
-    """Reader of tenant pods; it also fails pods that the tenant's policy forbids."""
-
-    async def read_pod(self, view: TenantPodView) -> bytes:
-        """Return the whole pod, never another one with its name."""
-
-    async def reject_forbidden(self, view: TenantPodView, pod: Object) -> bool:
-        """Fail a pod that breaks the tenant's policy, so that it does not wait in vain. Return whether it breaks it."""
-
-
-class VolumeTerms(Protocol):
-    """Lookup of the nodes that can reach volumes."""
-
-    def volume_terms(self, pod: Object) -> Sequence[Sequence[Object]]:
-        """Return for each volume of a pod the node selector terms of which one must hold."""
 
 
 class OrdinaryPods:
@@ -112,16 +97,16 @@ class MemberReader:
         admission: TenantAdmission,
         companions: CompanionObjects,
         *,
-        reader: PodReader,
-        volumes: VolumeTerms,
+        mirror: PodMirror,
+        claims: ClaimUsers,
     ) -> None:
         self._scope = scope
         self._pods = scope.cache.pods
         self._admission = admission
         self._reads = admission.reads
         self._companions = companions
-        self._reader = reader
-        self._volumes = volumes
+        self._mirror = mirror
+        self._claims = claims
         self.ordinary = OrdinaryPods(admission, companions)
         self.pods_by_companion: dict[Reference, set[Key]] = {}
         """Pods by their companion objects."""
@@ -203,10 +188,10 @@ class MemberReader:
         """Read a whole pod. Return False if it has changed since, or will never run."""
         mark = view.fingerprint
         try:
-            document = decode(await self._reader.read_pod(view))
+            document = decode(await self._mirror.read_pod(view))
         except (errors.NotFound, errors.Conflict):
             return False
-        if is_gated(view) and await self._reader.reject_forbidden(view, document):
+        if is_gated(view) and await self._mirror.reject_forbidden(view, document):
             self._reads.outdated.discard(view.metadata.uid)
             return False
         unserved = await self.ordinary.unserved_kinds(document)
@@ -233,7 +218,7 @@ class MemberReader:
                 bindings=self._scope.bindings,
                 look=self._companions.get_object,
                 nodes=self._scope.virtual_nodes,
-                places=self._volumes.volume_terms(pod),
+                places=self._claims.volume_terms(pod),
                 unserved=unserved,
             )
         if member is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
@@ -19,33 +19,29 @@ from vkgateway.scheduler.core.queueing.admission import Admission, AdmissionStat
 from vkgateway.scheduler.core.reasons.gang_names import gang_text, name_gangs
 from vkgateway.scheduler.core.snapshot import Gang, Pod, PodState, PoolKey, Quota, Shape, node_name
 from vkgateway.scheduler.pending_message import render_message
-from vkgateway.scheduler.service.accounting import AdmissionObserver, PodAccounting
+from vkgateway.scheduler.service.accounting import PodAccounting
 from vkgateway.scheduler.service.companion_objects import CompanionObjects
+from vkgateway.scheduler.service.completion_records import CompletionRecords
 from vkgateway.scheduler.service.gang_bindings import GangBindings
-from vkgateway.scheduler.service.gang_builder import TermsSource
-from vkgateway.scheduler.service.gangs import CompletionStore, TenantGangs
+from vkgateway.scheduler.service.gangs import TenantGangs
 from vkgateway.scheduler.service.member import NO_STATE, GangMember, MemberState, gang_id
 from vkgateway.scheduler.service.pending_reporter import PendingMessage
 from vkgateway.scheduler.service.pod_observer import PodObserver
-from vkgateway.scheduler.service.tenant_verdicts import CycleRequests, TenantVerdicts
+from vkgateway.scheduler.service.tenant_verdicts import TenantVerdicts
 from vkgateway.scheduler.service.verdict_store import VerdictStore, is_arbiter_placed, recorded_verdict
 from vkgateway.scheduler.service.virtual_nodes import virtual_nodes_for
 
-
-class UsageCounter(Protocol):
-    """The arbitration, as far as it counts the usage of pods that it does not place."""
-
-    def recount_pod(self, pod: ComputePodView, cluster: str) -> None:
-        """Count a compute pod's usage again, after its tenant pod was read or forgotten."""
+if TYPE_CHECKING:
+    from vkgateway.scheduler.service.arbitration import Arbitration
 
 
 class OrphanedPods:
     """Terminating compute pods of one tenant whose tenant pods were deleted before they were read."""
 
-    def __init__(self, scope: TenantScope, gangs: TenantGangs, usage: UsageCounter) -> None:
+    def __init__(self, scope: TenantScope, gangs: TenantGangs, arbitration: Arbitration) -> None:
         self._scope = scope
         self._gangs = gangs
-        self._usage = usage
+        self._arbitration = arbitration
         self._orphans: dict[str, Gang] = {}
         """Gangs by the UID of the deleted tenant pod."""
         self._uids: dict[tuple[str, Key], str] = {}
@@ -67,7 +63,7 @@ class OrphanedPods:
         if not self._has_owner(pod) and self._gangs.find_member(pod.tenant_uid) is None:
             self._uids[place] = pod.tenant_uid
             self._orphans[pod.tenant_uid] = ending_gang(self._scope.name, pod, link.name, now=self._scope.clock.time())
-            self._usage.recount_pod(pod, link.name)
+            self._arbitration.recount_pod(pod, link.name)
 
     def _has_owner(self, pod: ComputePodView) -> bool:
         """Return whether the tenant pod of a compute pod exists."""
@@ -92,10 +88,6 @@ def ending_gang(tenant: str, pod: ComputePodView, cluster: str, *, now: float) -
     )
     name = gang_id(tenant, f"{pod.tenant_key[0]}/gone/{pod.tenant_uid}")
     return Gang(id=name, tenant=tenant, pods=(ending,), pools=(verdict.pool,))
-
-
-class ArbitrationService(AdmissionObserver, CycleRequests, TermsSource, UsageCounter, Protocol):
-    """The arbitration, as far as a tenant's admission uses it."""
 
 
 class PodReads:
@@ -124,32 +116,32 @@ class TenantAdmission:
     def __init__(
         self,
         scope: TenantScope,
-        service: ArbitrationService,
+        arbitration: Arbitration,
         companions: CompanionObjects,
-        completion_store: CompletionStore,
+        completion_records: CompletionRecords,
     ) -> None:
         self._scope = scope
-        self._service = service
+        self._arbitration = arbitration
         self.name = scope.name
         self.quotas: tuple[Quota, ...] = ()
         self.reads = PodReads(companions)
         self.verdict_store = store = VerdictStore()
         self.observer = observer = PodObserver(scope, store)
-        self._accounting = PodAccounting(scope, service)
+        self._accounting = PodAccounting(scope, arbitration)
         self.gangs = gangs = TenantGangs(
             scope.name,
-            states=observer,
-            terms=service,
-            forecast=self._accounting,
-            completion_store=completion_store,
+            state_of=observer.member_state,
+            terms=arbitration,
+            expected_run=self._accounting.expected_run,
+            completion_records=completion_records,
             look=companions.get_object,
             namespaces=scope.cache.namespace_labels,
             clock=scope.clock,
         )
-        self.verdicts = TenantVerdicts(scope, gangs, observer, store=store, cycles=service)
+        self.verdicts = TenantVerdicts(scope, gangs, observer, store=store, trigger=arbitration.trigger)
         self.bindings = GangBindings(scope, gangs, observer, self.verdicts)
-        self.reasons = AdmissionReasons(scope, gangs, store=store, terms=service)
-        self.orphans = OrphanedPods(scope, gangs, service)
+        self.reasons = AdmissionReasons(scope, gangs, store=store, terms=arbitration)
+        self.orphans = OrphanedPods(scope, gangs, arbitration)
         self.work_queue = scope.work_queue
         self.is_complete = False
         """Whether all of the tenant's lists were complete once."""
@@ -176,7 +168,7 @@ class TenantAdmission:
             self._unread_at_start = set(self.reads.unread)
         self.is_complete = True
         if self.bindings.server_returned():
-            self._service.trigger()
+            self._arbitration.trigger()
         for link in self._scope.links.values():
             for key in link.pods.tenant_pod_keys(self.name):
                 self.orphans.compute_pod_changed(key, link)
@@ -196,13 +188,13 @@ class TenantAdmission:
         self._recount_pod(member)
         for link in self._scope.links.values() if selects_more else ():
             for pod in link.pods.of_tenant(self.name):
-                self._service.recount_pod(pod, link.name)
-        self._service.trigger()
+                self._arbitration.recount_pod(pod, link.name)
+        self._arbitration.trigger()
 
     def remove_member(self, member: GangMember) -> None:
         """Remove a pod that belongs to no gang any more and requests no devices."""
         self._drop_member(member)
-        self._service.trigger()
+        self._arbitration.trigger()
 
     def pod_changed(self, key: Key) -> list[GangMember]:
         """Update the members of a name after a change of the tenant pod or compute pod; return the members that were
@@ -226,7 +218,7 @@ class TenantAdmission:
                     self.gangs.member_succeeded(member.uid)
             else:
                 continue
-            self._service.trigger()
+            self._arbitration.trigger()
         if self.is_complete:
             for link in self._scope.links.values():
                 self.orphans.compute_pod_changed(key, link)
@@ -243,7 +235,7 @@ class TenantAdmission:
     def _recount_pod(self, member: GangMember) -> None:
         for pod, link in self.observer.compute_pods_named(member.key):
             if pod.tenant_uid == member.uid:
-                self._service.recount_pod(pod, link.name)
+                self._arbitration.recount_pod(pod, link.name)
 
     def peer_selectors_of(self, pod: ComputePodView) -> frozenset[str]:
         """Return the names of the selectors in hard constraints of the tenant's members that select a compute pod."""
@@ -257,7 +249,7 @@ class TenantAdmission:
         """Replace the quotas, after the tenant's pools or their limits changed."""
         self.quotas = tuple(quotas)
         self.gangs.mark_all_changed()
-        self._service.trigger()
+        self._arbitration.trigger()
 
     def apply_admit(self, admit: Admit, *, now: float) -> None:
         """Record that pods are admitted; those of a new gang wait until all of them are bound."""
@@ -325,7 +317,7 @@ _STATED: Final = Admission(AdmissionState.EVICTING)
 class AdmissionReasons:
     """Reasons of one tenant's pending and evicted pods. Pods of other tenants are not named."""
 
-    def __init__(self, scope: TenantScope, gangs: TenantGangs, *, store: VerdictStore, terms: TermsSource) -> None:
+    def __init__(self, scope: TenantScope, gangs: TenantGangs, *, store: VerdictStore, terms: Arbitration) -> None:
         self._scope = scope
         self._tenant = scope.name
         self._gangs = gangs

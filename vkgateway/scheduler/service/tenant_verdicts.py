@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 from vkgateway.api.names import GANG_RUN_LIMIT_ANNOTATION
 from vkgateway.api.run_limits import render_duration
@@ -22,13 +22,6 @@ _MIN_NOTICE_AFTER_RETURN: Final = 5.0
 """Minimum notice in seconds when a pod's cluster, or the gateway's view of it, is back."""
 
 
-class CycleRequests(Protocol):
-    """The arbitration, as far as changes request its cycles."""
-
-    def trigger(self) -> None:
-        """Request a cycle soon, because something changed."""
-
-
 class TenantVerdicts:
     """Writer of the verdicts on one tenant's pods. A changed verdict rebuilds the gang and enqueues the pod."""
 
@@ -39,14 +32,14 @@ class TenantVerdicts:
         observer: PodObserver,
         *,
         store: VerdictStore,
-        cycles: CycleRequests,
+        trigger: Callable[[], None],
     ) -> None:
         self._scope = scope
         self._gangs = gangs
         self._observer = observer
         self.store = store
         self._verdicts = store.verdicts
-        self._cycles = cycles
+        self._trigger = trigger
         self.has_notices = False
         """Whether a pod was under notice in the last cycle."""
 
@@ -119,7 +112,7 @@ class TenantVerdicts:
         """Drop the verdict on a pod, which waits again."""
         self._verdicts.pop(uid, None)
         self._gangs.mark_changed(uid)
-        self._cycles.trigger()
+        self._trigger()
 
     def revert_compute_pod(self, uid: str, compute_uid: str) -> None:
         """Drop the verdict on a pod whose compute pod is removed because no node accepted it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from tests.unit.sync.admission.samples import POOL, TENANT, gang_marks, make_member
 from vkgateway.api.objects import Object
@@ -12,6 +12,7 @@ from vkgateway.kube.clock import SYSTEM_CLOCK
 from vkgateway.scheduler.core.decisions import PendingReport
 from vkgateway.scheduler.core.queueing.admission import Admission, AdmissionState
 from vkgateway.scheduler.core.snapshot import Gang, PodState, PoolKey
+from vkgateway.scheduler.service.completion_records import CompletionRecords
 from vkgateway.scheduler.service.completions import Completion
 from vkgateway.scheduler.service.gang_builder import EvictionTerms
 from vkgateway.scheduler.service.gangs import TenantGangs
@@ -28,7 +29,7 @@ GONE = MemberState()
 DONE = Completion("", "", 200.0)
 
 
-class FakeRecords:
+class FakeRecords(CompletionRecords):
     """Completion records with manually set contents."""
 
     def __init__(self) -> None:
@@ -57,10 +58,10 @@ class Harness:
         self.namespaces: dict[str, dict[str, str]] = {}
         self.gangs = TenantGangs(
             TENANT,
-            states=self,
-            terms=self,
-            forecast=self,
-            completion_store=self.memory,
+            state_of=self.member_state,
+            terms=cast(Any, self),
+            expected_run=self.expected_run,
+            completion_records=self.memory,
             look=lambda reference: self.found.get(reference.name),
             namespaces=lambda: self.namespaces,
             clock=clock,

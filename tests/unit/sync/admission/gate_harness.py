@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.clock import EPOCH, FakeClock
@@ -56,8 +56,12 @@ class Harness:
             self.scope, RecordingArbitration(), self.companions, CompletionRecords(self.scope)
         )
         self.reads = self.admission.reads
-        self.members = MemberReader(self.scope, self.admission, self.companions, reader=self, volumes=self)
-        self.gates = GateReconciler(self.scope, self.admission, self.members, reader=self, sizes=self)
+        self.members = MemberReader(
+            self.scope, self.admission, self.companions, mirror=cast(Any, self), claims=cast(Any, self)
+        )
+        self.gates = GateReconciler(
+            self.scope, self.admission, self.members, mirror=cast(Any, self), judge_size=self.judge_pod
+        )
 
     @property
     def now(self) -> float:

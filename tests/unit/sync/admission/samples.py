@@ -27,6 +27,7 @@ from vkgateway.scheduler.core.decisions import PendingReason, PendingReport
 from vkgateway.scheduler.core.snapshot import Band, PoolKey, Shape
 from vkgateway.scheduler.gangs import GangMarks, Reference
 from vkgateway.scheduler.service.accounting import PodRun
+from vkgateway.scheduler.service.arbitration import Arbitration
 from vkgateway.scheduler.service.gang_builder import EvictionTerms
 from vkgateway.scheduler.service.member import GangMember
 from vkgateway.scheduler.service.start_meter import StartMeter
@@ -46,7 +47,7 @@ def gang_marks(group: str = "default/gang/train", **fields: Any) -> GangMarks:
     return GangMarks(group=group, integration="vkgateway.io/gang", **fields)
 
 
-class RecordingArbitration:
+class RecordingArbitration(Arbitration):
     """Recorder of a tenant's notifications to the arbitration."""
 
     def __init__(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from typing import Any, cast
 
 import pytest
 
@@ -58,7 +59,7 @@ async def harness(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Harness]:
         client = world.compute_server.client("compute")
         link = ComputeLink("local", client)
         one = Harness(world, link)
-        tasks = [asyncio.create_task(link.run()), asyncio.create_task(one.records.run(one))]
+        tasks = [asyncio.create_task(link.run()), asyncio.create_task(one.records.run(cast(Any, one)))]
         await wait_until(lambda: link.namespaces.is_complete)
         yield one
         for task in tasks:

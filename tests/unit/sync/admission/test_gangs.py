@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -366,10 +366,10 @@ def test_typical_duration_is_used_without_a_declared_limit() -> None:
     harness = Harness()
     gangs = TenantGangs(
         TENANT,
-        states=harness,
-        terms=harness,
-        forecast=FakeForecast(),
-        completion_store=harness.memory,
+        state_of=harness.member_state,
+        terms=cast(Any, harness),
+        expected_run=FakeForecast().expected_run,
+        completion_records=harness.memory,
         look=lambda _: None,
         namespaces=dict,
     )

@@ -18,6 +18,7 @@ from vkgateway.clusters.link import ComputeLink
 from vkgateway.scheduler.backends import pool_modes
 from vkgateway.scheduler.backends.attempt import Attempt, AttemptState
 from vkgateway.scheduler.backends.breaches import Eviction
+from vkgateway.scheduler.backends.external.kinds import NoReconciler
 from vkgateway.scheduler.backends.external.mode import ExternalMode
 from vkgateway.scheduler.backends.kueue.mode import KueueMode
 from vkgateway.scheduler.backends.mode import ModeResult
@@ -28,11 +29,11 @@ from vkgateway.scheduler.core.snapshot import Quota
 SPEC = PoolSpec(name="a100", scheduling=PoolScheduling(mode="kueue"))
 
 
-class FakeReconciler:
+class FakeReconciler(NoReconciler):
     """Kueue, as far as the test says."""
 
     def __init__(self, link: ComputeLink, **_: object) -> None:
-        self.link = link
+        super().__init__(link)
         self.is_known = True
         self.known: dict[str, Attempt] = {}
         self.results: list[ModeResult] = []

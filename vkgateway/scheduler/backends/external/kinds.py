@@ -8,7 +8,7 @@ from vkgateway.scheduler.backends.mode import ModeResult
 
 
 class NoReconciler:
-    """Implementation of `ModeReconciler` without any object."""
+    """Counterpart of `AttemptReconciler` without any object."""
 
     is_known = True
 
@@ -16,11 +16,11 @@ class NoReconciler:
         self.link = link
 
     def attempts(self) -> dict[str, Attempt]:
-        """See `ModeReconciler`."""
+        """See `AttemptReconciler`."""
         return {}
 
     def apply(self, _result: ModeResult) -> None:
-        """See `ModeReconciler`."""
+        """See `AttemptReconciler`."""
 
     async def run(self) -> None:
-        """See `ModeReconciler`."""
+        """See `AttemptReconciler`."""
