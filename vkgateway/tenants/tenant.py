@@ -112,7 +112,7 @@ class TenantSync:
 
     def set_quotas(self, quotas: Iterable[Quota]) -> None:
         """Set what the tenant is guaranteed of each pool, and may use of it at most."""
-        self.reconcilers.admission.event_handler.set_quotas(quotas)
+        self.reconcilers.admission.set_quotas(quotas)
 
     def set_limit(self, pool: str, limit: MilliResources) -> None:
         """Set what the tenant may use of a pool, over all its virtual nodes; reconcile pods that wait for it."""
@@ -120,7 +120,7 @@ class TenantSync:
 
     def set_node(self, name: str, node: VirtualNode) -> None:
         """Set the labels and taints of a virtual node, as the tenant's API server shows them."""
-        self.reconcilers.admission.event_handler.set_node(name, node)
+        self.reconcilers.admission.set_node(name, node)
 
     def unreachable_servers(self) -> list[str]:
         """Return why pods of compute clusters cannot reach servers of the tenant, one sentence each."""
@@ -191,7 +191,7 @@ class TenantReconcilers:
             replaced=ReplacedPods(scope, mirror),
             admission=self.admission,
         )
-        self.pod_events = PodEventHandler(scope, self.executor)
+        self.pod_events = PodEventHandler(scope, self.executor, self.admission)
         self.preparer = PodPreparer(
             scope,
             mirror,

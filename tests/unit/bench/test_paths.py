@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from bench import paths
 from bench.paths import PathLength, find_longer_paths, measure_paths, read_lengths, replace_table
+from tests.unit.sync.world import start_world
 
 LENGTH = PathLength(path="forward", files=10, files_without_kube=5, functions=100, moves=50)
 PAGE = "text\n<!-- paths: begin -->\nold\n<!-- paths: end -->\nmore\n"
@@ -18,6 +19,14 @@ def test_no_path_is_longer_than_in_the_page() -> None:
     assert lengths == measure_paths(), "the counts must not depend on time"
     longer = find_longer_paths(lengths, read_lengths(paths.PAGE.read_text()))
     assert not longer, "\n".join([*longer, f"Shorten the path, or write the table: {paths.COMMAND}"])
+
+
+async def test_cpu_pod_passes_nothing_of_the_arbiter_but_one_test() -> None:
+    async with start_world() as world, world.run_gateway():
+        for name in ("first", "second"):
+            recorder = await paths._forward(world, name, "default")
+            passed = [code.co_name for code in recorder._path() if "/scheduler/service/" in code.co_filename]
+            assert passed == ["is_governed"], name
 
 
 def test_growth_above_a_fifth_is_named() -> None:

@@ -9,6 +9,7 @@ from vkgateway.kinds.tenant_scope import TenantScope
 from vkgateway.runtime.requests import POD
 from vkgateway.runtime.views.ownership import Key
 from vkgateway.runtime.views.pods import ComputePodView, TenantPodView
+from vkgateway.scheduler.service.controller import AdmissionController
 
 
 class PodEventHandler:
@@ -17,9 +18,10 @@ class PodEventHandler:
     It requests none before the pods of the tenant and of one of its compute clusters are known.
     """
 
-    def __init__(self, scope: TenantScope, executor: Executor) -> None:
+    def __init__(self, scope: TenantScope, executor: Executor, admission: AdmissionController) -> None:
         self._scope = scope
         self._executor = executor
+        self._admission = admission
         self._is_ready = False
 
     def set_up(self, registry: Registry) -> None:
@@ -34,7 +36,7 @@ class PodEventHandler:
     def _tokens_deleted(self, key: Key) -> None:
         """Reconcile a pod whose tokens were deleted, because it could not restart without them."""
         if key in self._scope.cache.pods.store:
-            self.compute_pod_changed(key)
+            self._enqueue_changed(key)
 
     def enqueue_all(self) -> None:
         """Request a reconcile of every tenant pod and every compute pod. All pods of the tenant must be known."""
@@ -63,9 +65,11 @@ class PodEventHandler:
         """Handle a change of a tenant pod."""
         view = new or old
         assert view is not None
+        key = view.metadata.key
+        if self._admission.is_governed(key, view):
+            self._admission.drop_pod(view) if new is None else self._admission.put_pod(new)
         if new is None:
             self._executor.forget_pod(view.metadata.uid)
-        key = view.metadata.key
         is_below = self._find_compute_pod(key) is not None
         if is_below and old is not None and new is not None and self._is_echo(old, new):
             return
@@ -93,6 +97,11 @@ class PodEventHandler:
 
     def compute_pod_changed(self, key: Key) -> None:
         """Handle a change of a compute pod."""
+        if self._admission.is_governed(key, self._scope.cache.pods.store.get(key)):
+            self._admission.compute_pod_changed(key)
+        self._enqueue_changed(key)
+
+    def _enqueue_changed(self, key: Key) -> None:
         view = self._scope.cache.pods.store.get(key)
         if (
             view is None

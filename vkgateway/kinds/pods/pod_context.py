@@ -226,7 +226,7 @@ class PodPreparer:
             if compute_pod_of(context).forwarded_fingerprint != context.tenant.fingerprint:
                 context.resize_admission = self.limit_tracker.resize_pod(uid, pool, plan.requests)
             if plan.governed:
-                context.admission = self._admission.running_admission(context)
+                context.admission = self._admission.admission_of(context)
             return
         context.missing_references = [
             reference for reference in plan.mandatory if not self._copies.source_exists(reference)
@@ -260,7 +260,7 @@ class PodPreparer:
             rejected = self.limit_tracker.admit_manual(context.key, context.link, uid=uid, pool=pool, requests=requests)
             if rejected is not None:
                 return rejected
-        admission = self._admission.admission_for(context)
+        admission = self._admission.admission_of(context)
         if admission.verdict == "admitted":
             self.limit_tracker.count_running(context.key, uid=uid, pool=pool, requests=requests)
         return admission

@@ -113,7 +113,7 @@ class Executor:
     async def _report_unadmitted(self, context: PodContext) -> None:
         assert context.admission is not None
         if context.plan is not None and context.plan.governed:
-            await self._admission.report_pending(context)
+            await self._admission.report(context)
         else:
             await self.mirror.reporter.report_waiting(
                 context, context.admission.code or "Held", context.admission.message, kind="Normal"
@@ -172,7 +172,7 @@ class PodReconciler:
         remaining = self._preparer.limit_tracker.update_running(key, view)
         if remaining is not None:
             self._work_queue.enqueue(POD, key, remaining)
-        if view is None:
+        if view is None and self._admission.is_governed(key, view):
             self._admission.compute_pod_changed(key)
 
         async def reconcile_context(context: PodContext) -> None:

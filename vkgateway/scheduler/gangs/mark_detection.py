@@ -7,9 +7,15 @@ yet. So a pod of a group that turns out to be no gang is scheduled by the arbite
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from vkgateway.api.names import GANG_ANNOTATION, GANG_MAX_ANNOTATION, GANG_MIN_ANNOTATION, GANG_SIZE_ANNOTATION
+from vkgateway.api.names import (
+    GANG_ANNOTATION,
+    GANG_MAX_ANNOTATION,
+    GANG_MIN_ANNOTATION,
+    GANG_SIZE_ANNOTATION,
+    RESERVED_PREFIX,
+)
 from vkgateway.scheduler.gangs.application_clusters import RAY_CLUSTER_LABEL, RAY_KIND
 from vkgateway.scheduler.gangs.jobset_lws import JOBSET_KIND, JOBSET_LABEL, LWS_KIND, LWS_LABEL
 from vkgateway.scheduler.gangs.marks import Kind
@@ -24,6 +30,9 @@ from vkgateway.scheduler.gangs.pod_groups import (
 )
 from vkgateway.scheduler.gangs.pod_view import GangPodView
 from vkgateway.scheduler.gangs.training_jobs import TRAINING_JOB_LABEL, training_kinds
+
+if TYPE_CHECKING:
+    from vkgateway.runtime.views.pods import TenantPodView
 
 OWN_MARKS: Final = (GANG_ANNOTATION, GANG_MIN_ANNOTATION, GANG_SIZE_ANNOTATION, GANG_MAX_ANNOTATION)
 """Marks of vkgateway. As labels they are an error, which is reported only for governed pods."""
@@ -62,6 +71,23 @@ _KINDS_BY_MARK: Final[Mapping[str, Kind]] = {
 }
 """Kind of the object that each other mark refers to. The kind of a training job depends on the pod, too."""
 
+_GANG_HINTS = (
+    f"{RESERVED_PREFIX}gang",
+    "training.kubeflow.org/",
+    "ray.io/",
+    "spark-",
+    "sparkoperator.k8s.io/",
+    "scheduling.k8s.io/",
+    "scheduling.x-k8s.io/",
+    "pod-group.scheduling.sigs.k8s.io",
+    "scheduling.volcano.sh/",
+    "volcano.sh/",
+    "kueue.x-k8s.io/",
+    "jobset.sigs.k8s.io/",
+    "leaderworkerset.sigs.k8s.io/",
+)
+"""Prefixes of labels and annotations that make a pod a member of a gang."""
+
 _ANNOTATIONS: Final = frozenset(MARK_ANNOTATIONS)
 _LABELS: Final = frozenset(MARK_LABELS)
 
@@ -77,6 +103,12 @@ def has_mark(pod: Mapping[str, Any]) -> bool:
         or not _LABELS.isdisjoint(metadata.get("labels") or ())
         or any(spec.get(field) for field in MARK_FIELDS)
     )
+
+
+def may_be_member(view: TenantPodView) -> bool:
+    """Return whether a pod that requests nothing governed may be a member of a gang, judged by its narrow view."""
+    marks = (*view.metadata.labels, *view.metadata.annotations)
+    return view.names_group or any(name.startswith(_GANG_HINTS) for name in marks)
 
 
 def find_marks(*, labels: Iterable[str], annotations: Iterable[str]) -> frozenset[str]:

@@ -1,39 +1,35 @@
-"""Admission of one tenant's pods: its parts, and the questions of the pod reconciler that it answers."""
+"""Interface of the arbiter for the reconcilers of one tenant's pods: changes, admissions and reports, in one class."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from vkgateway.api import times
-from vkgateway.api.names import BORROWED_ANNOTATION, COMPUTE_NODE_ANNOTATION, EVICTION_DEADLINE_ANNOTATION, POOL_LABEL
-from vkgateway.api.objects import Meta, Object
+from vkgateway.api.names import COMPUTE_NODE_ANNOTATION, POOL_LABEL
+from vkgateway.api.objects import Object
 from vkgateway.kinds.pods.mirror import PodMirror
 from vkgateway.kinds.pods.pod_context import PodContext, compute_pod_of, tenant_pod_of
-from vkgateway.kinds.pods.translation.conditions import DISRUPTION_CONDITION
 from vkgateway.kinds.registry import Registry
-from vkgateway.kinds.sources import COMPUTE_PODS, RESYNC, TENANT_PODS
+from vkgateway.kinds.sources import RESYNC
 from vkgateway.kinds.tenant_scope import TenantScope
 from vkgateway.kinds.volumes.claim_users import ClaimUsers
-from vkgateway.kube import errors, resources
-from vkgateway.kube.client import Client
 from vkgateway.runtime.requests import GATE, POD
-from vkgateway.runtime.views.annotations import EVICTED, EVICTED_FOR
 from vkgateway.runtime.views.ownership import Key
 from vkgateway.runtime.views.pods import TenantPodView
 from vkgateway.scheduler.core.queueing.admission import Admission, AdmissionState
 from vkgateway.scheduler.core.snapshot import Quota
+from vkgateway.scheduler.gangs.mark_detection import may_be_member
 from vkgateway.scheduler.governed import VirtualNode
 from vkgateway.scheduler.service.companion_objects import CompanionObjects
 from vkgateway.scheduler.service.completion_records import CompletionRecords
-from vkgateway.scheduler.service.conditions import set_condition
+from vkgateway.scheduler.service.eviction_notices import EvictionNotices
 from vkgateway.scheduler.service.gate_reconciler import GateReconciler
 from vkgateway.scheduler.service.member_reader import MemberReader
 from vkgateway.scheduler.service.pod_observer import is_gated
 from vkgateway.scheduler.service.size_policy import NODE_SIZES, SizePolicy
 from vkgateway.scheduler.service.tenant_admission import TenantAdmission
+from vkgateway.scheduler.service.verdict_store import is_arbiter_placed
 
 if TYPE_CHECKING:
     from vkgateway.scheduler.service.arbitration import Arbitration
@@ -42,10 +38,15 @@ RETAKEN: Final = Admission(AdmissionState.RETAKEN)
 
 
 class AdmissionController:
-    """Admission of one tenant's pods."""
+    """Admission of one tenant's pods.
+
+    The pod reconcilers report changes of pods that are governed (`is_governed`) with `put_pod`, `drop_pod` and
+    `compute_pod_changed`. `admission_of` says whether a governed pod may start, or continue to run.
+    """
 
     def __init__(self, scope: TenantScope, arbiter: Arbitration, *, mirror: PodMirror, claims: ClaimUsers) -> None:
         self._scope = scope
+        self._pods = scope.cache.pods
         self._arbiter = arbiter
         self.notices = EvictionNotices(scope)
         self.companions = CompanionObjects(scope)
@@ -56,19 +57,12 @@ class AdmissionController:
         self.gate_reconciler = GateReconciler(
             scope, self.tenant_admission, self.member_reader, mirror=mirror, judge_size=self.size_policy.judge_pod
         )
-        self.event_handler = GateEventHandler(
-            scope,
-            self.tenant_admission,
-            gates=self.gate_reconciler,
-            members=self.member_reader,
-            size_policy=self.size_policy,
-        )
 
     def set_up(self, registry: Registry) -> None:
         """See `Reconciler`."""
         registry.runs("admission", self.run)
         self.gate_reconciler.set_up(registry)
-        self.event_handler.set_up(registry)
+        registry.watches(RESYNC, self._pods_listed).watches(NODE_SIZES, self._node_sizes_changed)
         self.member_reader.set_up(registry)
 
     async def run(self) -> None:
@@ -84,14 +78,55 @@ class AdmissionController:
         finally:
             self._arbiter.remove_tenant(self._scope.name)
 
+    # Changes of pods.
+
+    def is_governed(self, key: Key, view: TenantPodView | None) -> bool:
+        """Return whether the arbiter governs a pod of this name, or may: its view or a compute pod says so.
+
+        Views have no requests. A pod with devices that bypasses the gate is governed from `observe_pod` on.
+        """
+        # Most pods are not governed, and pass nothing else of this package. So the test only looks up names and UIDs.
+        if key in self.tenant_admission.gangs.uids_by_pod:
+            return True
+        if view is not None:
+            uid = view.metadata.uid
+            if uid in self.gate_reconciler.reporter.pod_reports or uid in self.member_reader.ordinary.marks:
+                return True
+            if view.spec.scheduling_gates or may_be_member(view):
+                return True
+        for link in self._scope.links.values():
+            compute_pod = link.pods.find_pod(self._scope.name, key)
+            if compute_pod is not None and is_arbiter_placed(compute_pod):
+                return True
+            if (link.name, key) in self.tenant_admission.orphans.uids_by_place:
+                return True
+        return False
+
+    def put_pod(self, view: TenantPodView) -> None:
+        """Handle a tenant pod that was added or changed: it is read as a whole if it may be a member of a gang."""
+        if self.member_reader.needs_read(view):
+            self.member_reader.enqueue_read(view.metadata.key)
+        self.compute_pod_changed(view.metadata.key)
+
+    def drop_pod(self, view: TenantPodView) -> None:
+        """Handle a tenant pod that was deleted. Its compute pod may still run."""
+        self.gate_reconciler.reporter.forget_pod(view.metadata.uid)
+        self.member_reader.ordinary.forget_pod(view.metadata.uid)
+        self.compute_pod_changed(view.metadata.key)
+
     def compute_pod_changed(self, key: Key) -> None:
         """Handle a compute pod that was added, changed or deleted, or that is not expected any longer."""
-        self.event_handler.compute_pod_changed(key)
+        for member in self.tenant_admission.pod_changed(key):
+            self.gate_reconciler.reporter.forget_pod(member.uid)
+            self.member_reader.forget_member(member)
+        self.member_reader.compute_pod_changed(key)
 
     def observe_pod(self, pod: Object, view: TenantPodView) -> None:
-        """Pass a bound pod that was read to the gates, unless the server must be asked about its kinds first."""
+        """Take over a bound pod that was read as a whole, unless the server must be asked about its kinds first."""
         if self.member_reader.must_read(view) and not self.member_reader.ordinary.must_query_kinds(pod):
             self.member_reader.observe_pod(pod, view.fingerprint)
+
+    # Questions about pods.
 
     def is_ordinary(self, view: TenantPodView) -> bool:
         """Return whether a marked pod starts without the arbiter, because its tenant does not have the kind of the
@@ -99,147 +134,44 @@ class AdmissionController:
         """
         return self.member_reader.ordinary.is_ordinary(view)
 
-    def admission_for(self, context: PodContext) -> Admission:
-        """Return the admission of a pod without a compute pod."""
-        tenant_pod = tenant_pod_of(context)
-        return self.tenant_admission.admission_for(tenant_pod.metadata.uid, tenant_pod.spec.node_name)
+    def admission_of(self, context: PodContext) -> Admission:
+        """Return whether a governed pod that is bound to a virtual node may start, or continue to run.
 
-    def running_admission(self, context: PodContext) -> Admission:
-        """Return the admission of a pod with a compute pod: retaken if no node has accepted it in time."""
-        compute_pod = compute_pod_of(context)
-        node = compute_pod.metadata.annotations.get(COMPUTE_NODE_ANNOTATION, "")
-        uid, compute_uid = tenant_pod_of(context).metadata.uid, compute_pod.metadata.uid
+        A compute pod that no node has accepted in time is retaken.
+        """
+        tenant_pod = tenant_pod_of(context)
+        uid = tenant_pod.metadata.uid
+        if context.compute is None:
+            return self.tenant_admission.admission_for(uid, tenant_pod.spec.node_name)
+        return RETAKEN if self._is_retaken(context, uid) else self.tenant_admission.running_admission(uid)
+
+    def _is_retaken(self, context: PodContext, uid: str) -> bool:
+        compute_pod, link = compute_pod_of(context), context.link
+        node, compute_uid = compute_pod.metadata.annotations.get(COMPUTE_NODE_ANNOTATION, ""), compute_pod.metadata.uid
         if compute_pod.spec.node_name:
             self.tenant_admission.verdicts.keep_compute_pod(uid, compute_uid)
-        elif node and not self._arbiter.is_foreign(
-            (context.link.name, compute_pod.metadata.labels.get(POOL_LABEL, ""))
-        ):
+        elif node and not self._arbiter.is_foreign((link.name, compute_pod.metadata.labels.get(POOL_LABEL, ""))):
             since = self.tenant_admission.observer.unbound.seen_since(uid, compute_uid)
             remaining = since + self._arbiter.bind_timeout - self._scope.clock.time()
-            if remaining <= 0 and self._arbiter.avoid_node(context.link.name, node):
+            if remaining <= 0 and self._arbiter.avoid_node(link.name, node):
                 self.tenant_admission.verdicts.revert_compute_pod(uid, compute_uid)
-                return RETAKEN
+                return True
             self._scope.work_queue.enqueue(POD, context.key, remaining if remaining > 0 else self._arbiter.bind_timeout)
-        return self.tenant_admission.running_admission(uid)
+        return False
 
-    async def report_pending(self, context: PodContext) -> None:
+    async def report(self, context: PodContext) -> None:
         """Report to a pending pod why it waits."""
         view = tenant_pod_of(context)
         member = self.tenant_admission.gangs.find_member(view.metadata.uid)
         if member is not None:
             await self.gate_reconciler.report_pending(view, member)
 
-
-class EvictionNotices:
-    """Writer of one tenant's notices. The compute pod comes first, since its containers read the deadline there."""
-
-    def __init__(self, scope: TenantScope) -> None:
-        self._scope = scope
-        self._client = scope.client
-        self._events = scope.events
-
-    async def give_notice(self, context: PodContext) -> None:
-        """Write the deadline to the compute pod and the tenant pod, once."""
-        admission, tenant_metadata, compute_metadata = (
-            context.admission,
-            tenant_pod_of(context).metadata,
-            compute_pod_of(context).metadata,
-        )
-        assert admission is not None
-        deadline = times.render_time(datetime.fromtimestamp(admission.deadline or 0.0, UTC))
-        # A run limit may be reached under notice, with the same deadline.
-        is_restated = admission.has_reached_limit and compute_metadata.annotations.get(EVICTED) != admission.reason_text
-        if compute_metadata.annotations.get(EVICTION_DEADLINE_ANNOTATION) != deadline or is_restated:
-            # The reason is written now, so that only the deletion is left at the deadline.
-            marks = {EVICTED_FOR: admission.evicted_for, EVICTED: admission.reason_text}
-            if not admission.has_reached_limit:
-                marks[BORROWED_ANNOTATION] = "true"
-            await self._annotate_pod(
-                context.link.client, compute_metadata, {EVICTION_DEADLINE_ANNOTATION: deadline, **marks}
-            )
-        if tenant_metadata.annotations.get(EVICTION_DEADLINE_ANNOTATION) == deadline and not is_restated:
-            return
-        message = f"{admission.message}; it is deleted at {deadline}"
-        await self._events.emit_event(tenant_metadata, reason=admission.code, message=message)
-        await self._set_condition(context, status="True", reason=admission.code, message=message)
-        await self._annotate_pod(self._client, tenant_metadata, {EVICTION_DEADLINE_ANNOTATION: deadline})
-
-    async def withdraw_notice(self, context: PodContext) -> None:
-        """Remove a withdrawn notice from the tenant pod and the compute pod."""
-        tenant_metadata, compute_metadata = tenant_pod_of(context).metadata, compute_pod_of(context).metadata
-        if EVICTION_DEADLINE_ANNOTATION in tenant_metadata.annotations:
-            message = "the eviction is withdrawn: the capacity is not needed any more"
-            await self._events.emit_event(tenant_metadata, reason="EvictionWithdrawn", message=message, kind="Normal")
-            await self._set_condition(context, status="False", reason="EvictionWithdrawn", message=message)
-            await self._annotate_pod(self._client, tenant_metadata, {EVICTION_DEADLINE_ANNOTATION: None})
-        if EVICTION_DEADLINE_ANNOTATION in compute_metadata.annotations:
-            marks: Object = {EVICTION_DEADLINE_ANNOTATION: None, EVICTED_FOR: None, EVICTED: None}
-            await self._annotate_pod(context.link.client, compute_metadata, marks)
-
-    async def mark_promoted(self, context: PodContext) -> None:
-        """Record once on a compute pod that it runs inside the tenant's guarantee.
-
-        Its priority class does not change: Kubernetes does not allow that for an existing pod.
-        """
-        admission, compute_metadata = context.admission, compute_pod_of(context).metadata
-        borrows = compute_metadata.annotations.get(BORROWED_ANNOTATION) == "true"
-        if admission is None or admission.borrowed is not False or not borrows:
-            return
-        await self._annotate_pod(context.link.client, compute_metadata, {BORROWED_ANNOTATION: "false"})
-        message = "the pod runs inside the tenant's guarantee from now on: its capacity is not reclaimed any more"
-        await self._events.emit_event(
-            tenant_pod_of(context).metadata, reason="InsideGuarantee", message=message, kind="Normal"
-        )
-
-    async def _annotate_pod(self, client: Client, metadata: Meta, annotations: Object) -> None:
-        try:
-            await client.patch(
-                resources.PODS,
-                metadata.name,
-                {"metadata": {"uid": metadata.uid, "annotations": annotations}},
-                namespace=metadata.namespace,
-                metadata_only=True,
-            )
-        except (errors.NotFound, errors.Conflict):
-            return
-
-    async def _set_condition(self, context: PodContext, *, status: str, reason: str, message: str) -> None:
-        view = tenant_pod_of(context)
-        await set_condition(self._scope, view, DISRUPTION_CONDITION, status=status, reason=reason, message=message)
-
-
-class GateEventHandler:
-    """Requests reconciles of the gates of one tenant's pods."""
-
-    def __init__(
-        self,
-        scope: TenantScope,
-        admission: TenantAdmission,
-        *,
-        gates: GateReconciler,
-        members: MemberReader,
-        size_policy: SizePolicy,
-    ) -> None:
-        self._scope = scope
-        self._pods = scope.cache.pods
-        self._admission = admission
-        self._gates = gates
-        self._members = members
-        self._size_policy = size_policy
-
-    def set_up(self, registry: Registry) -> None:
-        """See `Reconciler`."""
-        (
-            registry.watches(RESYNC, self._pods_listed)
-            .watches(TENANT_PODS, self._pod_changed)
-            .watches(COMPUTE_PODS, self.compute_pod_changed)
-            .watches(NODE_SIZES, self._node_sizes_changed)
-        )
+    # Changes of all pods, of quotas and of nodes.
 
     def set_quotas(self, quotas: Iterable[Quota]) -> None:
         """Set what the tenant is guaranteed of each pool, and may use of it at most."""
-        self._admission.quotas_changed(quotas)
-        self._size_policy.pools_changed()
+        self.tenant_admission.quotas_changed(quotas)
+        self.size_policy.pools_changed()
         self._reachable_nodes_changed()
 
     def set_node(self, name: str, node: VirtualNode) -> None:
@@ -248,42 +180,24 @@ class GateEventHandler:
             self._scope.virtual_nodes[name] = node
             self._reachable_nodes_changed()
 
-    def compute_pod_changed(self, key: Key) -> None:
-        """Handle a change of a compute pod."""
-        for member in self._admission.pod_changed(key):
-            self._gates.reporter.forget_pod(member.uid)
-            self._members.forget_member(member)
-        self._members.compute_pod_changed(key)
-
-    def _pod_changed(self, old: TenantPodView | None, new: TenantPodView | None) -> None:
-        view = new or old
-        assert view is not None
-        key = view.metadata.key
-        if new is None:
-            self._gates.reporter.forget_pod(view.metadata.uid)
-            self._members.ordinary.forget_pod(view.metadata.uid)
-        elif self._members.needs_read(new):
-            self._members.enqueue_read(key)
-        self.compute_pod_changed(key)
-
     def _pods_listed(self) -> None:
         """Request what was put off: pods that were not read are read, gated pods are reconciled."""
-        self._admission.reads.unread.intersection_update(self._pods.store)
+        self.tenant_admission.reads.unread.intersection_update(self._pods.store)
         for key, view in self._pods.store.items():
-            if self._members.needs_read(view):
-                self._members.enqueue_read(key)
+            if self.member_reader.needs_read(view):
+                self.member_reader.enqueue_read(key)
             elif is_gated(view):
                 self._scope.work_queue.enqueue(GATE, key)
-        self._admission.pods_listed()
+        self.tenant_admission.pods_listed()
 
     def _reachable_nodes_changed(self) -> None:
-        self._members.pools_changed()
-        for member in self._admission.gangs:
+        self.member_reader.pools_changed()
+        for member in self.tenant_admission.gangs:
             self._scope.work_queue.enqueue(GATE, member.key)
         self._node_sizes_changed()
 
     def _node_sizes_changed(self) -> None:
         """Reconcile the pods that wait because of their size, or whose size could not be judged yet."""
         for key, view in self._pods.store.items():
-            if is_gated(view) and not self._admission.is_governed_pod(view.metadata.uid):
+            if is_gated(view) and not self.tenant_admission.is_governed_pod(view.metadata.uid):
                 self._scope.work_queue.enqueue(GATE, key)

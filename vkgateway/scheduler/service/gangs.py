@@ -50,7 +50,8 @@ class TenantGangs:
         self._completion_records = completion_records
         self._state_of = state_of
         self._members: dict[str, GangMember] = {}
-        self._uids_by_pod: dict[Key, set[str]] = {}
+        self.uids_by_pod: dict[Key, set[str]] = {}
+        """UIDs of the members by the names of their pods."""
         self._groups: dict[str, MemberGroup] = {}
         self.images: Counter[str] = Counter()
         """Number of pods by requested image."""
@@ -81,7 +82,7 @@ class TenantGangs:
 
     def members_named(self, key: Key) -> list[GangMember]:
         """Return the members with a pod's name: one, and for a while earlier pods of that name."""
-        return [self._members[uid] for uid in self._uids_by_pod.get(key, ())]
+        return [self._members[uid] for uid in self.uids_by_pod.get(key, ())]
 
     def members_of(self, gang: str) -> list[GangMember]:
         """Return the members of a gang by its id."""
@@ -95,7 +96,7 @@ class TenantGangs:
         self._remove_member(member.uid)
         self._members[member.uid] = member
         self.images.update(member.shape.images)
-        self._uids_by_pod.setdefault(member.key, set()).add(member.uid)
+        self.uids_by_pod.setdefault(member.key, set()).add(member.uid)
         group = self._groups.setdefault(member.gang_group, MemberGroup({}))
         group.members[member.uid] = member
         if member.marks is not None and (controller := member.marks.controller_uid):
@@ -131,10 +132,10 @@ class TenantGangs:
             self.images[image] -= 1
             if not self.images[image]:
                 del self.images[image]
-        uids = self._uids_by_pod[member.key]
+        uids = self.uids_by_pod[member.key]
         uids.discard(uid)
         if not uids:
-            del self._uids_by_pod[member.key]
+            del self.uids_by_pod[member.key]
         group = self._groups[member.gang_group]
         del group.members[uid]
         if (done := completion_of(member, state)) is not None:

@@ -8,14 +8,12 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from vkgateway.api import times
-from vkgateway.api.names import RESERVED_PREFIX
 from vkgateway.api.objects import Object
 from vkgateway.api.requests import container_requests, device_requests, has_equal_limits, is_extended, pod_requests
 from vkgateway.kinds.pods.translation.node_terms import real_node_terms
 from vkgateway.kinds.pods.translation.to_compute import is_scheduled, pod_band, tenant_tolerations
 from vkgateway.kinds.tenant_scope import VirtualNodeBinding
 from vkgateway.runtime.views.ownership import Key
-from vkgateway.runtime.views.pods import TenantPodView
 from vkgateway.scheduler.core.queueing.admission import Admission
 from vkgateway.scheduler.core.snapshot import Band, PodState, PoolKey, Requirement, Shape, Toleration
 from vkgateway.scheduler.gangs import (
@@ -39,23 +37,6 @@ from vkgateway.scheduler.governed import (
 )
 from vkgateway.scheduler.service.peer_constraints import PeerConstraints, read_constraints
 from vkgateway.scheduler.service.virtual_nodes import pools_of, shown_nodes, virtual_node_terms
-
-_GANG_HINTS = (
-    f"{RESERVED_PREFIX}gang",
-    "training.kubeflow.org/",
-    "ray.io/",
-    "spark-",
-    "sparkoperator.k8s.io/",
-    "scheduling.k8s.io/",
-    "scheduling.x-k8s.io/",
-    "pod-group.scheduling.sigs.k8s.io",
-    "scheduling.volcano.sh/",
-    "volcano.sh/",
-    "kueue.x-k8s.io/",
-    "jobset.sigs.k8s.io/",
-    "leaderworkerset.sigs.k8s.io/",
-)
-"""Prefixes of labels and annotations that make a pod a member of a gang."""
 
 _DEFAULT_GRACE = 30.0
 """Default termination grace period in seconds (core/v1 PodSpec.terminationGracePeriodSeconds)."""
@@ -160,12 +141,6 @@ def gang_id(tenant: str, group: str) -> str:
 def tenant_of_gang(gang: str) -> str:
     """Return the tenant of a gang."""
     return gang.partition("/")[0]
-
-
-def may_be_member(view: TenantPodView) -> bool:
-    """Return whether a pod that requests nothing governed may be a member of a gang, judged by its narrow view."""
-    marks = (*view.metadata.labels, *view.metadata.annotations)
-    return view.names_group or any(name.startswith(_GANG_HINTS) for name in marks)
 
 
 def read_member(

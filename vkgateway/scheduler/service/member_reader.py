@@ -25,11 +25,12 @@ from vkgateway.scheduler.gangs.mark_detection import (
     find_marks,
     has_unserved_marks,
     mark_kinds,
+    may_be_member,
     needs_served_kind,
 )
 from vkgateway.scheduler.service.companion_objects import COMPANION_KINDS, COMPANIONS, CompanionObjects
 from vkgateway.scheduler.service.conditions import has_condition, set_condition
-from vkgateway.scheduler.service.member import GangMember, may_be_member, read_member
+from vkgateway.scheduler.service.member import GangMember, read_member
 from vkgateway.scheduler.service.pod_observer import is_gated
 from vkgateway.scheduler.service.tenant_admission import TenantAdmission
 
@@ -47,7 +48,7 @@ class OrdinaryPods:
     def __init__(self, admission: TenantAdmission, companions: CompanionObjects) -> None:
         self._admission = admission
         self._companions = companions
-        self._marks: dict[str, frozenset[str]] = {}
+        self.marks: dict[str, frozenset[str]] = {}
         """Marks of each ordinary pod by UID."""
 
     async def unserved_kinds(self, pod: Object) -> frozenset[Kind]:
@@ -72,20 +73,20 @@ class OrdinaryPods:
             found = has_unserved_marks(pod, unserved) if placed is None else not placed
         if found:
             labels, annotations = metadata.get("labels") or (), metadata.get("annotations") or ()
-            self._marks[metadata["uid"]] = find_marks(labels=labels, annotations=annotations)
+            self.marks[metadata["uid"]] = find_marks(labels=labels, annotations=annotations)
         else:
-            self._marks.pop(metadata["uid"], None)
+            self.marks.pop(metadata["uid"], None)
         return found
 
     def is_ordinary(self, view: TenantPodView) -> bool:
         """Return whether a pod with its current marks was classified as ordinary."""
         metadata = view.metadata
-        marks = self._marks.get(metadata.uid)
+        marks = self.marks.get(metadata.uid)
         return marks is not None and marks == find_marks(labels=metadata.labels, annotations=metadata.annotations)
 
     def forget_pod(self, uid: str) -> None:
         """Drop the state of a deleted pod."""
-        self._marks.pop(uid, None)
+        self.marks.pop(uid, None)
 
 
 class MemberReader:

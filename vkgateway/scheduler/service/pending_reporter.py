@@ -75,7 +75,8 @@ class PendingReporter:
     """State of the reports to one tenant's waiting pods."""
 
     def __init__(self) -> None:
-        self._pod_reports: dict[str, _PodReport] = {}
+        self.pod_reports: dict[str, _PodReport] = {}
+        """By UID."""
         self._gang_reports: dict[str, _GangReport] = {}
 
     def plan_report(self, uid: str, group: str, message: PendingMessage, *, now: float) -> ReportAction:
@@ -104,18 +105,18 @@ class PendingReporter:
 
     def report_failed(self, uid: str) -> None:
         """Record that a report could not be written."""
-        pod_report = self._pod_reports.get(uid)
+        pod_report = self.pod_reports.get(uid)
         if pod_report is not None:
             pod_report.last_status, pod_report.last_write, pod_report.round = None, 0.0, 0
 
     def was_reported(self, uid: str) -> bool:
         """Return whether anything was reported to a pod."""
-        pod_report = self._pod_reports.get(uid)
+        pod_report = self.pod_reports.get(uid)
         return pod_report is not None and pod_report.last_status is not None
 
     def forget_pod(self, uid: str) -> None:
         """Drop the state of a pod that does not wait any more."""
-        pod_report = self._pod_reports.pop(uid, None)
+        pod_report = self.pod_reports.pop(uid, None)
         gang_report = self._gang_reports.get(pod_report.group) if pod_report is not None else None
         if pod_report is not None and gang_report is not None:
             gang_report.pods.discard(uid)
@@ -123,11 +124,11 @@ class PendingReporter:
                 del self._gang_reports[pod_report.group]
 
     def _get_reports(self, uid: str, group: str, now: float) -> tuple[_PodReport, _GangReport]:
-        pod_report = self._pod_reports.get(uid)
+        pod_report = self.pod_reports.get(uid)
         if pod_report is not None and pod_report.group != group:
             self.forget_pod(uid)
             pod_report = _PodReport(group, pod_report.since, pod_report.last_write, 0, pod_report.last_status)
-        self._pod_reports[uid] = pod_report = pod_report or _PodReport(group, now)
+        self.pod_reports[uid] = pod_report = pod_report or _PodReport(group, now)
         gang_report = self._gang_reports.setdefault(group, _GangReport(now, now))
         if uid not in gang_report.pods:
             gang_report.pods.add(uid)
@@ -139,7 +140,7 @@ class PendingReporter:
         last = pod_report.last_status
         if last is None or (last.code, last.reason) != (message.code, message.reason):
             return _WRITE_INTERVAL
-        return max(_WRITE_INTERVAL, len(self._pod_reports) / _UPDATES_PER_SECOND)
+        return max(_WRITE_INTERVAL, len(self.pod_reports) / _UPDATES_PER_SECOND)
 
     @staticmethod
     def _joins_round(pod_report: _PodReport, gang_report: _GangReport, message: PendingMessage, now: float) -> bool:

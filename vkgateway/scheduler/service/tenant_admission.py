@@ -44,7 +44,7 @@ class OrphanedPods:
         self._arbitration = arbitration
         self._orphans: dict[str, Gang] = {}
         """Gangs by the UID of the deleted tenant pod."""
-        self._uids: dict[tuple[str, Key], str] = {}
+        self.uids_by_place: dict[tuple[str, Key], str] = {}
         """These UIDs by cluster and name."""
 
     def __contains__(self, uid: str) -> bool:
@@ -57,11 +57,11 @@ class OrphanedPods:
     def compute_pod_changed(self, key: Key, link: ComputeLink) -> None:
         """Update the orphan with a tenant pod's name, once all pods of the tenant are known."""
         pod, place = link.pods.find_pod(self._scope.name, key), (link.name, key)
-        self._orphans.pop(self._uids.pop(place, ""), None)
+        self._orphans.pop(self.uids_by_place.pop(place, ""), None)
         if pod is None or pod.has_ended or not is_arbiter_placed(pod):
             return
         if not self._has_owner(pod) and self._gangs.find_member(pod.tenant_uid) is None:
-            self._uids[place] = pod.tenant_uid
+            self.uids_by_place[place] = pod.tenant_uid
             self._orphans[pod.tenant_uid] = ending_gang(self._scope.name, pod, link.name, now=self._scope.clock.time())
             self._arbitration.recount_pod(pod, link.name)
 

@@ -29,7 +29,7 @@ from vkgateway.kube.resources import EVENTS, PODS
 from vkgateway.runtime.views.annotations import EVICTED, EVICTED_FOR
 from vkgateway.runtime.views.pods import decode_compute_pod, decode_tenant_pod
 from vkgateway.scheduler.core.queueing.admission import Admission, AdmissionState
-from vkgateway.scheduler.service.controller import EvictionNotices
+from vkgateway.scheduler.service.eviction_notices import EvictionNotices
 
 COMPUTE_NAMESPACE = compute_namespace(TENANT, "default")
 DEADLINE = "2026-03-01T12:30:00Z"

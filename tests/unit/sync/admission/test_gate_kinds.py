@@ -76,7 +76,7 @@ async def test_pod_without_devices_is_ungated_if_the_mark_kind_is_not_served(
     assert not harness.members.must_read(harness.show_pod())
 
     harness.members.ordinary.forget_pod(uid)
-    assert not harness.members.ordinary._marks
+    assert not harness.members.ordinary.marks
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,7 @@ async def test_forgotten_pod_is_reported_again(harness: Harness) -> None:
     harness.hold_pod(uid)
     await harness.reconcile_pod()
     harness.gates.reporter.forget_pod(member.uid)
-    assert not harness.gates.reporter._pod_reports
+    assert not harness.gates.reporter.pod_reports
 
 
 async def test_ungoverned_members_get_no_report(harness: Harness) -> None:

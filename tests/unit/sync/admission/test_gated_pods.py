@@ -254,7 +254,7 @@ async def test_deleted_pending_pod_leaves_nothing(world: World) -> None:
         world.delete_pod()
         await wait_until(lambda: world.tenant_pod() is None)
         await wait_until(lambda: not list(sync.reconcilers.admission.tenant_admission.gangs))
-        await wait_until(lambda: not sync.reconcilers.admission.gate_reconciler.reporter._pod_reports)
+        await wait_until(lambda: not sync.reconcilers.admission.gate_reconciler.reporter.pod_reports)
 
 
 # -- tampering ---------------------------------------------------------------------------------------------------------

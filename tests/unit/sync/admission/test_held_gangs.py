@@ -152,7 +152,7 @@ def test_deleted_members_leave_nothing() -> None:
     assert harness.gangs.build_gangs() == ([], [])
     assert harness.gangs.find_member("u1") is None
     assert harness.gangs.members_of(GANG) == []
-    assert not harness.gangs._uids_by_pod
+    assert not harness.gangs.uids_by_pod
     assert not harness.gangs._groups
 
 

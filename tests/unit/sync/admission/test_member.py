@@ -12,8 +12,9 @@ from vkgateway.api.objects import Object
 from vkgateway.runtime.views.pods import TenantPodView, decode_tenant_pod
 from vkgateway.scheduler.core.snapshot import Band
 from vkgateway.scheduler.gangs import Reference
+from vkgateway.scheduler.gangs.mark_detection import may_be_member
 from vkgateway.scheduler.governed import CORDON_TAINT, VirtualNode
-from vkgateway.scheduler.service.member import GangMember, may_be_member, read_member
+from vkgateway.scheduler.service.member import GangMember, read_member
 
 GATE = {"name": "vkgateway.io/admission"}
 

@@ -240,7 +240,7 @@ async def test_recreated_pod_is_judged_again(world: World) -> None:
     async with world.run_gateway() as sync:
         await wait_ungated(world)
         world.delete_pod(grace=0)
-        await wait_until(lambda: not sync.reconcilers.admission.member_reader.ordinary._marks)
+        await wait_until(lambda: not sync.reconcilers.admission.member_reader.ordinary.marks)
         world.tenant_server.register(POD_GROUPS)
         create_marked(world)
         await event_messages(world, "WaitingForMembers")
