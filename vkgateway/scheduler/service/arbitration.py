@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
-from vkgateway.api.types import Pool as PoolSpec
-from vkgateway.clusters.link import ComputeLink
+from vkgateway.clusters.compute_clusters import ComputeClusters
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.runtime.metrics import DEFECT, RETRIES
 from vkgateway.runtime.views.pods import ComputePodView
@@ -77,17 +76,6 @@ class CycleObserver(Protocol):
         """Observe the end of a pod that ran."""
 
 
-class Platform(Protocol):
-    """The compute clusters and pools that the arbiter arbitrates."""
-
-    @property
-    def links(self) -> Mapping[str, ComputeLink]:
-        """The connected compute clusters by name."""
-
-    def pool_specs(self) -> Mapping[str, Iterable[PoolSpec]]:
-        """Return the pools of each compute cluster."""
-
-
 class CycleTrigger:
     """Request for the next scheduling cycle: at once, or by a timer."""
 
@@ -141,7 +129,7 @@ class Arbitration:
     def __init__(
         self,
         settings: ArbitrationSettings,
-        platform: Platform,
+        clusters: ComputeClusters,
         *,
         tenants: ArbitratedTenants,
         modes: PoolModes,
@@ -156,7 +144,7 @@ class Arbitration:
     ) -> None:
         self.settings = settings
         self.bind_timeout = settings.bind_timeout
-        self._platform = platform
+        self._clusters = clusters
         self._expected_tenants = expected_tenants
         self._notices_ended = notices_ended
         self._observer = observer
@@ -166,7 +154,7 @@ class Arbitration:
         self._decide = decide or incremental_decide()
         self.start_meter = StartMeter()
         self.tenants = tenants
-        self._clusters = ClusterCaches(self.tenants, self)
+        self._caches = ClusterCaches(self.tenants, self)
         self.cycle_trigger = cycle_trigger
         self.modes = modes
         self._plans: Mapping[str, PreemptionPlan] = {}
@@ -188,7 +176,7 @@ class Arbitration:
         forget_tenant(name)
         self.start_meter.forget_tenant(name)
         if self.tenants.by_name.pop(name, None) is not None:
-            self._clusters.recount_tenant(name)
+            self._caches.recount_tenant(name)
         self.trigger()
 
     def trigger(self) -> None:
@@ -201,7 +189,7 @@ class Arbitration:
         known = (
             ()
             if pool is None
-            else (spec for spec in self._platform.pool_specs().get(pool[0], ()) if spec.name == pool[1])
+            else (spec for spec in self._clusters.pool_specs().get(pool[0], ()) if spec.name == pool[1])
         )
         spec = next(iter(known), None)
         notice = settings.notice if spec is None or spec.notice_seconds is None else float(spec.notice_seconds)
@@ -213,8 +201,8 @@ class Arbitration:
 
     def recount_pod(self, pod: ComputePodView, cluster: str) -> None:
         """Count a compute pod's usage again, after its tenant pod was read or forgotten."""
-        if cluster in self._clusters.by_name:
-            self._clusters.by_name[cluster].recount_pod(pod)
+        if cluster in self._caches.by_name:
+            self._caches.by_name[cluster].recount_pod(pod)
 
     def pod_ended(self, tenant: str, ran: PodRun) -> None:
         """Pass the end of a pod that ran to the observer."""
@@ -230,12 +218,12 @@ class Arbitration:
 
         Return False if too many nodes are excluded: then the cause is whatever binds pods there, and not the nodes.
         """
-        cache = self._clusters.by_name.get(cluster)
+        cache = self._caches.by_name.get(cluster)
         return cache is not None and cache.avoid_node(node, until=self.clock.time() + 5 * self.bind_timeout)
 
     def record_failure(self, cluster: str, node: str, gang: str) -> None:
         """Record that a container of a gang's pod ended with an error on a node."""
-        cache = self._clusters.by_name.get(cluster)
+        cache = self._caches.by_name.get(cluster)
         if cache is not None:
             cache.node_failures.record_failure(node, gang, self.clock.time())
 
@@ -248,7 +236,7 @@ class Arbitration:
                     await self._try_cycle()
         finally:
             self.cycle_trigger.close()
-            self._clusters.close()
+            self._caches.close()
             await self.modes.close()
             await self.finish_journal()
 
@@ -270,15 +258,15 @@ class Arbitration:
 
     def _is_ready(self) -> bool:
         """Return whether enough is known for a cycle. At a start, partly read gangs must not count as incomplete."""
-        self._clusters.set_links(self._platform.links)
-        self.modes.update_pools(self._platform.pool_specs(), self._platform.links)
+        self._caches.set_links(self._clusters.links)
+        self.modes.update_pools(self._clusters.pool_specs(), self._clusters.links)
         if self._started:
             return True
         now = self.clock.time()
         self.waiting_since = now if self.waiting_since is None else self.waiting_since
         timed_out = now - self.waiting_since >= _START_TIMEOUT
         expected = self._expected_tenants()
-        known = expected is not None and self._clusters.are_known and self.tenants.are_known(expected)
+        known = expected is not None and self._caches.are_known and self.tenants.are_known(expected)
         if known or timed_out:
             self._started = True
             log.info("first scheduling cycle", tenants=len(self.tenants.by_name), everything_known=known)
@@ -290,8 +278,8 @@ class Arbitration:
         now = self.clock.time()
         snapshot, unjudged_reports = build_snapshot(
             self.tenants.by_name,
-            self._clusters.by_name,
-            self._platform.pool_specs(),
+            self._caches.by_name,
+            self._clusters.pool_specs(),
             plans=self._plans,
             policy=self.settings.policy,
             stopped=self._stopped_borrowing,
