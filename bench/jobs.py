@@ -59,10 +59,10 @@ class RunSummary:
 def summarize_run(jobs: Sequence[JobTimes], *, fit: int, until: float) -> RunSummary:
     """Return the summary of a run observed until `until`, with capacity for `fit` jobs at a time."""
     reported_times = [job.reported for job in jobs if job.reported is not None]
-    all_told = len(reported_times) == len(jobs)
+    all_reported = len(reported_times) == len(jobs)
     return RunSummary(
         completed=len(reported_times),
-        makespan=max(reported_times) - min(job.created for job in jobs) if all_told else None,
+        makespan=max(reported_times) - min(job.created for job in jobs) if all_reported else None,
         held=blocked_seconds(jobs, until=until),
         idle=idle_seconds(jobs, fit=fit, until=until),
     )

@@ -33,9 +33,9 @@ class Delays:
 async def run(session: Session) -> Outcome:
     """Create pods at a steady rate, and watch both sides. Tenants created for the benchmark are deleted."""
     count = min(TENANTS, session.settings.tenants)
-    made = await session.ensure_tenants(count)
+    new_tenants = await session.ensure_tenants(count)
     delays = await measure_delays(session, session.platform.tenant_places(count))
-    await session.platform.remove_tenants(made)
+    await session.platform.remove_tenants(new_tenants)
     return _build_outcome(tenants=count, delays=delays)
 
 

@@ -43,7 +43,7 @@ GPU_NODES: Final = 16
 GPUS_PER_NODE: Final = 8
 _READY_WITHIN: Final = 180.0
 _CALM_WITHIN: Final = 60.0
-_CALM_LOOK: Final = 3.0
+_CALM_SAMPLE: Final = 3.0
 _CALM: Final = 1.5
 """Factor of the idle load below which the platform counts as calm, because running pods need some CPU, too."""
 Pool = Mapping[str, object]
@@ -182,7 +182,7 @@ class Platform:
     async def used_cores(self) -> float:
         """Return the number of cores that the platform's processes use now."""
         meter, started = await self.start_meter(), now()
-        await asyncio.sleep(_CALM_LOOK)
+        await asyncio.sleep(_CALM_SAMPLE)
         return sum(meter.read_seconds().values()) / (now() - started)
 
     async def wait_calm(self, idle: float) -> None:
@@ -281,12 +281,12 @@ async def start_platform(
     )
     try:
         record = await local_platform.up(folder, options, report=report)
-        made = Platform(folder, record, settings=settings, report=report)
+        platform = Platform(folder, record, settings=settings, report=report)
         try:
-            await made.undivide_pools()
-            yield made
+            await platform.undivide_pools()
+            yield platform
         finally:
-            await made.close()
+            await platform.close()
     finally:
         if not settings.keep:
             await asyncio.shield(down(folder, purge=True, report=report))

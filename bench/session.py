@@ -80,9 +80,9 @@ class Session:
     async def ensure_tenants(self, count: int | None = None) -> list[str]:
         """Create tenants until `count` (by default all) are ready for pods. Return the names of the new ones."""
         count = self.settings.tenants if count is None else count
-        made = await self.platform.ensure_tenants(count)
+        new_tenants = await self.platform.ensure_tenants(count)
         await self.platform.wait_schedulable(count)
-        return made
+        return new_tenants
 
     @contextlib.asynccontextmanager
     async def without_gateway(self) -> AsyncIterator[None]:

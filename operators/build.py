@@ -23,8 +23,8 @@ async def build_kit(kit: Kit, folder: Path, *, report: Report, cache: Cache | No
         VkgatewayError: a build fails, or a tool is missing. Finished parts stay in the cache.
     """
     cache = cache or Cache(Cache.default_root())
-    made = await asyncio.gather(*(build_image(recipe, report=report, cache=cache) for recipe in kit.images))
-    links = {recipe.file_name: archive for recipe, archive in zip(kit.images, made, strict=True)}
+    archives = await asyncio.gather(*(build_image(recipe, report=report, cache=cache) for recipe in kit.images))
+    links = {recipe.file_name: archive for recipe, archive in zip(kit.images, archives, strict=True)}
     manifests = {
         name: await published.provide_programs(program, report=report.done, cache=cache) / kept
         for name, (program, kept) in kit.manifests.items()

@@ -63,11 +63,11 @@ async def compile_packages(target: Path, root: Root, wanted: Compiled, *, folder
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", f"--dest={sources}"]
     names = ",".join(package.partition("==")[0] for package in wanted.packages)
     await run_checked(*pip, f"--no-binary={names}", *wanted.packages, what="pip")
-    told = " ".join(shlex.quote(f"{name}={value}") for name, value in wanted.environment.items())
+    environment = " ".join(shlex.quote(f"{name}={value}") for name, value in wanted.environment.items())
     install = f"python3 -m pip install --no-deps --no-index --no-build-isolation --no-compile --target={LIBRARIES}"
     hooks = (
         f"copy-in {shlex.quote(str(sources))} /opt",
-        f'chroot "$1" sh -c {shlex.quote(f"env {told} {install} /opt/sources/*")}',
+        f'chroot "$1" sh -c {shlex.quote(f"env {environment} {install} /opt/sources/*")}',
         f"chroot \"$1\" find {LIBRARIES} -name '*.so' -exec strip --strip-debug {{}} +",
         f"copy-out {LIBRARIES} {shlex.quote(str(folder))}",
     )

@@ -108,10 +108,10 @@ def quantile(steps: Buckets, share: float) -> float:
     total = ordered[-1][1] if ordered else 0.0
     if not total:
         return math.nan
-    below, reached = 0.0, 0.0
+    lower, reached = 0.0, 0.0
     for bound, count in ordered:
         if count >= share * total:
             part = (share * total - reached) / (count - reached) if count > reached else 1.0
-            return bound if math.isinf(bound) else below + (bound - below) * part
-        below, reached = bound, count
+            return bound if math.isinf(bound) else lower + (bound - lower) * part
+        lower, reached = bound, count
     return ordered[-1][0]

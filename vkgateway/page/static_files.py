@@ -106,11 +106,11 @@ def _version_of(files: Mapping[str, StaticFile]) -> str:
 def _with_version(page: bytes, version: str, files: Mapping[str, StaticFile]) -> bytes:
     """Return a page whose attributes `href` and `src` name these files below the folder of the version."""
 
-    def below(match: re.Match[str]) -> str:
+    def add_version(match: re.Match[str]) -> str:
         path = match[2]
         return f'{match[1]}="{version}/{path}"' if path in files else match[0]
 
-    return re.sub(r'\b(href|src)="([^"]*)"', below, page.decode()).encode()
+    return re.sub(r'\b(href|src)="([^"]*)"', add_version, page.decode()).encode()
 
 
 def _compress(plain: bytes, path: str) -> StaticFile:

@@ -96,7 +96,7 @@ def _read_record(paths: PlatformPaths) -> PlatformRecord | None:
 
 def _remove_data(paths: PlatformPaths) -> None:
     """Delete the platform's files in the data directory, and the directory if nothing else is in it."""
-    if mounted := list(_mounts_below(paths.data_dir)):
+    if mounted := list(_mounts_inside(paths.data_dir)):
         raise VkgatewayError(
             f"{mounted[0]} is still mounted, so nothing was deleted",
             hint=f"Unmount it with `umount {mounted[0]}`, then run `vkgateway down --purge` again.",
@@ -110,7 +110,7 @@ def _remove_data(paths: PlatformPaths) -> None:
         paths.data_dir.rmdir()
 
 
-def _mounts_below(directory: Path, *, table: Path = _MOUNTS) -> Iterator[str]:
+def _mounts_inside(directory: Path, *, table: Path = _MOUNTS) -> Iterator[str]:
     """Yield the mount points inside `directory`."""
     start = f"{directory.resolve()}/"
     yield from (point for point in mount_points(table) if point.startswith(start))

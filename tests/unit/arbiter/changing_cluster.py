@@ -247,7 +247,7 @@ class ChangingCluster(CheckedCluster):
 
 
 def _without_creation_times(plans: Mapping[str, PreemptionPlan]) -> dict[str, PreemptionPlan]:
-    return {name: replace(plan, made=0.0) for name, plan in plans.items()}
+    return {name: replace(plan, created=0.0) for name, plan in plans.items()}
 
 
 def whatever_changes(random: Random) -> StoryCheck:

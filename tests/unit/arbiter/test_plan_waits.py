@@ -18,7 +18,8 @@ def test_capacity_of_plan_stays_reserved_while_victims_terminate() -> None:
     large = make_gang("large", "t", [8, 8], band=LOW, created=NOW - 50_000)
     cluster.add(
         replace(
-            large, plan=PreemptionPlan(pool=KEY, nodes={"large-0": "n0", "large-1": "n1"}, borrowed=True, made=NOW - 30)
+            large,
+            plan=PreemptionPlan(pool=KEY, nodes={"large-0": "n0", "large-1": "n1"}, borrowed=True, created=NOW - 30),
         ),
         place_gang(
             make_gang("second", "t", [8], band=LOW, created=NOW - 90, grace=60.0), ["n1"], borrowed=True, **ends

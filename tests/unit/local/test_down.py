@@ -120,13 +120,13 @@ def test_mounts_inside_the_directory_are_found(tmp_path: Path) -> None:
     inside, beside = f"{tmp_path}/data/node/ä\\040b", f"{tmp_path}/database"
     table = tmp_path / "mountinfo"
     table.write_text("".join(f"36 35 0:3 / {point} rw - tmpfs tmpfs rw\n" for point in (inside, beside)))
-    assert list(down._mounts_below(tmp_path / "data", table=table)) == [f"{tmp_path}/data/node/ä b"]
+    assert list(down._mounts_inside(tmp_path / "data", table=table)) == [f"{tmp_path}/data/node/ä b"]
 
 
 def test_mount_prevents_the_purge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = PlatformPaths(tmp_path)
     paths.pki_dir.mkdir()
-    monkeypatch.setattr(down, "_mounts_below", lambda _directory: iter(["/data/node/x"]))
+    monkeypatch.setattr(down, "_mounts_inside", lambda _directory: iter(["/data/node/x"]))
     with pytest.raises(VkgatewayError, match="/data/node/x is still mounted, so nothing was deleted"):
         down._remove_data(paths)
     assert paths.pki_dir.exists()

@@ -188,11 +188,11 @@ class Supervisor:
         adopted = [_find_recorded(record, found) for record in records]
         alive = {process.name for process in adopted if process is not None}
         known = {record.spec.name for record in records}
-        strangers = [p for p in found if p.name not in known or (p.is_leader and p.name not in alive)]
-        if strangers:
-            names = ", ".join(sorted({p.name for p in strangers}))
+        unknown = [p for p in found if p.name not in known or (p.is_leader and p.name not in alive)]
+        if unknown:
+            names = ", ".join(sorted({p.name for p in unknown}))
             _LOG.warning("stopping unknown processes: %s", names)
-            _log_unkillable(await asyncio.to_thread(stop_marked, strangers, timeout=10.0))
+            _log_unkillable(await asyncio.to_thread(stop_marked, unknown, timeout=10.0))
         for record, process in zip(records, adopted, strict=True):
             self.processes.add(record).start(process)
 

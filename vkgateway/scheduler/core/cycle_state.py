@@ -130,7 +130,7 @@ class CycleState(RoundDecisions):
         self._guaranteed_gangs = self.pending_table.select_gangs(~self.pending_table.is_low)
         self._planned_gangs = self.pending_table.select_gangs(self.pending_table.has_plan)
         plans = [(pending, pending.gang.plan) for pending in self._planned_gangs if pending.gang.plan is not None]
-        super().__init__(now, max((plan.made for _, plan in plans), default=0.0))
+        super().__init__(now, max((plan.created for _, plan in plans), default=0.0))
         self.planned_borrowers: dict[str, list[PendingGang]] = {}
         """By tenant, the gangs with a plan to borrow from the last cycle."""
         for pending, plan in plans:
@@ -195,7 +195,7 @@ class CycleState(RoundDecisions):
         `behind`: the gang on whose reserved nodes they start. `lent`: a reservation may reclaim them.
         """
         if self._only_plans:
-            self.add_plan(pending, pool_state, nodes, guaranteed=guaranteed, made=self.next_plan_time())
+            self.add_plan(pending, pool_state, nodes, guaranteed=guaranteed, created=self.next_plan_time())
             return
         _charge_tenant(self, pending, pool_state, pods, guaranteed=guaranteed)
         self._add_admit(pending, pool_state, pods, nodes, guaranteed=guaranteed, behind=behind, lent=lent)
@@ -235,20 +235,20 @@ class CycleState(RoundDecisions):
         nodes: Mapping[str, str],
         *,
         guaranteed: bool,
-        made: float,
+        created: float,
         evicts: Iterable[Evict] = (),
         leaves: int | None = None,
     ) -> None:
         """Plan a gang's start for when the victims have terminated. Its pods count as placed."""
         _charge_tenant(self, pending, pool_state, pending.min_members, guaranteed=guaranteed)
         plan = PreemptionPlan(
-            pool=pool_state.pool.key, nodes=dict(nodes), borrowed=not guaranteed, made=made, leaves=leaves
+            pool=pool_state.pool.key, nodes=dict(nodes), borrowed=not guaranteed, created=created, leaves=leaves
         )
         self.plans[pending.gang.id] = plan
         for evict in evicts:
             _add_evict(self, pool_state, evict)
-            for other, beside in list(_sibling_evicts(self, evict)):
-                _add_evict(self, other, beside)
+            for sibling_state, sibling in list(_sibling_evicts(self, evict)):
+                _add_evict(self, sibling_state, sibling)
 
     def remove_plan(self, pending: PendingGang) -> None:
         """Drop a gang's plan, whose nodes and guarantee are released already."""

@@ -250,7 +250,7 @@ class PreemptionPlan:
     nodes: Mapping[str, str]
     """Node name by pod uid."""
     borrowed: bool
-    made: float = 0.0
+    created: float = 0.0
     """Time of creation (seconds since the epoch). Of plans that share nodes, the oldest starts first."""
     also: tuple[PreemptionPlan, ...] = ()
     """Plans for the gang's pods in other pools."""

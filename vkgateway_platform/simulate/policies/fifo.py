@@ -85,9 +85,9 @@ class _PoolCycle:
         return True
 
     def _plan_preemption(self, gang: Gang, nodes: dict[str, str]) -> None:
-        made = gang.plan.made if gang.plan is not None else self._now
+        created = gang.plan.created if gang.plan is not None else self._now
         self._outcome.plans[gang.id] = PreemptionPlan(
-            pool=self._key, nodes=nodes, borrowed=self._is_borrowing(gang), made=made
+            pool=self._key, nodes=nodes, borrowed=self._is_borrowing(gang), created=created
         )
         # Its currently free part stays reserved, so lower gangs see less free capacity.
         self._free_now.allocate_pods(gang.pods, nodes)

@@ -169,16 +169,18 @@ class _CohortCycle:
             if nodes is not None:
                 self._outcome.admit_gang(gang, self._key, nodes, borrowed=borrowed)
             else:
-                made = gang.plan.made if gang.plan is not None else self._now
-                self._outcome.plans[gang.id] = PreemptionPlan(pool=self._key, nodes={}, borrowed=borrowed, made=made)
+                created = gang.plan.created if gang.plan is not None else self._now
+                self._outcome.plans[gang.id] = PreemptionPlan(
+                    pool=self._key, nodes={}, borrowed=borrowed, created=created
+                )
 
     def _is_borrowing(self, gang: Gang) -> bool:
         return self._used.get(gang.tenant, 0) > self._nominal_quota(gang.tenant)
 
 
 def _admission_order(gang: Gang) -> tuple[float, str]:
-    return gang.plan.made if gang.plan is not None else 0.0, gang.id
+    return gang.plan.created if gang.plan is not None else 0.0, gang.id
 
 
 def _admission_time(gang: Gang) -> float:
-    return gang.plan.made if gang.plan is not None else start_time(gang)
+    return gang.plan.created if gang.plan is not None else start_time(gang)

@@ -44,14 +44,14 @@ def _load_scheduler(name: str) -> Scheduler:
         known = ", ".join([*SCHEDULERS, ALL_SCHEDULERS])
         raise InputError(f"--policy {name!r} does not exist", hint=f"Available: {known}; or MODULE:CLASS.")
     try:
-        made: Scheduler = getattr(importlib.import_module(module), attribute)()
+        scheduler: Scheduler = getattr(importlib.import_module(module), attribute)()
     except (ImportError, AttributeError, TypeError) as error:
         raise InputError(
             f"--policy {name!r} cannot be loaded: {error}", hint="Name a class that needs no arguments, on PYTHONPATH."
         ) from error
-    missing = [part for part in ("name", "arrange", "decide") if not hasattr(made, part)]
+    missing = [part for part in ("name", "arrange", "decide") if not hasattr(scheduler, part)]
     if missing:
         raise InputError(
             f"--policy {name!r} has no {missing[0]}", hint="See vkgateway_platform.simulate.policies.scheduler."
         )
-    return made
+    return scheduler

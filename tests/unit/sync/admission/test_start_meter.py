@@ -219,7 +219,7 @@ def test_pending_gangs_of_a_removed_tenant_are_not_overdue() -> None:
     for tenant in ("alpha", "beta"):
         name = f"{tenant}/ns/gang/x"
         meter.pod_arrived(name, f"{tenant}-0", created=0.0, now=1.0)
-        plan = PreemptionPlan(pool=KEY, nodes={f"{tenant}-0": "n0"}, borrowed=False, made=1.0)
+        plan = PreemptionPlan(pool=KEY, nodes={f"{tenant}-0": "n0"}, borrowed=False, created=1.0)
         gang = make_gang(name, tenant, [8])
         meter.cycle_decided({name: gang}, Decisions(plans={name: plan}), at=2.0, now=2.0)
     meter.forget_tenant("alpha")

@@ -273,8 +273,8 @@ def read_route(exposure: ApiServerExposure, body: bytes, *, obstacle: Obstacle =
     """
     accepted, resolved = (_find_current(_decode_route(body), exposure, kind) for kind in ("Accepted", "ResolvedRefs"))
     if accepted is None:
-        if told := obstacle.refuses or obstacle.blocks:
-            return _pending(exposure, "NotAccepted", told)
+        if why := obstacle.refuses or obstacle.blocks:
+            return _pending(exposure, "NotAccepted", why)
         return _pending(exposure, "AddressPending", "has not accepted the route yet")
     if accepted.status != "True":
         why = accepted.message or obstacle.refuses or obstacle.blocks

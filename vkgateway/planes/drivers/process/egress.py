@@ -127,7 +127,7 @@ class ApiServerEgress:
 
     async def _resolve(self, tenant: str, host: str, port: int, *, by_url: bool) -> Sequence[str]:
         """Return the permitted addresses of a host. No name is resolved again later. Raises _RefusedError."""
-        found = [host] if is_ip_address(host) else await self._look_up(tenant, host)
+        found = [host] if is_ip_address(host) else await self._find_addresses(tenant, host)
         is_gateway = self._gateway.port in ((port,) if by_url else (port, 0))
         permitted = [
             address
@@ -149,7 +149,7 @@ class ApiServerEgress:
             return False
         return is_outside(address) or (by_url and is_in_ranges(address, self._webhook_ranges))
 
-    async def _look_up(self, tenant: str, name: str) -> list[str]:
+    async def _find_addresses(self, tenant: str, name: str) -> list[str]:
         if (proxy := self._proxies.get(tenant)) is None:
             raise _RefusedError("503 Service Unavailable", "the tenant is being removed")
         loop = asyncio.get_running_loop()

@@ -84,7 +84,7 @@ def _place_among(
     allowed = _allowed_positions(resources, among)
     if have_peer_rules(pods):
         in_order = _group_by_shape(resources, pods)
-        return _PlacementSearch(resources, in_order, allowed, preferred_nodes).place_beside_peers(
+        return _PlacementSearch(resources, in_order, allowed, preferred_nodes).place_by_peer_rules(
             pods, required_level, preferred_level
         )
     if len(pods) == 1 and not required_level:
@@ -112,7 +112,7 @@ def count_placeable(
     allowed = _allowed_positions(resources, among)
     search = _PlacementSearch(resources, groups, allowed)
     if have_peer_rules(pods):
-        return search.count_beside_peers(required_level)
+        return search.count_by_peer_rules(required_level)
     if not required_level:
         return search.count_placeable(allowed)
     domains = search.domains_at(required_level, allowed)
@@ -232,7 +232,7 @@ class _PlacementSearch:
                 return found
         return None
 
-    def place_beside_peers(
+    def place_by_peer_rules(
         self, pods: Sequence[Pod], required_level: str, preferred_level: str
     ) -> dict[str, str] | None:
         """Return nodes by uid, in the order of the pods, which have hard constraints about other pods.
@@ -242,7 +242,7 @@ class _PlacementSearch:
         """
         if not self._may_fit(self._allowed):
             return None
-        for nodes in self._areas_beside_peers(required_level, preferred_level):
+        for nodes in self._areas_for_peer_rules(required_level, preferred_level):
             with self._node_resources.trial() as trial:
                 found = self._place_in_turn(nodes)
                 if len(found) == len(pods) and self._node_resources.keep_peer_rules(
@@ -252,7 +252,7 @@ class _PlacementSearch:
                     return {pod.uid: found[pod.uid] for pod in pods}
         return None
 
-    def count_beside_peers(self, required_level: str) -> int:
+    def count_by_peer_rules(self, required_level: str) -> int:
         """Return how many pods fit one after the other, without a change of the resources."""
         domains = self.domains_at(required_level, self._allowed).rank_by_capacity() if required_level else ()
         most = 0
@@ -261,7 +261,7 @@ class _PlacementSearch:
                 most = max(most, len(self._place_in_turn(nodes)))
         return most
 
-    def _areas_beside_peers(self, required_level: str, preferred_level: str) -> Iterator[IntArray | None]:
+    def _areas_for_peer_rules(self, required_level: str, preferred_level: str) -> Iterator[IntArray | None]:
         """Yield the nodes to try: each domain of the preferred level, then all, then each domain of the topology keys
         of pod affinity, as the first pod may take a domain that is too small for the pods that must join it.
         """

@@ -112,10 +112,10 @@ def _input_faults(pool: Pool, quota: Quota, levels: Sequence[int]) -> Iterator[s
             yield f"{_request_text(pool, quota, name)}; a guarantee cannot be less than 0"
     requested, cells = quota.guarantee.get(pool.unit_resource, 0), sum(quota.cells)
     if requested > 0 and requested % MILLI_PER_UNIT:
-        below, above = requested // MILLI_PER_UNIT, requested // MILLI_PER_UNIT + 1
+        lower, upper = requested // MILLI_PER_UNIT, requested // MILLI_PER_UNIT + 1
         yield (
             f"{_request_text(pool, quota, pool.unit_resource)}; only whole units can be "
-            f"guaranteed: request {below} or {above}"
+            f"guaranteed: request {lower} or {upper}"
         )
     unknown_sizes = sorted(set(quota.cells).difference(levels), reverse=True)
     if unknown_sizes:

@@ -114,10 +114,10 @@ class GangBorrowing:
             ("room",),
             pool_state,
             pending,
-            lambda: self._find_beside_reserved(pool_state, pending, reclaimable),
+            lambda: self._search_unreserved(pool_state, pending, reclaimable),
         )
 
-    def _find_beside_reserved(
+    def _search_unreserved(
         self, pool_state: PoolState, pending: PendingGang, reclaimable: PreemptionCandidates
     ) -> CandidatePlan | None:
         reservation = pool_state.reservations.nodes

@@ -56,7 +56,7 @@ class _PlanKeeper:
         for pending, plan in valid:
             remove_planned_pods(self._pool_state, pending, plan)
         # On a node with several plans, the older plan uses freed capacity first; later plans do not delay it.
-        for pending, plan in sorted(valid, key=lambda each: (each[1].made, priority_key(each[0].gang))):
+        for pending, plan in sorted(valid, key=lambda each: (each[1].created, priority_key(each[0].gang))):
             self._pool_state.add_pods(pending.min_members, plan.nodes)
             ready = pending.gang.part_info is None and is_plan_free(self._pool_state, pending, plan)
             if ready and not self._pool_state.tenant_usage.exceeded_limits(pending.tenant, pending.min_members):
@@ -66,7 +66,7 @@ class _PlanKeeper:
             else:
                 guaranteed, leaves = not plan.borrowed, plan.leaves
                 self._cycle_state.add_plan(
-                    pending, self._pool_state, plan.nodes, guaranteed=guaranteed, made=plan.made, leaves=leaves
+                    pending, self._pool_state, plan.nodes, guaranteed=guaranteed, created=plan.created, leaves=leaves
                 )
 
     def _can_keep(self, pending: PendingGang, plan: PreemptionPlan) -> bool:

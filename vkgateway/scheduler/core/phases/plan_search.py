@@ -207,7 +207,7 @@ def adopt_plan(state: CycleState, pool_state: PoolState, pending: PendingGang, c
         pool_state,
         nodes,
         guaranteed=placement is not None,
-        made=state.next_plan_time(),
+        created=state.next_plan_time(),
         evicts=candidate.evicts,
     )
 

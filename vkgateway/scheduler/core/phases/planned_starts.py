@@ -17,7 +17,7 @@ def start_ready_plans(state: CycleState) -> None:
     """Start gangs whose plans need no more terminations; of plans on one node, the older ones first."""
     for key, pool_state in state.pool_states.items():
         plans = [(state.pending_gangs[name], plan) for name, plan in state.plans.items() if plan.pool == key]
-        plans.sort(key=lambda each: (each[1].made, priority_key(each[0].gang)))
+        plans.sort(key=lambda each: (each[1].created, priority_key(each[0].gang)))
         for pending, plan in plans:
             remove_planned_pods(pool_state, pending, plan)
         for pending, plan in plans:

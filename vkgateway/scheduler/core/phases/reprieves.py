@@ -58,7 +58,7 @@ def reprieve_victims(state: CycleState) -> None:
             for gang, plan in sorted(state.plans.items())
             if plan.pool == pool_state.pool.key
         ]
-        plans.sort(key=lambda each: each[1].made)
+        plans.sort(key=lambda each: each[1].created)
         units = [unit for gang in victim_gangs(state, pool_state) for unit in _reprieve_units(pool_state, gang)]
         units.sort(key=reprieve_key)
         plans = _drop_self_serving_plans(state, pool_state, plans, units)
@@ -186,12 +186,12 @@ def _search_needed_units(
         _unmark_terminating(pool_state, unit)
     needed: dict[int, _ReprieveUnit] = {}
     earlier: list[_PlannedGang] = []
-    for _, group in groupby(plans, key=lambda each: round(each[1].made / _TOLERANCE)):
+    for _, group in groupby(plans, key=lambda each: round(each[1].created / _TOLERANCE)):
         for pending, plan in (new := list(group)):
             pool_state.add_pods(pending.min_members, plan.nodes)
         earlier += new
-        made = new[-1][1].made
-        known = [unit for unit in units if id(unit) not in needed and unit.notice_time <= made + _TOLERANCE]
+        created = new[-1][1].created
+        known = [unit for unit in units if id(unit) not in needed and unit.notice_time <= created + _TOLERANCE]
         for unit in known:
             _remove_unit(pool_state, unit)
         if not all(plan_holds(pool_state, *each) for each in earlier):
@@ -200,11 +200,11 @@ def _search_needed_units(
                 for unit in known:
                     _restore_unit(pool_state, unit)
                 continue
-            later = [unit for unit in units if id(unit) not in needed and unit.notice_time > made + _TOLERANCE]
+            later = [unit for unit in units if id(unit) not in needed and unit.notice_time > created + _TOLERANCE]
             for unit in later:
                 _remove_unit(pool_state, unit)
             known = later + known
-        late = find_unneeded_late_pods(pool_state, earlier, others, seconds, since=made, now=now)
+        late = find_unneeded_late_pods(pool_state, earlier, others, seconds, since=created, now=now)
         for unit in known:
             _restore_unit(pool_state, unit)
             if not all(_holds_without(pool_state, unit, *each) for each in earlier):

@@ -342,7 +342,7 @@ def _adopt_plan(state: CycleState, pool_state: PoolState, pending: PendingGang, 
         pool_state,
         candidate.victim_choice.nodes,
         guaranteed=guaranteed,
-        made=state.next_plan_time(),
+        created=state.next_plan_time(),
         evicts=candidate.evicts,
         leaves=None if guaranteed else candidate.leaves,
     )

@@ -137,13 +137,13 @@ def _unneeded_late_pods(
 ) -> set[str]:
     """Return the uids of pods that end late and without whose resources the gang fits."""
     leaving = pool_state.terminating_pods.values()
-    if next(find_late_pods(leaving, 0.0, since=plan.made, now=state.now), None) is None:
+    if next(find_late_pods(leaving, 0.0, since=plan.created, now=state.now), None) is None:
         return set()
     seconds = termination_seconds(victim_gangs(state, pool_state))
     with pool_state.trial():
         pool_state.remove_pods(leaving)
         slow = find_unneeded_late_pods(
-            pool_state, [(pending_gang, plan)], leaving, seconds, since=plan.made, now=state.now
+            pool_state, [(pending_gang, plan)], leaving, seconds, since=plan.created, now=state.now
         )
     return {pod.uid for pod in slow}
 

@@ -31,7 +31,7 @@ MNT_DETACH = 2
 PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 24, 38
 DEVICES = ("null", "zero", "urandom")
 PLACE = "/tmp"  # noqa: S108 - only the place at which the new root is mounted, in a separate mount namespace
-NOT_FOUND, NOT_EXECUTABLE, NOT_MADE = 127, 126, 125
+NOT_FOUND, NOT_EXECUTABLE, NOT_CREATED = 127, 126, 125
 PATH = "/bin"
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -52,14 +52,14 @@ def main(plan: dict[str, Any], status: int) -> int:
     if plan["cgroup"]:
         with contextlib.suppress(OSError):  # it only divides cpu time: a command may run without
             write_kernel_file(plan["cgroup"], "0")
-    ready, made = os.pipe()
+    ready, entered = os.pipe()
     mapped, go = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(ready)
         os.close(go)
-        run_and_exit(lambda: enter_namespaces(plan, status, made=made, mapped=mapped), status)
-    os.close(made)
+        run_and_exit(lambda: enter_namespaces(plan, status, entered=entered, mapped=mapped), status)
+    os.close(entered)
     os.close(mapped)
     os.close(status)
     if os.read(ready, 1):
@@ -70,12 +70,12 @@ def main(plan: dict[str, Any], status: int) -> int:
     return wait_for_exit(child)
 
 
-def enter_namespaces(plan: dict[str, Any], status: int, *, made: int, mapped: int) -> int:
+def enter_namespaces(plan: dict[str, Any], status: int, *, entered: int, mapped: int) -> int:
     """Enter the namespaces, then run the first process of the PID namespace."""
     die_with_parent()
     check_result("new namespaces are not permitted on this machine", libc.unshare(NAMESPACES))
-    os.write(made, b"1")
-    os.close(made)
+    os.write(entered, b"1")
+    os.close(entered)
     if not os.read(mapped, 1):
         raise SandboxError("no user can be mapped into a new user namespace on this machine")
     if plan["privileged"]:
@@ -206,7 +206,7 @@ def die_with_parent() -> None:
 
 def run_and_exit(work: Any, status: int) -> NoReturn:
     """Exit with the result of `work`; write a failure to `status`."""
-    code = NOT_MADE
+    code = NOT_CREATED
     try:
         code = work()
     except (SandboxError, OSError) as error:
