@@ -48,11 +48,9 @@ class SimulatedPlanes:
         self._servers = servers
 
     def template_names(self) -> Collection[str]:
-        """See `ControlPlanes`."""
         return ("default",)
 
     async def load_existing(self, tenant: Tenant) -> ApiServerAccess | None:
-        """See `ControlPlanes`."""
         return self._connect(tenant.metadata.name)
 
     def _connect(self, name: str) -> ApiServerAccess:
@@ -71,7 +69,6 @@ class SimulatedPlanes:
         return ApiServerAccess(client=client, url=url, host=_LOOPBACK, port=int(url.rpartition(":")[2]))
 
     async def ensure(self, tenant: Tenant, *, on_step: OnStep) -> ApiServerAccess:  # noqa: ARG002 - the protocol's
-        """See `ControlPlanes`."""
         return self._connect(tenant.metadata.name)
 
     async def api_server_endpoints(
@@ -81,28 +78,26 @@ class SimulatedPlanes:
         *,
         listening: Endpoint,  # noqa: ARG002
     ) -> Collection[Endpoint]:
-        """See `ControlPlanes`."""
         return ()
 
     async def run(self, listener: DriverListener) -> None:
-        """See `ControlPlanes`."""
+        """Do nothing."""
 
     async def check_publication(
         self,
         tenant: Tenant,  # noqa: ARG002 - the protocol's
         access: ApiServerAccess,
     ) -> Publication:
-        """See `ControlPlanes`."""
         return Publication(url=access.url)
 
     async def restore_kept_objects(self, tenant: Tenant, access: ApiServerAccess) -> None:
-        """See `ControlPlanes`."""
+        """Do nothing."""
 
     async def stop(self, name: str) -> None:
         """Nothing to stop."""
 
     async def remove(self, name: str, *, on_step: OnStep) -> None:
-        """See `ControlPlanes`."""
+        """Do nothing."""
 
 
 class EmptyDatastore:
@@ -111,7 +106,6 @@ class EmptyDatastore:
     blocked: Mapping[str, int] = {}
 
     async def check_usage(self, *, exempt: Collection[str]) -> StoreUsage:  # noqa: ARG002 - the protocol's
-        """See `datastore_quota.Datastore`."""
         return StoreUsage(in_use=0, file_size=0, quota=8 * 2**30)
 
 

@@ -59,7 +59,6 @@ class JobRun(PodsRun):
             await asyncio.Event().wait()
 
     def work_of(self, key: Key) -> Work:
-        """See `PodsRun`."""
         queue, pod = key
         return self._works[queue, pod.rpartition("-")[0]]
 
@@ -67,7 +66,6 @@ class JobRun(PodsRun):
         """See `PodsRun`. The controller of Jobs creates the next pod when Kueue admits the Job again."""
 
     async def finish_pod(self, key: Key) -> None:
-        """See `PodsRun`."""
         await complete_unless_evicted(self._client, *key)
 
     def _handle_pod(self, mark: Mark, key: Key) -> None:

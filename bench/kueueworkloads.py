@@ -72,7 +72,6 @@ class WorkloadRun:
         self._writes = asyncio.Semaphore(IN_FLIGHT)
 
     async def create(self, work: Work) -> None:
-        """Create the Workload."""
         self._log.mark_created(work)
 
         async def create() -> None:

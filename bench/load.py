@@ -38,7 +38,6 @@ class Place:
         self.namespace = namespace
 
     async def create_pod(self, name: str, kind: PodKind) -> bytes:
-        """Create a pod."""
         return await self.client.create(PODS, pod_manifest(name, kind), namespace=self.namespace, timeout=120)
 
     async def delete_pod(self, name: str, *, grace: int | None = None) -> None:

@@ -164,11 +164,9 @@ class TenantRun(PodsRun):
             await asyncio.Event().wait()
 
     def work_of(self, key: Key) -> Work:
-        """See `PodsRun`."""
         return self._works[key]
 
     def pod_evicted(self, key: Key) -> None:
-        """See `PodsRun`."""
         self.group.create_task(self._create_pod(self._works[key], int(key[1].rpartition("-")[2]) + 1))
 
     async def _create_pod(self, work: Work, attempt: int) -> None:
@@ -211,7 +209,6 @@ class AdmissionRun(TenantRun):
             self.end_pod(key)
 
     async def finish_pod(self, key: Key) -> None:
-        """See `PodsRun`."""
         await self._places[key[0]].delete_pod(key[1], grace=0)
 
 
@@ -238,6 +235,5 @@ class PodRun(TenantRun):
             self.start_pod(key)
 
     async def finish_pod(self, key: Key) -> None:
-        """See `PodsRun`."""
         tenant, name = key
         await complete_unless_evicted(self._platform.compute, names.compute_namespace(tenant, NAMESPACE), name)

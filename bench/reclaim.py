@@ -161,7 +161,6 @@ def _find_evicted(
 
 
 async def _delete_pods(places: Sequence[load.Place], tenant_timeline: Timeline, compute_timeline: Timeline) -> None:
-    """Delete all pods."""
     keys = [key for key in tenant_timeline.times_of("sent") if key not in tenant_timeline.times_of("gone")]
     await load.delete_all(places, keys)
     await tenant_timeline.wait_for("gone", keys)

@@ -33,7 +33,6 @@ class Case(NamedTuple):
 
     @property
     def title(self) -> str:
-        """Title of the case."""
         return f"{self.pods} pods {'with' if self.token else 'without'} token"
 
     @property

@@ -128,7 +128,6 @@ class Seconds(click.ParamType[float]):
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return seconds."""
         if isinstance(value, float):
             return value
         match = _SPAN.fullmatch(str(value))

@@ -34,13 +34,11 @@ class SharedLimit:
         return True
 
     def release_amount(self, tenant: str, amount: int = 1) -> None:
-        """Release an amount."""
         self._taken[tenant] -= amount
         if not self._taken[tenant]:
             del self._taken[tenant]
 
     def tenant_amount(self, tenant: str) -> int:
-        """Return the amount of a tenant."""
         return self._taken.get(tenant, 0)
 
     @property

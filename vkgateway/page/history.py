@@ -52,7 +52,6 @@ class History:
         )
 
     def pool_series(self) -> dict[str, Any]:
-        """Return the series of all pools."""
         return self._series(self._pools, None)
 
     def tenant_series(self, tenant: str, uid: str) -> dict[str, Any]:

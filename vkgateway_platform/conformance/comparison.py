@@ -56,7 +56,6 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     cases: tuple[ComparedCase, ...]
 
     def cases_with(self, verdict: Verdict) -> tuple[ComparedCase, ...]:
-        """Return the cases with a verdict."""
         return tuple(case for case in self.cases if case.verdict == verdict)
 
     @property

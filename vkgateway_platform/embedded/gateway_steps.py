@@ -35,7 +35,6 @@ class GatewaySteps:
         ]
 
     def stop_step(self) -> Step:
-        """Return the step that stops a gateway."""
         return Step(name="gateway", title="gateway", run=self._stop)
 
     async def _stop_for_another(self) -> str:

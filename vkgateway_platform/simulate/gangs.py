@@ -21,7 +21,6 @@ class SubmittedGangs:
             self._names.setdefault(gang.tenant, {})[gang.id] = None
 
     def of_tenant(self, tenant: str) -> list[Gang]:
-        """Return the gangs of a tenant."""
         return [self._gangs[name] for name in self._names.get(tenant, ())]
 
     def add_gang(self, gang: Gang) -> None:

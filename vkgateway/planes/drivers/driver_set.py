@@ -79,7 +79,6 @@ class DriverSet:
                 group.create_task(driver.run(listener), name=f"driver/{name}")
 
     async def close(self) -> None:
-        """Close all drivers."""
         for driver in self._drivers.values():
             await driver.close()
 
@@ -93,20 +92,17 @@ class _DriverNameServers:
 
     @property
     def listening_range(self) -> NameServerRange | None:
-        """See `NameServers`."""
         return next((one.listening_range for one in self._servers if one.listening_range is not None), None)
 
     async def ensure_server(
         self, tenant: str, cluster: ClusterIdentity, addresses: Mapping[str, str]
     ) -> Collection[ServerEndpoint]:
-        """See `NameServers`."""
         servers = self._drivers.of(tenant).name_servers
         if servers is None:
             raise UnavailableError(f"the driver of tenant {tenant!r} runs no name servers")
         return await servers.ensure_server(tenant, cluster, addresses)
 
     async def remove_stale(self, clusters: Collection[str]) -> None:
-        """See `NameServers`."""
         for servers in self._servers:
             await servers.remove_stale(clusters)
 

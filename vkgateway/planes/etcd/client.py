@@ -121,11 +121,9 @@ class EtcdAuth:
         await self._connection.call("Auth/UserAdd", pb.AuthUserAddRequest(name=name, options=options))
 
     async def delete_user(self, name: str) -> None:
-        """Delete a user."""
         await self._connection.call("Auth/UserDelete", pb.AuthUserDeleteRequest(name=name))
 
     async def roles_of(self, user: str) -> list[str]:
-        """Return the roles of a user."""
         request = pb.AuthUserGetRequest(name=user)
         return list((await self._connection.call("Auth/UserGet", request, pb.AuthUserGetResponse)).roles)
 
@@ -134,7 +132,6 @@ class EtcdAuth:
         await self._connection.call("Auth/UserGrantRole", pb.AuthUserGrantRoleRequest(user=user, role=role))
 
     async def revoke_role(self, user: str, *, role: str) -> None:
-        """Revoke a role from a user."""
         await self._connection.call("Auth/UserRevokeRole", pb.AuthUserRevokeRoleRequest(name=user, role=role))
 
     async def add_role(self, name: str) -> None:

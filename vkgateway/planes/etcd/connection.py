@@ -52,7 +52,6 @@ class EtcdConnection:
         """Replaced channels that still have calls in progress."""
 
     async def close(self) -> None:
-        """Close the connections."""
         former = dict(self._closing_channels)
         for task in former:
             task.cancel()

@@ -169,7 +169,6 @@ class SupervisedProcess:
 
     @property
     def spec(self) -> ProcessSpec:
-        """Spec of the process."""
         return self.record.spec
 
     def start(self, found: procfs.MarkedProcess | None = None) -> None:
@@ -207,7 +206,6 @@ class SupervisedProcess:
             self._running = None
 
     def current_state(self) -> ProcessState:
-        """Return the current state."""
         return ProcessState(
             name=self.spec.name,
             state=self._state_name(),

@@ -367,12 +367,10 @@ class PartGang(Gang):
 
     @property
     def whole_id(self) -> str:
-        """Id of the gang."""
         return self.own_part.whole_id
 
     @property
     def part_ids(self) -> tuple[str, ...]:
-        """Ids of all parts of the gang."""
         return self.own_part.part_ids
 
 

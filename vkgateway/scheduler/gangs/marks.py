@@ -36,7 +36,6 @@ class Reference:
 
     @property
     def object_kind(self) -> Kind:
-        """Kind of the object."""
         return Kind(self.group, self.kind, self.plural)
 
     def __str__(self) -> str:

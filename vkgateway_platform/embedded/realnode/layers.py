@@ -25,7 +25,6 @@ class Layer:
 
     @classmethod
     def from_file(cls, path: Path) -> Layer:
-        """Return the layer in a file."""
         with path.open("rb") as file:
             return cls(path, hashlib.file_digest(file, "sha256").hexdigest())
 

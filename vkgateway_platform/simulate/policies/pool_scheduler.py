@@ -32,7 +32,6 @@ class DecisionBuilder:
         )
 
     def build_decisions(self) -> Decisions:
-        """Return the decisions."""
         return Decisions(admits=tuple(self.admits), evicts=tuple(self.evicts), plans=self.plans)
 
 

@@ -127,7 +127,6 @@ class KubernetesDriver:
 
     @property
     def name_servers(self) -> NameServers | None:
-        """See `Driver`."""
         return self._name_servers
 
     step_messages = StepMessages(
@@ -301,7 +300,6 @@ class PodEndpoints:
         return found
 
     async def find(self, tenant: str, *, recorded_port: int) -> ServerEndpoint | None:  # noqa: ARG002 - the Service has the port
-        """See `ServerEndpoints`."""
         return await read_endpoint(self._client, API_SERVER, namespace=self._namespaces.name_for(tenant))
 
     async def reachable_from(
@@ -340,7 +338,6 @@ class Changes:
         self._repairs = RepairThrottle()
 
     def addresses_changed(self, tenant: str) -> None:
-        """See `DriverListener`."""
         if self.listener is not None:
             self.listener.addresses_changed(tenant)
 

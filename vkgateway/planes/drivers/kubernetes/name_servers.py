@@ -147,7 +147,6 @@ class PodNameServers:
         )
 
     async def remove_stale(self, clusters: Collection[str]) -> None:
-        """See `NameServers`."""
         selector = f"{CONTROL_PLANE_LABEL},app.kubernetes.io/managed-by=vkgateway"
         async for page in self._client.list_pages(NETWORK_POLICIES, label_selector=selector):
             for policy in (decode_object(item).metadata for item in page.items):

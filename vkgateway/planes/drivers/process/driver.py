@@ -356,7 +356,6 @@ class MachineEndpoints:
         return Publication()
 
     async def find(self, tenant: str, *, recorded_port: int) -> ServerEndpoint | None:  # noqa: ARG002 - all share an address
-        """See `ServerEndpoints`."""
         return ServerEndpoint(self._address, recorded_port)
 
     async def reachable_from(
@@ -366,9 +365,7 @@ class MachineEndpoints:
         *,
         endpoint: ServerEndpoint,
     ) -> Collection[ServerEndpoint]:
-        """See `ServerEndpoints`."""
         return (endpoint,)
 
     async def running(self, tenant: str, *, endpoint: ServerEndpoint) -> Collection[ServerEndpoint]:  # noqa: ARG002 - there is one
-        """See `ServerEndpoints`."""
         return (endpoint,)

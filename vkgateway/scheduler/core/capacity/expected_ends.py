@@ -67,7 +67,6 @@ class ExpectedEnds:
             self.remove_pod(pod.uid)
 
     def remove_pod(self, uid: str) -> None:
-        """Remove a pod."""
         if uid in self._end_by_pod:
             self._set_end(uid, None)
 

@@ -60,7 +60,6 @@ class NodeFilter:
         self._image_positions: dict[str, list[int]] | None = None
 
     def label_column(self, label: str) -> LabelColumn:
-        """Return the column of a label."""
         found = self._columns.get(label)
         if found is None:
             given = [node.labels.get(label) for node in self._nodes]

@@ -75,7 +75,6 @@ class LimitedRun(NamedTuple):
 
     @property
     def notice_time(self) -> float:
-        """Time of the notice."""
         return self.end - self.notice
 
 

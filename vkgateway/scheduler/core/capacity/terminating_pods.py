@@ -31,7 +31,6 @@ class TerminatingPods(Mapping[str, Pod]):
         return self._pods[uid][0]
 
     def add_pods(self, tenant: str, pods: Iterable[Pod]) -> None:
-        """Add terminating pods of a tenant."""
         for pod in pods:
             self.remove_pod(pod.uid)
             self._put(tenant, pod)

@@ -103,7 +103,6 @@ class PoolState:
         self.tenant_usage.replace_pool(pool)
 
     def begin_round(self, now: float) -> None:
-        """Begin a round."""
         self.guarantee.begin_round(now, self.node_resources)
         self.victims.begin_round()
         self.reservations.clear()

@@ -343,7 +343,6 @@ class RankIndex:
         self._ranks: dict[str, Counter[Rank]] = {}
 
     def add_gang(self, gang: Gang) -> None:
-        """Add a gang."""
         names = self._gangs.get(gang.tenant)
         if names is None:
             names = self._gangs[gang.tenant] = {}

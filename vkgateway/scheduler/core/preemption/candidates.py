@@ -60,7 +60,6 @@ class PreemptionCandidates:
         return self._numbers_by_gang.get(gang, ())
 
     def gang_ids(self) -> Iterable[str]:
-        """Return the gangs with candidates."""
         return self._numbers_by_gang.keys()
 
     def all_pods(self) -> Iterator[Pod]:

@@ -39,7 +39,6 @@ class PreemptionCandidate:
 
     @property
     def evicted_pods(self) -> tuple[Pod, ...]:
-        """Pods that an eviction of the candidate evicts."""
         return self.running_pods if self.whole else self.pods
 
     @property

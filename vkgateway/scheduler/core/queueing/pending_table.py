@@ -82,7 +82,6 @@ class PendingTable:
         return self._columns[8]
 
     def select_gangs(self, mask: BoolArray) -> list[PendingGang]:
-        """Return the gangs of a mask."""
         return [self.pending_gangs[index] for index in np.flatnonzero(mask).tolist()]
 
     def mask_without(self, names: Iterable[str]) -> BoolArray:

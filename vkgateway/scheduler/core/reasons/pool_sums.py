@@ -53,7 +53,6 @@ class PoolSums:
             self.inside[tenant, node] = self.inside.get((tenant, node), 0) + amount
 
     def count_waiting(self, tenant: str, pod: Pod) -> None:
-        """Count a waiting pod."""
         self._add_requests(self.usage_of(tenant).waiting, pod)
 
     def _add_requests(self, total: MilliResources, pod: Pod) -> None:

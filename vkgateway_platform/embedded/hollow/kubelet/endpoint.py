@@ -64,7 +64,6 @@ class Endpoint:
         self._running = StreamLimiter(COMMANDS_OF_A_TENANT, total=COMMANDS, what="commands in pods on hollow nodes")
 
     async def answer(self, request: Request, session: Session) -> Reply | None:
-        """Answer a request."""
         if not self._is_caller(session.stream.tls):
             return Reply.from_text(403, "only the API server of this cluster is served here")
         match request.path:
