@@ -6,7 +6,9 @@ import ast
 import re
 import runpy
 import subprocess
-from collections.abc import Iterator
+import tokenize
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
@@ -26,6 +28,11 @@ LINK = re.compile(r"\[[^\]]*\]\((?![a-z]+:)([^)#\s]*)(?:#([^)\s]+))?\)")
 UNDOCUMENTED = {"vkgateway.io/v", "vkgateway.io/objects"}
 """Not keys of objects that users or platform teams see."""
 HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
+POINTER = re.compile(r"`([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)(?:\(\))?`")
+FIELDS = {"arbiter", "controlPlanes", "kubelet", "metadata", "spec", "status", "tenant", "variables"}
+"""Objects, settings and variables of templates whose fields comments name."""
+ELSEWHERE = {"IPNet", "csi", "metav1", "net", "os", "random", "re", "regexp", "resource", "ssl", "strconv"}
+FILES_AND_HOSTS = {"CLUSTER", "crt", "io", "j2", "json", "key", "local", "py", "test"}
 
 
 def anchor(heading: str) -> str:
@@ -176,3 +183,82 @@ def test_files_of_typical_changes_exist() -> None:
         folders += [folder.parent for folder in folders] + [ROOT / "deploy/chart/vkgateway/templates"]
         missing += [name for name in named if not any((folder / name).exists() for folder in folders)]
     assert missing == []
+
+
+def test_names_in_docstrings_and_comments_exist() -> None:
+    """A dotted name in backticks is a module, or a member of a module or class of the project."""
+    files = sorted(ROOT.glob("vkgateway*/**/*.py"))
+    project = Definitions({file: ast.parse(file.read_text()) for file in files})
+    missing = [
+        f"{file.relative_to(ROOT)}: {name}"
+        for file, tree in project.trees.items()
+        for text in prose(file, tree)
+        for name in POINTER.findall(text)
+        if not project.has_name(*name.split("."))
+        and not {name.split(".")[0]} & (FIELDS | ELSEWHERE)
+        and name.split(".")[-1] not in FILES_AND_HOSTS
+    ]
+    assert missing == []
+
+
+def prose(file: Path, tree: ast.Module) -> Iterator[str]:
+    with file.open("rb") as stream:
+        yield from (token.string for token in tokenize.tokenize(stream.readline) if token.type == tokenize.COMMENT)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.value.value
+
+
+class Definitions:
+    """Modules and classes by the last part of their names."""
+
+    def __init__(self, trees: dict[Path, ast.Module]) -> None:
+        self.trees = trees
+        self.modules: dict[str, list[tuple[str, set[str]]]] = defaultdict(list)
+        self.classes: dict[str, list[tuple[list[str], set[str]]]] = defaultdict(list)
+        for file, tree in trees.items():
+            module = ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+            self.modules[module.rpartition(".")[2]].append((f".{module}", set(defined(tree.body))))
+            for node in ast.walk(tree):
+                if isinstance(node, ast.ClassDef):
+                    bases = [ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in node.bases]
+                    self.classes[node.name].append((bases, {*defined(node.body), *attributes(node)}))
+
+    def has_name(self, *parts: str) -> bool:
+        if parts[0] in self.classes:
+            return self.has_member(parts[0], parts[1])
+        return any(
+            not rest or (rest[0] in names and (len(rest) == 1 or self.has_member(rest[0], rest[1])))
+            for end in range(1, len(parts) + 1)
+            for rest in [parts[end:]]
+            for module, names in self.modules.get(parts[end - 1], ())
+            if module.endswith(f".{'.'.join(parts[:end])}")
+        )
+
+    def has_member(self, name: str, member: str) -> bool:
+        return any(
+            member in members or any(self.has_member(base, member) for base in bases if base != name)
+            for bases, members in self.classes.get(name, ())
+        )
+
+
+def defined(body: Iterable[ast.stmt]) -> Iterator[str]:
+    for statement in body:
+        match statement:
+            case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield name
+            case ast.Import(names=names) | ast.ImportFrom(names=names):
+                yield from (name.asname or name.name for name in names)
+            case ast.If(body=inner):
+                yield from defined(inner)
+            case _:
+                yield from (node.id for node in ast.walk(statement) if isinstance(node, ast.Name))
+
+
+def attributes(of: ast.ClassDef) -> Iterator[str]:
+    """Attributes that methods set, and arguments of the constructor."""
+    for node in ast.walk(of):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr
+        elif isinstance(node, ast.FunctionDef) and node.name == "__init__":
+            yield from (argument.arg for argument in node.args.args + node.args.kwonlyargs)

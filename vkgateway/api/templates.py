@@ -10,7 +10,7 @@ from vkgateway.api.names import LABEL_VALUE_MAX, TENANT_NAME_MAX, is_reserved
 from vkgateway.api.types import EXTERNAL, Pool, PoolScheduling
 
 GANG_NAME_MAX: Final = 53
-"""Most characters of a gang's unique name (`modes.names.attempt_name`)."""
+"""Most characters of a gang's unique name (`backends.names.attempt_name`)."""
 BAND_GUARANTEED: Final = "guaranteed"
 BAND_LOW: Final = "low"
 _NUMBER_DIGITS: Final = 5

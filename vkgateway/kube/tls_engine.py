@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 
 _RECORD_BYTES: Final = 16 * 1024
 """Size limit of a TLS record (RFC 8446, section 5.1); one read returns one record. A larger read buffer of 64 KiB would
-be mapped and unmapped for each response (see `gateway.heap`)."""
+be mapped and unmapped for each response (see `serve.heap`)."""
 CHUNK_BYTES: Final = 32 * 1024
 """Bytes that pass through the engine at a time: OpenSSL's buffers grow with their content and never shrink."""
 

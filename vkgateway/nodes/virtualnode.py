@@ -50,8 +50,8 @@ _decode_object: Final = msgspec.json.Decoder(dict[str, Any]).decode
 class VirtualNode:
     """Reconciler of one Node object and its Lease, until `run` is cancelled.
 
-    `build` returns the desired Node (`translate.nodes`); the times of its conditions are ignored. The controller calls
-    `build` after `trigger_reconcile`, after the tenant changed or deleted the object, and every `report_every` seconds.
+    `build` returns the desired Node (`NodeSource.build_node`); the times of its conditions are ignored. It is called
+    after `trigger_reconcile`, after the tenant changed or deleted the object, and every `report_every` seconds.
     It writes differences only, by server-side apply, so that labels, taints and annotations of others stay.
 
     If the node has the desired state at the start, the first write follows after `first_write_after` seconds or up to
@@ -59,7 +59,7 @@ class VirtualNode:
 
     The Lease is renewed every `renew_every` seconds and valid for `lease_seconds`, also while the node is NotReady: a
     NotReady node is not lost. `on_registered` is called each time the node reached its desired state, `on_seen` with
-    its labels and taints (`nodeobject.labels_and_taints`) each time it was observed.
+    its labels and taints (`labels_and_taints`) each time it was observed.
     """
 
     def __init__(

@@ -122,7 +122,7 @@ class Provisioner:
         state. For a control plane that is up to date, nothing changes.
 
         Raises:
-            VkgatewayError: the reason of the failure; `ApiError.transient` and `EtcdError.transient` say whether a
+            VkgatewayError: the reason of the failure; `ApiError.is_transient` and `EtcdError.transient` say whether a
             retry helps.
         """
         name = tenant.metadata.name

@@ -23,7 +23,7 @@ LOW_SPACE_CHECK_SECONDS = 3.0
 
 
 class Datastore(Protocol):
-    """The part of `controlplane.etcd.quota.QuotaController` that is used here."""
+    """The part of `etcd.quota.QuotaController` that is used here."""
 
     @property
     def blocked(self) -> Mapping[str, int]:

@@ -61,25 +61,25 @@ class ProvisionedControlPlanes:
         self._gate = gate
 
     def template_names(self) -> Collection[str]:
-        """See `planes.ControlPlanes`."""
+        """See `interfaces.ControlPlanes`."""
         return self._templates.list_names()
 
     async def ensure(self, tenant: Tenant, *, on_step: OnStep) -> ApiServerAccess:
-        """See `planes.ControlPlanes`."""
+        """See `interfaces.ControlPlanes`."""
         plane = await self._provisioner.provision(tenant, on_step=self._with_message(on_step, tenant.metadata.name))
         return self._api_server_access(plane)
 
     async def load_existing(self, tenant: Tenant) -> ApiServerAccess | None:
-        """See `planes.ControlPlanes`."""
+        """See `interfaces.ControlPlanes`."""
         plane = await self._provisioner.load_existing(tenant)
         return self._api_server_access(plane) if plane is not None else None
 
     async def check_publication(self, tenant: Tenant, access: ApiServerAccess) -> Publication:
-        """See `planes.ControlPlanes`."""
+        """See `interfaces.ControlPlanes`."""
         return await self._provisioner.check_publication(tenant, endpoint=ServerEndpoint(access.host, access.port))
 
     async def restore_kept_objects(self, tenant: Tenant, access: ApiServerAccess) -> None:
-        """See `planes.ControlPlanes`."""
+        """See `interfaces.ControlPlanes`."""
         await self._provisioner.restore_kept_objects(
             tenant, client=access.client, endpoint=ServerEndpoint(access.host, access.port)
         )
@@ -87,7 +87,7 @@ class ProvisionedControlPlanes:
     async def api_server_endpoints(
         self, tenant: str, cluster: ClusterIdentity, *, listening: Endpoint
     ) -> Collection[Endpoint]:
-        """See `sync.network.platform_service.ApiServers`."""
+        """See `platform_service.ApiServers`."""
         found = await self._drivers.of(tenant).endpoints.reachable_from(
             tenant, cluster, endpoint=ServerEndpoint(*listening)
         )
@@ -112,11 +112,11 @@ class ProvisionedControlPlanes:
         )
 
     async def stop(self, name: str) -> None:
-        """See `planes.ControlPlanes`."""
+        """See `interfaces.ControlPlanes`."""
         await self._drivers.stop(name)
 
     async def remove(self, name: str, *, on_step: OnStep) -> None:
-        """See `planes.ControlPlanes`."""
+        """See `interfaces.ControlPlanes`."""
         await self._provisioner.deprovision(name, on_step=self._with_message(on_step, name))
 
     def _with_message(self, on_step: OnStep, tenant: str) -> Callable[[Step], Awaitable[None]]:

@@ -24,7 +24,7 @@ _CHECK_SECONDS = 60.0
 class ForwardingNameServers:
     """Name servers of a driver, with the forwarder that answers for tenants without Services.
 
-    Implements `sync.network.platform_service.NameServers`. `forwarder` is ADDRESS:PORT.
+    Implements `platform_service.NameServers`. `forwarder` is ADDRESS:PORT.
     """
 
     def __init__(self, servers: NameServers, *, forwarder: str) -> None:

@@ -48,7 +48,7 @@ class RunningTenants:
         return self._runtimes.pop(tenant, None)
 
     async def list_pods(self, tenant: str, node: str, phase: str) -> list[bytes]:
-        """Return a tenant's pods on its virtual nodes; see `kubelet.target.Pods`."""
+        """Return a tenant's pods on its virtual nodes; see `target.PodLister`."""
         return await self._require_tenant(tenant).pods.list_pods(node, phase)
 
     def find_pod(self, tenant: str, namespace: str, pod: str) -> PodTarget:
@@ -56,11 +56,11 @@ class RunningTenants:
         return self._require_tenant(tenant).pods.find_pod(namespace, pod)
 
     def placed_on_node(self, tenant: str, node: str) -> tuple[str, list[PlacedPod]]:
-        """Return where a virtual node's pods run; see `kubelet.target.Placements`."""
+        """Return where a virtual node's pods run; see `target.PlacementLister`."""
         return self._require_tenant(tenant).pods.placed_on_node(node)
 
     def node_labels(self, tenant: str) -> Mapping[str, Mapping[str, str]]:
-        """Return the labels of a tenant's virtual nodes; see `kubelet.target.VirtualNodes`."""
+        """Return the labels of a tenant's virtual nodes; see `target.VirtualNodeLister`."""
         return self._require_tenant(tenant).node_labels()
 
     def client_of(self, tenant: str) -> Client:
@@ -76,7 +76,7 @@ class RunningTenants:
 
 
 class ControlPlaneChanges:
-    """Implementation of `controlplane.drivers.base.DriverListener`."""
+    """Implementation of `drivers.base.DriverListener`."""
 
     def __init__(self, running: RunningTenants, controller: TenantController) -> None:
         self._running = running

@@ -10,7 +10,7 @@ _SAMPLE_COUNT = 400
 
 
 class UsageIntegrals:
-    """Adds up usage in `state.sums` and `state.samples`."""
+    """Adds up usage in `SimulationState.sums` and `SimulationState.samples`."""
 
     def __init__(self, state: SimulationState, usage: Usage, *, warm_up: float, horizon: float) -> None:
         self._state = state

@@ -132,9 +132,9 @@ class ServerEndpoints(Protocol):
 class Driver(Protocol):
     """Runs the control planes of tenants. Every call may be repeated and changes nothing the second time.
 
-    The provisioner calls `prepare`, `endpoints.ensure`, `start` and `start_clients` for a tenant in turn, and `remove`
-    at its end. Calls for different tenants run concurrently. After a restart of the gateway, `endpoints.find` and
-    `kubelet_clients` report what runs. So a driver keeps no state that it cannot read back.
+    The provisioner calls `prepare`, `ServerEndpoints.ensure`, `start` and `start_clients` for a tenant in turn, and
+    `remove` at its end. Calls for different tenants run concurrently. After a restart of the gateway,
+    `ServerEndpoints.find` and `kubelet_clients` report what runs. So a driver keeps no state that it cannot read back.
     """
 
     @property

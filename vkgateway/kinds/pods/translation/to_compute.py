@@ -80,7 +80,7 @@ def forward_pod(
     of the pool. `namespaces` returns the labels of the tenant's namespaces, for pod affinity with a namespace selector.
     `claims` holds the compute names of claims that are renamed.
 
-    The pod must have name, namespace and uid, and `policy.find_refusals` must return nothing for it. It is not changed.
+    The pod must have name, namespace and uid, and `rules.find_refusals` must return nothing for it. It is not changed.
     The result shares unchanged parts with it, so callers must change neither. Unknown fields are forwarded unchanged.
 
     A compute pod never uses the compute cluster's DNS, which would resolve other tenants' Services. Its Service

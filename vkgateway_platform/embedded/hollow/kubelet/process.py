@@ -15,7 +15,7 @@ NAME = "compute/hollow-kubelet"
 HOST = "127.0.0.1"
 """API servers refuse to proxy to nodes on loopback, but fetch logs and run commands there."""
 CALLER = "kube-apiserver-kubelet-client"
-"""Common name of the compute API server at kubelets (`controlplane.plane.compute_plane_spec`)."""
+"""Common name of the compute API server at kubelets (`planes.plane.compute_plane_spec`)."""
 _STOP_RANK = 70
 
 
