@@ -41,7 +41,7 @@ from vkgateway.kube.client import Client
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.kube.resources import COMPUTE_CLUSTERS, SECRETS
 from vkgateway.runtime import finalizers
-from vkgateway.runtime.object_events import EventRecorder
+from vkgateway.runtime.events import EventRecorder
 from vkgateway.runtime.workqueue import DONE, ReconcileResult, WorkQueue
 from vkgateway.scheduler.backends.verdict import scheduler_verdict
 
@@ -339,9 +339,9 @@ class ComputeController:
             self.clusters.record_status(compute, old)
             raise
         for condition in changed_conditions(old.conditions, new.conditions):
-            await self._recorder.emit(
-                COMPUTE_CLUSTERS,
+            await self._recorder.emit_event(
                 metadata,
+                about=COMPUTE_CLUSTERS,
                 reason=condition.reason,
                 message=condition.message or condition.reason,
                 kind="Warning" if condition.status == "False" else "Normal",

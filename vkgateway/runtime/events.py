@@ -1,4 +1,4 @@
-"""Events that the gateway writes to a tenant cluster: repeated ones are counted, and rate-limited."""
+"""Events that the gateway writes to a cluster: repeated ones are counted, and rate-limited."""
 
 from __future__ import annotations
 
@@ -14,21 +14,15 @@ from vkgateway.api import times
 from vkgateway.api.objects import Meta, ObjectView
 from vkgateway.kube import errors, resources
 from vkgateway.kube.client import Client
-from vkgateway.kube.clock import Clock
+from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
+from vkgateway.kube.resources import Resource
 
 log = structlog.get_logger(__name__)
 
-About = Literal["Pod", "Service", "PersistentVolumeClaim", "NetworkPolicy", "PodDisruptionBudget"]
-"""The kind of an event's object."""
-_API_VERSIONS: Final[dict[About, str]] = {
-    "Pod": "v1",
-    "Service": "v1",
-    "PersistentVolumeClaim": "v1",
-    "NetworkPolicy": "networking.k8s.io/v1",
-    "PodDisruptionBudget": "policy/v1",
-}
 Severity = Literal["Normal", "Warning"]
 
+_CLUSTER_SCOPED: Final = "default"
+"""Namespace in which Kubernetes stores the events of cluster-scoped objects."""
 _MAX_SERIES: Final = 4096
 _QUIET_SECONDS: Final = 30.0
 """Seconds for which the same event about the same object is only counted, and not written."""
@@ -47,11 +41,15 @@ class _Series:
 
 
 class EventRecorder:
-    """Writer of Events about a tenant's objects. An event that cannot be written is logged."""
+    """Writer of Events about the objects of one cluster. An event that cannot be written is logged.
 
-    def __init__(self, client: Client, *, clock: Clock) -> None:
+    `counts_repeats` needs the right to patch Events. Without it, as in the management cluster, each event is a new one.
+    """
+
+    def __init__(self, client: Client, *, clock: Clock = SYSTEM_CLOCK, counts_repeats: bool = True) -> None:
         self._client = client
         self._clock = clock
+        self._counts_repeats = counts_repeats
         self._series: OrderedDict[tuple[str, str, str], _Series] = OrderedDict()
 
     async def emit_event(
@@ -61,12 +59,11 @@ class EventRecorder:
         reason: str,
         message: str,
         kind: Severity = "Warning",
-        about: About = "Pod",
+        about: Resource = resources.PODS,
     ) -> None:
-        """Emit an event about an object, at most once in 30 seconds with the same words.
+        """Emit an event about an object; repeats with the same words are written at most once in 30 seconds.
 
-        `reason` is a CamelCase word, `message` a sentence for the tenant's administrator, truncated to 1,024
-        characters.
+        `reason` is a CamelCase word, `message` a sentence for the administrator, truncated to 1,024 characters.
         """
         message = message[:_MESSAGE_MAX]
         key = (metadata.uid, reason, message)
@@ -80,56 +77,60 @@ class EventRecorder:
             else:
                 series.count += 1
         except errors.ApiError as error:
-            log.warning("event not written", namespace=metadata.namespace, pod=metadata.name, error=str(error))
+            log.warning(
+                "event not written",
+                namespace=metadata.namespace,
+                object=metadata.name,
+                reason=reason,
+                error=str(error),
+            )
 
     async def _create_event(
-        self, key: tuple[str, str, str], metadata: Meta, sort: tuple[Severity, About], now: float
+        self, key: tuple[str, str, str], metadata: Meta, sort: tuple[Severity, Resource], now: float
     ) -> None:
         stamp = times.render_time(datetime.fromtimestamp(now, UTC))
         _, reason, message = key
+        kind, about = sort
+        namespace = metadata.namespace or _CLUSTER_SCOPED
         event = {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"generateName": f"{metadata.name[:200]}.", "namespace": metadata.namespace},
+            "metadata": {"generateName": f"{metadata.name[:200]}.", "namespace": namespace},
             "involvedObject": {
-                "apiVersion": _API_VERSIONS[sort[1]],
-                "kind": sort[1],
-                "namespace": metadata.namespace,
+                "apiVersion": about.api_version,
+                "kind": about.kind,
+                **({"namespace": metadata.namespace} if metadata.namespace else {}),
                 "name": metadata.name,
                 "uid": metadata.uid,
             },
             "reason": reason,
             "message": message,
-            "type": sort[0],
+            "type": kind,
             "count": 1,
             "firstTimestamp": stamp,
             "lastTimestamp": stamp,
             "source": {"component": "vkgateway"},
             "reportingComponent": "vkgateway",
         }
-        answer = await self._client.create(resources.EVENTS, event, namespace=metadata.namespace)
+        answer = await self._client.create(resources.EVENTS, event, namespace=namespace)
+        if not self._counts_repeats:
+            return
         name = msgspec.json.decode(answer, type=ObjectView).metadata.name
         self._series[key] = _Series(name, stamp, now)
         while len(self._series) > _MAX_SERIES:
             self._series.popitem(last=False)
 
     async def _repeat_event(
-        self, key: tuple[str, str, str], series: _Series, metadata: Meta, sort: tuple[Severity, About], now: float
+        self, key: tuple[str, str, str], series: _Series, metadata: Meta, sort: tuple[Severity, Resource], now: float
     ) -> None:
         series.count += 1
+        series.written = now
+        change = {"count": series.count, "lastTimestamp": times.render_time(datetime.fromtimestamp(now, UTC))}
         try:
-            await self._write_count(series, metadata.namespace, now)
+            await self._client.patch(
+                resources.EVENTS, series.name, change, namespace=metadata.namespace or _CLUSTER_SCOPED
+            )
         except errors.NotFound:
             # API servers drop events after an hour.
             del self._series[key]
             await self._create_event(key, metadata, sort, now)
-
-    async def _write_count(self, series: _Series, namespace: str, now: float) -> None:
-        stamp = times.render_time(datetime.fromtimestamp(now, UTC))
-        series.written = now
-        await self._client.patch(
-            resources.EVENTS,
-            series.name,
-            {"count": series.count, "lastTimestamp": stamp},
-            namespace=namespace,
-        )

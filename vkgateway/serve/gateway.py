@@ -22,7 +22,7 @@ from vkgateway.nodes.server import KubeletServer
 from vkgateway.nodes.stats import StatsProvider
 from vkgateway.nodes.token_reviewer import TokenReviewer
 from vkgateway.page.facts import Observation
-from vkgateway.runtime.object_events import EventRecorder
+from vkgateway.runtime.events import EventRecorder
 from vkgateway.runtime.workers import WorkerPool
 from vkgateway.scheduler.backends.pool_modes import PoolModes
 from vkgateway.scheduler.core.reasons.gang_names import Names
@@ -78,7 +78,7 @@ class Gateway:
         self._is_leading = False
         self._enqueue_timer: asyncio.TimerHandle | None = None
         self._clusters = clusters
-        recorder = EventRecorder(management)
+        recorder = EventRecorder(management, counts_repeats=False)
         specs = AcceptedSpecs(clusters.pool_facts, clusters.guaranteed_pods)
         self.tenants = tenants = TenantStore(management, specs)
 

@@ -18,7 +18,7 @@ from vkgateway.kube.client import Client
 from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.kube.resources import TENANTS
 from vkgateway.runtime import finalizers
-from vkgateway.runtime.object_events import EventRecorder
+from vkgateway.runtime.events import EventRecorder
 from vkgateway.runtime.workqueue import DONE, ReconcileResult, WorkQueue
 from vkgateway.tenants.accepted_specs import ACCEPTED_FOR_ANNOTATION, acceptance_annotations, read_accepted_spec
 from vkgateway.tenants.control_plane_reconciler import (

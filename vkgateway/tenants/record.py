@@ -43,7 +43,7 @@ from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.clock import Clock
 from vkgateway.kube.resources import TENANTS
-from vkgateway.runtime.object_events import EventRecorder
+from vkgateway.runtime.events import EventRecorder
 from vkgateway.tenants.interfaces import ApiServerAccess
 from vkgateway.tenants.metrics import ONBOARDING
 
@@ -257,9 +257,9 @@ class StatusWriter:
 
     async def _emit_event(self, tenant: Tenant, condition: Condition, *, record: TenantRecord) -> None:
         verdict = record.facts.condition_verdicts().get(condition.type)
-        await self._recorder.emit(
-            TENANTS,
+        await self._recorder.emit_event(
             tenant.metadata,
+            about=TENANTS,
             reason=condition.reason,
             message=f"{condition.type}: {condition.message or condition.reason}",
             kind="Warning" if verdict is not None and verdict.is_failure else "Normal",

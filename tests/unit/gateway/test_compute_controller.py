@@ -28,7 +28,7 @@ from vkgateway.clusters.tenant_owners import GatewayIdentity
 from vkgateway.kube.client import Client
 from vkgateway.kube.kubeconfig import ClientConfig
 from vkgateway.kube.resources import COMPUTE_CLUSTERS, EVENTS, NAMESPACES, NODES, PODS, PRIORITY_CLASSES, SECRETS
-from vkgateway.runtime.object_events import EventRecorder
+from vkgateway.runtime.events import EventRecorder
 
 
 @asynccontextmanager
@@ -41,7 +41,7 @@ async def controller(server: FakeApiServer, client: Client, **lookups: Any) -> A
     computes = ComputeController(
         client,
         clusters=ComputeClusters(client, GatewayIdentity("this")),
-        recorder=EventRecorder(client),
+        recorder=EventRecorder(client, counts_repeats=False),
         connect=connect,
         on_change=lambda: None,
         **lookups,

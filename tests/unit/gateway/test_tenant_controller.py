@@ -38,7 +38,7 @@ from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.kube.resources import EVENTS, NAMESPACES, PODS, TENANTS
 from vkgateway.planes.drivers.base import DriverListener
 from vkgateway.planes.publication import Publication
-from vkgateway.runtime.object_events import EventRecorder
+from vkgateway.runtime.events import EventRecorder
 from vkgateway.runtime.workqueue import ReconcileResult
 from vkgateway.tenants.accepted_specs import ACCEPTED_FOR_ANNOTATION, ACCEPTED_SPEC_ANNOTATION, AcceptedSpecs
 from vkgateway.tenants.control_plane_reconciler import (
@@ -162,7 +162,7 @@ class World:
 
     @asynccontextmanager
     async def gateway(self, *, clock: Clock = SYSTEM_CLOCK) -> AsyncIterator[TenantController]:
-        recorder = EventRecorder(self.client)
+        recorder = EventRecorder(self.client, counts_repeats=False)
         clusters = ComputeClusters(self.client, GatewayIdentity("this"))
         store = TenantStore(self.client, AcceptedSpecs(clusters.pool_facts, clusters.guaranteed_pods))
         computes = ComputeController(

@@ -31,7 +31,7 @@ from vkgateway.kube.resources import COMPUTE_CLUSTERS, NAMESPACES, NODES, PODS
 from vkgateway.nodes.node_source import NodeSource
 from vkgateway.nodes.target import NoComputePodError
 from vkgateway.nodes.virtualnode import SETTLE_SECONDS
-from vkgateway.runtime.object_events import EventRecorder
+from vkgateway.runtime.events import EventRecorder
 from vkgateway.runtime.views.pods import decode_tenant_pod
 from vkgateway.runtime.workers import WorkerPool
 from vkgateway.scheduler.service.arbitration import ArbitrationSettings
@@ -117,7 +117,7 @@ async def setting(compute: FakeApiServer, management: Client) -> AsyncIterator[S
     computes = ComputeController(
         management,
         clusters=ComputeClusters(management, GatewayIdentity("this")),
-        recorder=EventRecorder(management),
+        recorder=EventRecorder(management, counts_repeats=False),
         connect=lambda name, _: compute.client(name),
         on_change=lambda: None,
     )

@@ -160,7 +160,9 @@ class DisruptionBudgetReconciler:
         else:
             return
         message = f"drains of machines do not heed it: {message}"
-        await self._scope.events.emit_event(metadata, reason=reason, message=message, about="PodDisruptionBudget")
+        await self._scope.events.emit_event(
+            metadata, reason=reason, message=message, about=resources.DISRUPTION_BUDGETS
+        )
 
     def _tenant_budget_changed(self, old: DisruptionBudgetView | None, new: DisruptionBudgetView | None) -> None:
         view = new or old

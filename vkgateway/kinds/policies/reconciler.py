@@ -155,7 +155,7 @@ class NetworkPolicyReconciler:
         await apply_to_each(list(self._scope.links.values()), reconcile)
         for policy, reason in skipped.values():
             await self._scope.events.emit_event(
-                policy.metadata, reason="PartLeftOut", message=reason, about="NetworkPolicy"
+                policy.metadata, reason="PartLeftOut", message=reason, about=resources.NETWORK_POLICIES
             )
 
     def _build_fence(self, link: ComputeLink, namespace: str, uid: str) -> IsolationPolicies:
@@ -217,7 +217,9 @@ class NetworkPolicyReconciler:
             )
             if changed and is_object_refused(error):
                 message += "; the previous version is deleted, so the pods that it selects are isolated"
-        await self._scope.events.emit_event(policy.metadata, reason=reason, message=message, about="NetworkPolicy")
+        await self._scope.events.emit_event(
+            policy.metadata, reason=reason, message=message, about=resources.NETWORK_POLICIES
+        )
 
     async def _write_policy(self, link: ComputeLink, wanted: Object, known: NetworkPolicyView | None) -> None:
         namespace, name = wanted["metadata"]["namespace"], wanted["metadata"]["name"]

@@ -99,7 +99,9 @@ class ServiceWriter:
 
     async def report_event(self, metadata: Meta, reason: str, message: str, *, kind: Severity = "Warning") -> None:
         """Emit an event about a tenant Service."""
-        await self._scope.events.emit_event(metadata, reason=reason, message=message, kind=kind, about="Service")
+        await self._scope.events.emit_event(
+            metadata, reason=reason, message=message, kind=kind, about=resources.SERVICES
+        )
 
 
 def find_compute_service(link: ComputeLink, tenant: str, key: Key) -> ServiceView | None:

@@ -267,7 +267,7 @@ class VolumeReconciler:
 
     async def _report_event(self, metadata: Meta, reason: str, message: str) -> None:
         await self._scope.events.emit_event(
-            metadata, reason=reason, message=message, kind="Warning", about="PersistentVolumeClaim"
+            metadata, reason=reason, message=message, kind="Warning", about=resources.PERSISTENT_VOLUME_CLAIMS
         )
 
 
