@@ -1,30 +1,16 @@
-"""Removal of vkgateway's finalizers from pods and volumes, by name: finalizers of others stay."""
+"""Addition and removal of vkgateway's finalizers: finalizers that others add or remove meanwhile stay as they are."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from vkgateway.api.objects import Meta, decode_object
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import Resource
 
-
-async def remove_finalizers(client: Client, resource: Resource, seen: Meta, *finalizers: str) -> None:
-    """Remove finalizers from a pod or a volume in one request, which does not depend on the version that was `seen`.
-
-    The object may not exist any more. Raises Conflict if another object has its name. Only built-in kinds support this
-    patch (strategic merge patch).
-    """
-    change = {"metadata": {"uid": seen.uid, "$deleteFromPrimitiveList/finalizers": list(finalizers)}}
-    try:
-        await client.patch(
-            resource, seen.name, change, kind="strategic", namespace=seen.namespace or None, metadata_only=True
-        )
-    except errors.NotFound:
-        return
-
-
+_CORE: Final = "api/v1"
 _MAX_TRIES = 5
 """The watch cache is often older than the gateway's last write, so a second attempt is common."""
 
@@ -38,24 +24,40 @@ async def add_finalizer(
     concurrent writes do not stop.
     """
     extra = {"annotations": annotations} if annotations else {}
-    return await _patch_finalizers(client, resource, seen, finalizer, present=True, extra=extra)
+    return await _patch_finalizers(client, resource, seen, (finalizer,), present=True, extra=extra)
 
 
-async def remove_finalizer(client: Client, resource: Resource, seen: Meta, finalizer: str) -> None:
-    """Remove a finalizer if the object still exists. Raises Conflict if concurrent writes do not stop."""
+async def remove_finalizer(client: Client, resource: Resource, seen: Meta, *finalizers: str) -> None:
+    """Remove finalizers if the object still exists.
+
+    Raises Conflict if concurrent writes do not stop, or if another pod or volume has the name.
+    """
     try:
-        await _patch_finalizers(client, resource, seen, finalizer, present=False, extra={})
+        if resource.prefix == _CORE:
+            # By name, whatever version was seen: that of a pod is often out of date, and each pod ends with this write.
+            change = {"metadata": {"uid": seen.uid, "$deleteFromPrimitiveList/finalizers": list(finalizers)}}
+            namespace = seen.namespace or None
+            await client.patch(resource, seen.name, change, kind="strategic", namespace=namespace, metadata_only=True)
+        else:
+            # Custom resources have no strategic merge patch.
+            await _patch_finalizers(client, resource, seen, finalizers, present=False, extra={})
     except errors.NotFound:
         return
 
 
 async def _patch_finalizers(
-    client: Client, resource: Resource, seen: Meta, finalizer: str, *, present: bool, extra: Mapping[str, object]
+    client: Client,
+    resource: Resource,
+    seen: Meta,
+    names: tuple[str, ...],
+    *,
+    present: bool,
+    extra: Mapping[str, object],
 ) -> Meta:
     tries = 0
     while True:
         tries += 1
-        finalizers = [other for other in seen.finalizers if other != finalizer] + [finalizer] * present
+        finalizers = [other for other in seen.finalizers if other not in names] + [*names] * present
         version = {"uid": seen.uid, "resourceVersion": seen.resource_version}
         change = {"metadata": {**version, "finalizers": finalizers or None, **extra}}
         try:

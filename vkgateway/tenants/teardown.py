@@ -15,7 +15,7 @@ from vkgateway.kinds.services.name_service import remove_names
 from vkgateway.kinds.services.service_cidr import remove_range
 from vkgateway.kube import errors, resources
 from vkgateway.kube.backoff import Backoff
-from vkgateway.runtime.finalizers import remove_finalizers
+from vkgateway.runtime.finalizers import remove_finalizer
 from vkgateway.runtime.views.ownership import namespace_owner, owned_by
 from vkgateway.runtime.views.pods import ComputePodView, decode_compute_pod
 
@@ -80,7 +80,7 @@ async def _remove_pod(link: ComputeLink, view: ComputePodView) -> None:
     metadata = view.metadata
     try:
         if view.has_finalizer:
-            await remove_finalizers(link.client, resources.PODS, metadata, MIRROR_FINALIZER)
+            await remove_finalizer(link.client, resources.PODS, metadata, MIRROR_FINALIZER)
         if metadata.deletion_timestamp is None or (metadata.deletion_grace_period_seconds or 0) > _MAX_GRACE:
             await link.client.delete(
                 resources.PODS,

@@ -115,7 +115,7 @@ class PodDeleter:
         uid = compute_pod.metadata.uid
         if self._was_released(uid):
             return
-        await finalizers.remove_finalizers(context.link.client, resources.PODS, compute_pod.metadata, MIRROR_FINALIZER)
+        await finalizers.remove_finalizer(context.link.client, resources.PODS, compute_pod.metadata, MIRROR_FINALIZER)
         self._released_until[uid] = self._clock.time() + _RELEASED_GRACE
 
     def _was_released(self, uid: str) -> bool:

@@ -309,7 +309,7 @@ class VolumeWriter:
             except (errors.NotFound, errors.Conflict):
                 return
         if not set(finalizer_names).isdisjoint(metadata.finalizers):
-            await finalizers.remove_finalizers(
+            await finalizers.remove_finalizer(
                 self._scope.client, resources.PERSISTENT_VOLUMES, metadata, *finalizer_names
             )
 
