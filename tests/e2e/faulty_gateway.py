@@ -17,9 +17,10 @@ from typing import Any
 import msgspec
 
 from tests.e2e.cluster import Platform, eventually
-from vkgateway.kube.workqueue import FairQueue
 from vkgateway.planes.supervisor.client import SupervisorClient
 from vkgateway.planes.supervisor.spec import ProcessSpec
+from vkgateway.runtime.requests import ReconcileRequest
+from vkgateway.runtime.workqueue import FairQueue
 from vkgateway.scheduler.service import arbitration
 from vkgateway.settings import config
 from vkgateway.settings import file as settingsfile
@@ -110,7 +111,7 @@ def _install_faults(folder: Path) -> None:
     async def faulty_get(queue: FairQueue[Any]) -> tuple[str, Any]:
         while True:
             found = await get(queue)
-            if not (folder / HELD).exists():
+            if not (folder / HELD).exists() or not isinstance(found[1], ReconcileRequest):
                 return found
             queue.done(*found)
             queue.add(*found)

@@ -42,7 +42,7 @@ from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.kube.resources import COMPUTE_CLUSTERS, SECRETS
 from vkgateway.runtime import finalizers
 from vkgateway.runtime.events import EventRecorder
-from vkgateway.runtime.workqueue import DONE, ReconcileResult, WorkQueue
+from vkgateway.runtime.workqueue import ObjectQueue
 from vkgateway.scheduler.backends.verdict import scheduler_verdict
 
 log = structlog.get_logger(__name__)
@@ -91,13 +91,13 @@ class ComputeController:
         self._total_guarantee = total_guarantee
         self._tenants_of = tenants_of
         self._tenants_in = tenants_in
-        self._queue = WorkQueue("compute-cluster", self._reconcile, on_error=self._handle_error)
+        self._queue = ObjectQueue("compute-cluster", self._reconcile, on_error=self._handle_error)
         self.clusters = clusters
         clusters.changed.subscribe(self._cluster_changed)
 
     def tenants_changed(self) -> None:
         """Requeue all compute clusters, whose statuses report the tenants' guarantees."""
-        self._queue.enqueue_all()
+        self._queue.enqueue(*(name for _, name in self.clusters.reflector.store))
 
     async def run(self, leading: asyncio.Event | None = None) -> None:
         """Run until cancelled, then close all connections. Before `leading` is set, only connect."""
@@ -109,7 +109,7 @@ class ComputeController:
                 if leading is not None and not self._is_leading:
                     await leading.wait()
                     self._is_leading = True
-                    self._queue.enqueue_all()
+                    self.tenants_changed()
         finally:
             for name in list(self.clusters.connected):
                 await self._disconnect(name)
@@ -121,13 +121,13 @@ class ComputeController:
         self._queue.enqueue(compute.metadata.name)
         self._on_change()
 
-    async def _reconcile(self, name: str) -> ReconcileResult:
+    async def _reconcile(self, name: str) -> float | None:
         compute = self.clusters.find_cluster(name)
         if compute is None:
             await self._disconnect(name)
             self.clusters.forget_status(name)
             self._on_change()
-            return DONE
+            return None
         if not self._is_leading:
             await self._ensure_connected(compute)
             return RESYNC_SECONDS
@@ -165,7 +165,7 @@ class ComputeController:
         )
         await self._write_status(compute, facts)
 
-    async def _finalize_cluster(self, compute: ComputeCluster) -> ReconcileResult:
+    async def _finalize_cluster(self, compute: ComputeCluster) -> float | None:
         metadata = compute.metadata
         users = self._tenants_of(metadata.name)
         if users is None:

@@ -1,1 +1,1 @@
-"""What all reconcilers share: requests, work queues, workers, events, finalizers and metrics."""
+"""What all reconcilers share: requests, the work queue, workers, events, finalizers and metrics."""

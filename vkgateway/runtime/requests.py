@@ -6,8 +6,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from vkgateway.kube.workqueue import FairQueue
 from vkgateway.runtime.views.ownership import Key
+from vkgateway.runtime.workqueue import FairQueue
 
 K = TypeVar("K", bound=Hashable)
 

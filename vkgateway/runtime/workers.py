@@ -10,9 +10,9 @@ import structlog
 
 from vkgateway.api.errors import ConflictError, UnavailableError
 from vkgateway.kube.errors import ApiError
-from vkgateway.kube.workqueue import FairQueue, run_workers
 from vkgateway.runtime.metrics import DEFECT, RETRIES, request_seconds
 from vkgateway.runtime.requests import ReconcileRequest, RequestQueue
+from vkgateway.runtime.workqueue import FairQueue, run_workers
 
 log = structlog.get_logger(__name__)
 
@@ -57,10 +57,7 @@ class WorkerPool:
 
     async def run(self) -> None:
         """Process requests until cancelled."""
-        try:
-            await run_workers(self.queue, self._handle_request, concurrency=self._workers, name="sync")
-        finally:
-            self.queue.close()
+        await run_workers(self.queue, self._handle_request, concurrency=self._workers, name="sync")
 
     async def _handle_request(self, tenant: str, request: ReconcileRequest) -> None:
         reconcilers = self._tenants.get(tenant)

@@ -19,7 +19,7 @@ from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.kube.resources import TENANTS
 from vkgateway.runtime import finalizers
 from vkgateway.runtime.events import EventRecorder
-from vkgateway.runtime.workqueue import DONE, ReconcileResult, WorkQueue
+from vkgateway.runtime.workqueue import ObjectQueue
 from vkgateway.tenants.accepted_specs import ACCEPTED_FOR_ANNOTATION, acceptance_annotations, read_accepted_spec
 from vkgateway.tenants.control_plane_reconciler import (
     PROBE_RETRY_SECONDS,
@@ -85,7 +85,7 @@ class TenantController:
             status_writer=self._status_writer,
             clock=clock,
         )
-        self._queue = WorkQueue("tenant", self._reconcile, on_error=self._handle_error)
+        self._queue = ObjectQueue("tenant", self._reconcile, on_error=self._handle_error)
         tenants.changed.subscribe(self._tenant_changed)
         tenants.outdated.subscribe(self.enqueue)
 
@@ -107,7 +107,7 @@ class TenantController:
 
     def enqueue_all(self) -> None:
         """Request a reconciliation of all tenants, because a compute cluster changed."""
-        self._queue.enqueue_all()
+        self._queue.enqueue(*self._records)
 
     async def run(self, leading: asyncio.Event | None = None) -> None:
         """Run until cancelled. Before `leading` is set, only watch the tenants.
@@ -139,14 +139,14 @@ class TenantController:
         if record is not None and tenant.is_ending:
             record.request_interrupt()
 
-    async def _reconcile(self, name: str) -> ReconcileResult:
+    async def _reconcile(self, name: str) -> float | None:
         tenant = self.tenants.reflector.store.get(("", name))
         record = self._records.get(name)
         if tenant is None or (record is not None and record.uid != tenant.metadata.uid):
             await self._finalizer.clean_up(name, record)
             self._records.pop(name, None)
             self._computes.tenants_changed()  # a cluster that is being detached waits for the last tenant
-            return DONE if tenant is None else 0.0
+            return None if tenant is None else 0.0
         if record is not None and (record.is_kept or record.is_interrupted) and not tenant.is_ending:
             await self._finalizer.stop_runtime(name, record)
             record = None

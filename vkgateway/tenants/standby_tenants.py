@@ -15,7 +15,7 @@ from vkgateway.kube.reflector import Reflector
 from vkgateway.kube.resources import NODES, PODS
 from vkgateway.nodes.node_source import NodeSource
 from vkgateway.runtime.views.pods import TenantPodView, decode_tenant_pod
-from vkgateway.runtime.workqueue import DONE, ReconcileResult, WorkQueue
+from vkgateway.runtime.workqueue import ObjectQueue
 from vkgateway.tenants.accepted_specs import read_accepted_spec
 from vkgateway.tenants.interfaces import ApiServerAccess, ControlPlanes
 from vkgateway.tenants.pods import TenantPods
@@ -94,12 +94,12 @@ class StandbyTenants:
         self._tenants = tenants
         self._leading: asyncio.Event | None = None
         """Event of the current `run`."""
-        self._queue = WorkQueue("standby-tenant", self._reconcile, on_error=self._ignore_error)
+        self._queue = ObjectQueue("standby-tenant", self._reconcile)
         tenants.changed.subscribe(self._tenant_changed)
 
     def enqueue_all(self) -> None:
         """Update all views, because compute clusters changed."""
-        self._queue.enqueue_all()
+        self._queue.enqueue(*(name for _, name in self._tenants.reflector.store))
 
     def _tenant_changed(self, old: Tenant | None, new: Tenant | None) -> None:
         """Open, update or close the view of a tenant that was added, changed or deleted."""
@@ -115,19 +115,19 @@ class StandbyTenants:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._queue.run(), name="standby-tenants/workers")
                 await leading.wait()
-                self._queue.enqueue_all()
+                self.enqueue_all()
         finally:
             views = list(self._running.standbys.values())
             self._running.standbys.clear()
             await asyncio.gather(*(view.close() for view in views))
 
-    async def _reconcile(self, name: str) -> ReconcileResult:
+    async def _reconcile(self, name: str) -> float | None:
         tenant = self._tenants.reflector.store.get(("", name))
         if tenant is None or tenant.spec.delete_after:
             # At once: the watches of the view may take a while to end.
             self._runtimes.revoke_tenant(name)
             await self._close_view(name)
-            return DONE if tenant is None else None
+            return None
         if self._leading is None or self._leading.is_set():
             return await self._hand_over(name)
         access = await self._planes.load_existing(tenant)
@@ -136,14 +136,14 @@ class StandbyTenants:
         await self._update_view(tenant, access)
         return RELOAD_SECONDS
 
-    async def _hand_over(self, name: str) -> ReconcileResult:
+    async def _hand_over(self, name: str) -> float | None:
         """Close the view when the tenant's runtime answers requests."""
         if name not in self._running.standbys:
-            return DONE
+            return None
         if not self._running.is_served(name):
             return TAKEOVER_SECONDS
         await self._close_view(name)
-        return DONE
+        return None
 
     async def _update_view(self, tenant: Tenant, access: ApiServerAccess) -> None:
         name = tenant.metadata.name
@@ -164,6 +164,3 @@ class StandbyTenants:
         view = self._running.standbys.pop(name, None)
         if view is not None:
             await view.close()
-
-    async def _ignore_error(self, name: str, error: Exception) -> None:
-        """Failures are logged and retried by the queue."""

@@ -39,7 +39,6 @@ from vkgateway.kube.resources import EVENTS, NAMESPACES, PODS, TENANTS
 from vkgateway.planes.drivers.base import DriverListener
 from vkgateway.planes.publication import Publication
 from vkgateway.runtime.events import EventRecorder
-from vkgateway.runtime.workqueue import ReconcileResult
 from vkgateway.tenants.accepted_specs import ACCEPTED_FOR_ANNOTATION, ACCEPTED_SPEC_ANNOTATION, AcceptedSpecs
 from vkgateway.tenants.control_plane_reconciler import (
     FIRST_RENEWAL_SECONDS,
@@ -198,7 +197,7 @@ class World:
     def _count_reconciliations(self, tenants: TenantController) -> None:
         reconcile = tenants._queue._reconcile
 
-        async def reconcile_and_count(name: str) -> ReconcileResult:
+        async def reconcile_and_count(name: str) -> float | None:
             self.begun[name] += 1
             try:
                 return await reconcile(name)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.support.machine import patience
 from vkgateway.kube.backoff import Backoff
 from vkgateway.kube.errors import Forbidden, TooManyRequests
-from vkgateway.kube.workqueue import FairQueue, run_workers
+from vkgateway.runtime.workqueue import FairQueue, run_workers
 
 
 @dataclass(order=True)

@@ -6,7 +6,7 @@ import asyncio
 
 from vkgateway.kube.backoff import Backoff
 from vkgateway.kube.errors import Unreachable
-from vkgateway.kube.workqueue import FairQueue, run_workers
+from vkgateway.runtime.workqueue import FairQueue, run_workers
 
 
 class Server:
