@@ -333,8 +333,7 @@ class ComputeController:
         if not change:
             return
         try:
-            body = {"metadata": {"uid": metadata.uid}, "status": change}
-            await self._management.patch(COMPUTE_CLUSTERS, metadata.name, body, subresource="status")
+            await self._management.patch_status(COMPUTE_CLUSTERS, metadata, change)
         except errors.ApiError:
             self.clusters.record_status(compute, old)
             raise

@@ -12,6 +12,7 @@ from typing import Final, Literal, Self
 import msgspec
 
 from vkgateway.api.names import FIELD_MANAGER
+from vkgateway.api.objects import Meta
 from vkgateway.kube import errors, tls
 from vkgateway.kube.lists import Page, read_page, selector_params
 from vkgateway.kube.requests import Params
@@ -200,6 +201,17 @@ class Client(Transport):
             content_type=_PATCH_TYPES[kind],
             metadata_only=metadata_only,
             timeout=timeout,
+        )
+
+    async def patch_status(self, resource: Resource, seen: Meta, status: object, *, kind: PatchKind = "merge") -> bytes:
+        """Patch the status of the object that was `seen`, and return its metadata.
+
+        Raises NotFound if it was deleted, and Conflict if another object has its name.
+        """
+        body = {"metadata": {"uid": seen.uid}, "status": status}
+        namespace = seen.namespace or None
+        return await self.patch(
+            resource, seen.name, body, kind=kind, namespace=namespace, subresource="status", metadata_only=True
         )
 
     async def delete(

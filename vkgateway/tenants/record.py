@@ -217,9 +217,8 @@ class StatusWriter:
         change = status_patch(old, new)
         if not change:
             return
-        body = {"metadata": {"uid": record.uid}, "status": change}
         try:
-            await self._management.patch(TENANTS, tenant.metadata.name, body, subresource="status")
+            await self._management.patch_status(TENANTS, tenant.metadata, change)
         except (errors.NotFound, errors.Conflict):  # the object was deleted or replaced
             return
         except errors.ApiError as error:

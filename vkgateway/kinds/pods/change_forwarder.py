@@ -234,15 +234,8 @@ class ReadinessForwarder:
         if not differing:
             return
         try:
-            await context.link.client.patch(
-                resources.PODS,
-                compute_pod.metadata.name,
-                {"metadata": {"uid": compute_pod.metadata.uid}, "status": {"conditions": differing}},
-                namespace=compute_pod.metadata.namespace,
-                subresource="status",
-                kind="strategic",
-                metadata_only=True,
-            )
+            status = {"conditions": differing}
+            await context.link.client.patch_status(resources.PODS, compute_pod.metadata, status, kind="strategic")
         except (errors.Invalid, errors.BadRequest, errors.Forbidden) as error:
             if is_starting(error):
                 raise

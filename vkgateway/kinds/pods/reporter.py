@@ -111,15 +111,8 @@ class PodReporter:
 
         `current_status` is the status that the watch has shown. Conditions that others have set since are retained.
         """
-        answer = await self._scope.client.patch(
-            resources.PODS,
-            metadata.name,
-            {"metadata": {"uid": metadata.uid}, "status": strategic_patch(status, current_status)},
-            namespace=metadata.namespace,
-            subresource="status",
-            kind="strategic",
-            metadata_only=True,
-        )
+        change = strategic_patch(status, current_status)
+        answer = await self._scope.client.patch_status(resources.PODS, metadata, change, kind="strategic")
         return decode_object(answer).metadata.resource_version
 
 

@@ -179,10 +179,8 @@ class ServiceReconciler:
         )
         if patch is None:
             return
-        namespace, name = key
-        body = patch | {"metadata": {"uid": service.metadata.uid}}
         try:
-            await self._scope.client.patch(resources.SERVICES, name, body, namespace=namespace, subresource="status")
+            await self._scope.client.patch_status(resources.SERVICES, service.metadata, patch["status"])
         except (errors.NotFound, errors.Conflict):
             return
 

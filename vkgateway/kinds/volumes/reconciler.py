@@ -193,14 +193,7 @@ class VolumeReconciler:
             return
         status = claim_status_patch(claim, compute_claim)
         if status is not None:
-            await self._client.patch(
-                resources.PERSISTENT_VOLUME_CLAIMS,
-                claim.metadata.name,
-                {"metadata": {"uid": claim.metadata.uid}, "status": status},
-                namespace=claim.metadata.namespace,
-                subresource="status",
-                metadata_only=True,
-            )
+            await self._client.patch_status(resources.PERSISTENT_VOLUME_CLAIMS, claim.metadata, status)
         refusal = await self._compute_volumes.resize_claim(link, compute_claim, claim)
         if refusal:
             await self._report_event(claim.metadata, "VolumeResizeFailed", refusal)
