@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TypeVar
+
+from vkgateway.kube.errors import ApiError
+
+T = TypeVar("T")
 
 Random = Callable[[], float]
 """Returns a number in [0, 1)."""
@@ -39,3 +45,18 @@ class Backoff:
         full_delay = min(self.cap, self.base * 2.0 ** min(max(failures - 1, 0), 30))
         delay = full_delay * (0.5 + self.random() / 2)
         return max(delay, at_least) if at_least is not None else delay
+
+
+_REQUESTS = Backoff(base=0.5, cap=30.0)
+
+
+async def retry_requests(attempt: Callable[[], Awaitable[T]], *, report: Callable[[ApiError], None]) -> T:
+    """Return the result of `attempt`, repeated with back-off after each ApiError, which `report` logs."""
+    failures = 0
+    while True:
+        try:
+            return await attempt()
+        except ApiError as error:
+            failures += 1
+            report(error)
+        await asyncio.sleep(_REQUESTS.delay_after(failures))

@@ -22,7 +22,7 @@ from vkgateway.kinds.context import TenantContext
 from vkgateway.kinds.services.platform_service import ApiServers, NameServers
 from vkgateway.kinds.tenant_scope import VirtualNodeBinding
 from vkgateway.kube import errors
-from vkgateway.kube.backoff import Backoff, add_jitter
+from vkgateway.kube.backoff import add_jitter, retry_requests
 from vkgateway.kube.resources import NODES
 from vkgateway.nodes.node_source import NodeSource
 from vkgateway.nodes.virtualnode import VirtualNode
@@ -40,7 +40,6 @@ _FIRST_SWEEP_SECONDS = 5.0
 """Minimum delay of the first sweep in seconds; jitter up to twice this value."""
 _SWEEP_SECONDS = 30.0
 VIRTUAL_NODE_SELECTOR = f"type={VIRTUAL_NODE_TYPE},{COMPUTE_CLUSTER_LABEL}"
-_BACKOFF = Backoff(base=0.5, cap=30.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,23 +240,27 @@ class TenantRuntime:
         Nodes of disconnected compute clusters stay, and are checked again.
         """
         await asyncio.sleep(add_jitter(_FIRST_SWEEP_SECONDS))
-        failures = 0
         while True:
-            try:
-                page = await self.client.list_all(NODES, label_selector=VIRTUAL_NODE_SELECTOR)
-                names = [decode_object(item).metadata.name for item in page.items]
-                for name in names:
-                    # Checked each time: pools and connections may appear while another node is deleted.
-                    if not self._wiring.has_node(name):
-                        log.info("deleting a virtual node without a pool", tenant=self.name, node=name)
-                        await VirtualNode(self.client, name=name, build=dict).delete_node()
-                if (self._wiring.disconnected_nodes - self._wiring.sources.keys()).isdisjoint(names):
-                    return
-                failures = 0
-            except errors.ApiError as error:
-                failures += 1
-                log.warning("sweep of virtual nodes failed", tenant=self.name, error=error.message)
-            await asyncio.sleep(_BACKOFF.delay_after(failures) if failures else _SWEEP_SECONDS)
+            nodes_left = await retry_requests(
+                self._sweep_nodes,
+                report=lambda error: log.warning(
+                    "sweep of virtual nodes failed", tenant=self.name, error=error.message
+                ),
+            )
+            if not nodes_left:
+                return
+            await asyncio.sleep(_SWEEP_SECONDS)
+
+    async def _sweep_nodes(self) -> bool:
+        """Delete nodes without a pool; return whether nodes of disconnected compute clusters are left."""
+        page = await self.client.list_all(NODES, label_selector=VIRTUAL_NODE_SELECTOR)
+        names = [decode_object(item).metadata.name for item in page.items]
+        for name in names:
+            # Checked each time: pools and connections may appear while another node is deleted.
+            if not self._wiring.has_node(name):
+                log.info("deleting a virtual node without a pool", tenant=self.name, node=name)
+                await VirtualNode(self.client, name=name, build=dict).delete_node()
+        return not (self._wiring.disconnected_nodes - self._wiring.sources.keys()).isdisjoint(names)
 
     def _update_limit(self, pool_name: str) -> None:
         """Pass the tenant's limit in a pool to the reconcilers if it changed."""

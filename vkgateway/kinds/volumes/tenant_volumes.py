@@ -20,16 +20,13 @@ from vkgateway.kinds.sources import (
 from vkgateway.kinds.tenant_scope import TenantScope
 from vkgateway.kinds.volumes.translation.storage_classes import allows_volumes
 from vkgateway.kinds.volumes.translation.views import ClaimView, VolumeView, decode_claim, decode_volume
-from vkgateway.kube import errors, resources
-from vkgateway.kube.backoff import Backoff
+from vkgateway.kube import resources
+from vkgateway.kube.backoff import retry_requests
 from vkgateway.kube.reflector import Reflector
 from vkgateway.runtime.requests import BATCH_SECONDS, RequestKind
 from vkgateway.runtime.views.ownership import Key
 
 log = structlog.get_logger(__name__)
-
-_BACKOFF = Backoff(base=0.5, cap=30.0)
-
 
 VOLUME: Final = RequestKind[str]("volume", BATCH_SECONDS)
 """The volume of the claim with this UID."""
@@ -137,18 +134,19 @@ class TenantVolumes:
 
     async def _find_volumes(self) -> None:
         """Start watching volumes if any exist without a claim: the gateway may have stopped during a deletion."""
-        failures = 0
-        while not self._volumes_needed.is_set():
-            try:
-                async for page in self._client.list_pages(resources.PERSISTENT_VOLUMES, limit=1):
-                    if page.items:
-                        self._volumes_needed.set()
-                    break
+
+        async def find_first() -> None:
+            if self._volumes_needed.is_set():
                 return
-            except errors.ApiError as error:
-                failures += 1
-                log.warning("volumes not listed", tenant=self._tenant, error=error.message)
-            await asyncio.sleep(_BACKOFF.delay_after(failures))
+            async for page in self._client.list_pages(resources.PERSISTENT_VOLUMES, limit=1):
+                if page.items:
+                    self._volumes_needed.set()
+                break
+
+        await retry_requests(
+            find_first,
+            report=lambda error: log.warning("volumes not listed", tenant=self._tenant, error=error.message),
+        )
 
     def _claim_changed(self, old: ClaimView | None, new: ClaimView | None) -> None:
         view = new or old
