@@ -130,7 +130,7 @@ def server_context(*, ca: bytes | str, cert: bytes | str, key: bytes | str) -> s
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.verify_mode = ssl.CERT_OPTIONAL  # a client without a certificate needs a token: see `authentication`
+    context.verify_mode = ssl.CERT_OPTIONAL  # a client without a certificate needs a token: see `Authenticator`
     context.options |= ssl.OP_NO_RENEGOTIATION
     context.num_tickets = 0  # no resumption: each connection authenticates
     context.set_alpn_protocols(["http/1.1"])

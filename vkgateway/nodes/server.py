@@ -56,7 +56,7 @@ class KubeletServer:
     """Server of the kubelet API for admitted tenants, over TLS.
 
     The client certificate identifies the tenant. With `token_reviewer`, a token that the tenant's API server reviews is
-    accepted, too, for reading statistics and pods only; see `authentication`. `admit_tenant` admits a tenant.
+    accepted, too, for reading statistics and pods only; see `Authenticator`. `admit_tenant` admits a tenant.
 
     `pod_locator` finds the compute pod of a request, `pod_lister` lists a tenant's pods for `/pods`, and
     `stats_provider` returns their statistics. With `port` 0, the system selects a free port, which the property `port`

@@ -1,7 +1,7 @@
 """Cell sizes that divide each other, and the cells that hold an amount.
 
 A node of 8 has the sizes 8, 4, 2 and 1; a node of 12 has 12, 6, 3 and 1: each size divides all larger ones. Whether
-cells of such sizes fit is decided by counting (see `bindability`). In this package cells are counts by level: `[2, 0,
+cells of such sizes fit is decided by counting (see `CellSlack`). In this package cells are counts by level: `[2, 0,
 1, 0]` with the levels 8, 4, 2, 1 is two cells of 8 and one of 2.
 """
 

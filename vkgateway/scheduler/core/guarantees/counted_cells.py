@@ -192,7 +192,25 @@ def _change_cells(cell_slack: CellSlack, claim: _Claim, level: int, count: int) 
 
 
 class CellSlack:
-    """The slack of each level."""
+    """Test by counting whether nodes hold all cells at the same time.
+
+    For each cell size s, the slack is
+
+        s x (sum over usable nodes of floor(free / s))  -  (units in cells of size s and larger)
+
+    where `free` are the free units of the node. The nodes hold all cells at the same time exactly if no slack is
+    negative.
+
+    *Necessary.* Cells of size s and larger are multiples of s, so a node holds at most floor(free / s) x s units of
+    them.
+
+    *Sufficient.* Place the cells one by one, the largest first, each on any node that fits it. Suppose that no node
+    fits one of size s. All cells placed before are multiples of s, so a node has less than s left only if exactly
+    floor(free / s) x s units of it are taken. All nodes together then hold the maximum of cells of size s and larger,
+    and one more is left to place: that slack was negative.
+
+    Nodes may have any number of free units; only the cell sizes must divide each other.
+    """
 
     def __init__(self, levels: Sequence[int], free_units: Iterable[int]) -> None:
         self.levels, free_units = tuple(levels), list(free_units)

@@ -32,7 +32,7 @@ _MAX_FORECASTS = 16
 
 
 def explain_pending(state: CycleState, order: IntArray, *, forecast: bool) -> list[PendingReport]:
-    """Return a report for each gang with waiting pods; `order`: the borrowing gangs, as returned by `start_borrowed`.
+    """Return a report for each gang with waiting pods; `order`: the borrowing gangs, `CycleState.queue_order`.
 
     `forecast`: also forecast the starts of the first gangs, and search for what would let them start.
     """
