@@ -175,6 +175,7 @@ class LeaderElector:
         if self._observed is None or not self._observed.shows(spec):
             if self._observed is None or self._observed.holder != spec.holder_identity:
                 log.info("standby: another gateway leads", lease=self._name, holder=spec.holder_identity)
+            # The Lease expires by this clock, from its first observation: the clocks of two machines may differ.
             self._observed_seconds = max(spec.lease_duration_seconds, 1)
             self._observed = _ObservedLease(
                 spec.holder_identity, spec.acquire_time, spec.renew_time, self._clock.monotonic()
@@ -206,6 +207,7 @@ class LeaderElector:
         is_ours = spec.holder_identity == self.identity and spec.acquire_time == acquire_time
         transitions = spec.lease_transitions + (0 if is_ours or lease is None else 1)
         wanted = self._lease_spec(acquire_time=acquire_time, transitions=transitions)
+        # Before the request: others may count the Lease's duration from any later moment, so the gate closes first.
         started = self.gate.now()
         if lease is not None:
             version = await self._replace(wanted, version=lease.metadata.resource_version)

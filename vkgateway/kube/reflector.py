@@ -264,7 +264,7 @@ class Reflector(Generic[T]):
         old = self.store.get(key)
         if old is not None:
             before = old.metadata
-            if before.uid != metadata.uid:
+            if before.uid != metadata.uid:  # re-created while no watch was open: handlers must see the deletion
                 del self.store[key]
                 self._on_change(old, None)
                 old = None

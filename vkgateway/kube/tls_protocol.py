@@ -181,6 +181,6 @@ class TlsProtocol(asyncio.Protocol):
                 self._pass_to_kernel(self.transport, data)
 
     def _pass_to_kernel(self, transport: asyncio.Transport, data: bytes) -> None:
-        if self._check is not None:
+        if self._check is not None:  # after the encryption, which takes time in which a Lease may expire
             self._check()
         transport.write(data)

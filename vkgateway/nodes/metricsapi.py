@@ -2,6 +2,9 @@
 
 The tenant's API server authorizes users by RBAC before it forwards a request
 (https://kubernetes.io/docs/tasks/extend-kubernetes/configure-aggregation-layer/).
+
+Shapes and units (nanocores, kibibytes) are those of k8s.io/metrics/pkg/apis/metrics/v1beta1 and of metrics-server.
+`kubectl top` and the HorizontalPodAutoscaler read them.
 """
 
 from __future__ import annotations

@@ -231,6 +231,8 @@ class _FamilyCollector(Collector):
 
 def render_node_resources(pods: list[PodUsage], *, cpu_seconds: float, now: float) -> bytes:
     """Return the node's part of /metrics/resource: sums over its pods, with the newest of their times, or `now`."""
+    # Names, labels and help texts, here and below: pkg/kubelet/metrics/collectors (resource_metrics.go,
+    # volume_stats.go) in Kubernetes 1.36.
     as_of = max((pod.as_of for pod in pods if pod.as_of is not None), default=now)
     cpu = CounterMetricFamily(
         "node_cpu_usage_seconds", "[STABLE] Cumulative cpu time consumed by the node in core-seconds"

@@ -174,7 +174,11 @@ MayRead = Callable[[str, User, str], Awaitable[bool]]
 
 
 class NamespaceFinder:
-    """Search for the namespaces that users may see."""
+    """Search for the namespaces that users may see.
+
+    Kubernetes has no request for the namespaces of a user. So the gateway asks for each namespace, up to a limit, and
+    remembers the answer. It asks again for the found namespaces with each request, through the cache of the reviewer.
+    """
 
     def __init__(self, reviewer: TokenReviewer, may_read: MayRead, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._reviewer = reviewer

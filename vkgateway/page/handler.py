@@ -30,6 +30,7 @@ _JSON: Final = "application/json"
 _NO_STORE: Final = (("cache-control", "no-store"), *SECURITY_HEADERS)
 _MOST_BODY_BYTES: Final = 64 * 1024
 _FOREIGN_SITES: Final = frozenset({"cross-site", "same-site"})
+"""Values of Sec-Fetch-Site. `same-site` is another host of the domain or another port, which SameSite does not stop."""
 
 _STANDBY: Final = Problem(
     message="This gateway stands by and does not lead.", hint="The page tries again, until the leader answers."

@@ -63,7 +63,7 @@ class _LiveDocument:
             if self._state is not None:
                 return number, self._state
             state = Event("state", await asyncio.to_thread(document.encode))
-            if self.document is document:
+            if self.document is document:  # not replaced during the encoding: `number` belongs to both
                 self._state = state
             return number, state
 
@@ -121,7 +121,7 @@ class PageHub:
                     number = live.number
                     for event in missed or (PING,):
                         yield event
-                if live.number == number:
+                if live.number == number:  # else the document changed while the reader took the last events
                     await live.wait_changed(PING_SECONDS)
         finally:
             live.readers -= 1
@@ -181,7 +181,11 @@ _Delta = dict[str, dict[str, Any]]
 
 
 def encode_delta(old: Document, new: Document) -> bytes | None:
-    """Return new rows, changed fields and keys of removed rows as JSON; None: only the time changed."""
+    """Return new rows, changed fields and keys of removed rows as JSON; None: only the time changed.
+
+    A place in the queue that moves changes one field of each row behind it, so of a known row only the changed fields
+    are sent.
+    """
     added: _Delta = {}
     changed: _Delta = {}
     removed: dict[str, list[str]] = {}
@@ -256,6 +260,8 @@ class Event:
 
 def _deflate(plain: bytes) -> bytes:
     zipping = zlib.compressobj(LEVEL, zlib.DEFLATED, _RAW_WBITS)
+    # A stream of gzip is a header and blocks of deflate (RFC 1951, RFC 1952). Blocks of an event refer to nothing
+    # before it, so the same blocks continue the stream of each reader.
     return zipping.compress(plain) + zipping.flush(zlib.Z_FULL_FLUSH)
 
 

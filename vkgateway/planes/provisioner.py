@@ -135,6 +135,7 @@ class Provisioner:
         await on_step(Step.PROGRAMS)
         await driver.prepare(tenant.spec.kubernetes_version)
         if former:
+            # Before the new start: two controller-managers without leader election would create the same pods twice.
             await self._drivers.remove(name, names=former)
         self._drivers.assign(name, record.driver)
         await on_step(Step.DATASTORE)
@@ -144,6 +145,7 @@ class Provisioner:
         version = tenant.spec.kubernetes_version
         kubelet_clients = await driver.start(plane, credentials=record.credentials, version=version)
         if former:
+            # Not earlier: after an interruption, the record must name every driver that may run a part.
             record = await self._store.save(name, record)
             _log.info("control plane moved", tenant=name, to=record.driver)
         control_plane = ControlPlane.from_record(plane, record, kubelet_clients)

@@ -64,6 +64,7 @@ def _avoid_evictions(state: CycleState) -> None:
 
 PHASES = (
     Phase("keep guaranteed plans", keep_guaranteed_plans),
+    # Before the queue: a short gang's replacement may not exist yet, and the queue has pods that would take its place.
     Phase("hold places of lost members", hold_places),
     Phase("start guaranteed gangs", start_guaranteed_gangs),
     Phase("start planned guaranteed gangs elsewhere", _start_planned_elsewhere),
@@ -95,6 +96,7 @@ def decide(snapshot: Snapshot, now: float, cache: Cache | None = None, *, forese
         cache.apply_snapshot(snapshot, now)
         return _Cycle(cache, snapshot.policy, now, foresee=foresee).run()
     except BaseException:
+        # Its pools may be in the middle of a change. An empty cache costs the next cycle only time.
         cache.clear()
         raise
 

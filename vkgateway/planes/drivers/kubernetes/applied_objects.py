@@ -232,7 +232,12 @@ _decode: Final = msgspec.json.Decoder(_Object).decode
 
 
 def decode_managed(body: bytes) -> ManagedObject:
-    """Decode an object; its contents are not kept."""
+    """Decode an object; its contents are not kept.
+
+    A client that changes or removes a field takes it away from its manager. So another set of managed fields means that
+    another client changed one of them, whatever defaults the API server added.
+    https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management
+    """
     metadata = _decode(body).metadata
     entries, metadata.managed_fields = metadata.managed_fields, ()
     own = [entry for entry in entries if entry.manager == FIELD_MANAGER and entry.operation == "Apply"]

@@ -159,7 +159,15 @@ class ZoneUsage(NamedTuple):
 
 
 class NumaZones:
-    """NUMA zones by node position; nodes without zones are not limited."""
+    """NUMA zones by node position; nodes without zones are not limited.
+
+    Nodes publish only the free amounts of each zone, not the zone of each pod. So *places* are counted: a zone has a
+    number of places for pods of a shape, and a pod of another shape takes at most a number of them, in whichever zone
+    it runs. The remaining places are certain; for equal pods the count is exact. Two counts are made, and the larger
+    one applies. The first starts from the published amounts, minus the pods that arrived since, plus what ended pods
+    freed. The second starts from empty zones, minus all pods on the node; it matters after other pods end.
+    https://kubernetes.io/docs/tasks/administer-cluster/topology-manager/
+    """
 
     def __init__(self, nodes: NodeTable) -> None:
         self._positions = nodes.positions

@@ -132,6 +132,10 @@ def reduce_cells(
 ) -> dict[str, int]:
     """Remove the cells that do not fit, and return the units that each tenant loses, by tenant.
 
+    The loss is kept even: the next cell comes from the tenant whose lost part of its guarantee, times its weight, would
+    then be the smallest; among equals, from the latest grant. No reduction is stored: with the nodes back, all cells
+    are counted again.
+
     `cells`: the cells on usable nodes by tenant, which are changed. `units`: all units of each guarantee.
     """
     claims = [
