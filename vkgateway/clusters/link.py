@@ -234,6 +234,7 @@ async def apply_to_each(places: Iterable[T], action: Callable[[T], Awaitable[Non
         raise first_error
 
 
+# Equal image entries are shared between nodes.
 MAX_IMAGES: Final = 50
 """Images retained per node; kubelets report up to 50 by default."""
 _MAX_NAMES: Final = 8

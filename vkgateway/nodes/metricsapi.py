@@ -138,6 +138,7 @@ def _json_reply(document: Object) -> Reply:
     return Reply(200, _encode(document), _JSON)
 
 
+# https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#label-selectors
 _SET: Final = re.compile(r"(\S+)\s+(in|notin)\s+\(([^()]*)\)")
 _COMPARISON: Final = re.compile(r"([^\s=!,()]+)\s*(==|=|!=)\s*([^\s=!,()]*)")
 _EXISTS: Final = re.compile(r"(!?)\s*([^\s=!,()]+)")

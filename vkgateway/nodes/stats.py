@@ -166,6 +166,8 @@ async def _serve_samples(call: Call, query: NodeQuery[NodeSamples]) -> Reply:
         )
 
 
+# Names, labels and help texts are those of pkg/kubelet/metrics/collectors (resource_metrics.go, volume_stats.go) in
+# Kubernetes 1.36.
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 _CPU: Final = "pod_cpu_usage_seconds_total"
 _MEMORY: Final = "pod_memory_working_set_bytes"

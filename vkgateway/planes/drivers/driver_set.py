@@ -107,6 +107,7 @@ class _DriverNameServers:
             await servers.remove_stale(clusters)
 
 
+# To add a driver, write a package next to `process` and add its factory here.
 def _create_process_driver(context: DriverContext) -> Driver:
     from vkgateway.planes.drivers.process.driver import create_driver
 

@@ -268,6 +268,7 @@ def ended_at(status: bytes) -> float | None:
     return max(found, default=None)
 
 
+# A gateway that was not running at that time reads them from the ends of the tenant pods.
 _PREEMPTION: Final = b"PreemptionByScheduler"
 """Reason of the condition DisruptionTarget by which schedulers mark the pods that they evict."""
 

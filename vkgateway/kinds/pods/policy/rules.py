@@ -16,6 +16,8 @@ from vkgateway.kinds.pods.translation.node_terms import NodeTerms
 from vkgateway.kinds.pods.translation.pod_references import find_references
 from vkgateway.kinds.pods.translation.to_compute import is_scheduled
 
+# A text starts with the field. Names in braces are placeholders. This module fills them in for pods that the gateway
+# checks, `admission.py` turns the texts into expressions of the tenant's admission policy.
 MIRROR_ANNOTATION: Final = "kubernetes.io/config.mirror"
 
 RESERVED_KEY: Final = "metadata.{kind}[{key}]: the key is reserved for the platform; remove it"

@@ -249,6 +249,8 @@ def pod_values(
     )
 
 
+# A pod without devices would otherwise see all of a node's, as its image may set such a variable. Variables that a
+# program reads itself, such as CUDA_VISIBLE_DEVICES, give it nothing and are not among these.
 NO_DEVICES: Final = "void"
 """Value with which NVIDIA's runtime, and those made after it, leave a container alone."""
 

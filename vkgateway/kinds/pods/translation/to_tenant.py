@@ -354,6 +354,8 @@ def _set_disrupted(conditions: Conditions, disruption: Disruption, now: datetime
     return set_condition(conditions, new, now=times.render_time(now))
 
 
+# Any scheduler may write anything, such as queues, gangs and pods of other tenants. Of its messages, tenants see the
+# part that has the form of kube-scheduler, which counts nodes and names none.
 UNPLACED: Final = "the scheduler of the pool has not placed the pod"
 EVICTED: Final = "the scheduler of the pool needs its resources for other pods"
 _NODE_COUNTS: Final = re.compile(r"\b\d+/\d+ nodes are available: \d+ [^\"\n]*")

@@ -82,6 +82,9 @@ def _template_values(request: Request) -> dict[str, str]:
     }
 
 
+# A gang is passed on as a whole while the pods of its tenant stay within the tenant's limit and the capacity of the
+# pool, so that the tenant's scheduler can bind all of them to the virtual node. Other gangs wait in the tenant
+# cluster. The external scheduler decides between the gangs of all tenants that were passed on.
 _OVER_LIMIT: Final = "its start would exceed your limit of {amounts}"
 _OVER_CAPACITY: Final = "together with your other pods of the pool, it would exceed {amounts}"
 _INVALID: Final = Wait(

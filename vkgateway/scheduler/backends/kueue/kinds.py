@@ -175,6 +175,7 @@ def _host(values: _LevelValues, index: int) -> str:
     return f"{each.prefix}{each.roots[index]}{each.suffix}"
 
 
+# The text of a message never reaches a tenant: it names queues, nodes and Workloads of other tenants.
 NOT_CONSIDERED: Final = Wait(PendingReason.ROOM, "the scheduler of the pool has not considered it yet")
 
 _WAITS: Final = (

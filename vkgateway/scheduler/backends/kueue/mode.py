@@ -158,6 +158,8 @@ class KueueMode:
         return pool_objects(pool, spec, quotas)
 
 
+# A tenant's guarantee is the nominal quota of its queue, and its limit the most that the queue may use with
+# borrowing. What no tenant is guaranteed belongs to the cohort, from which every queue borrows.
 def pool_objects(pool: Pool, spec: PoolSpec, quotas: Sequence[Quota]) -> list[Object]:
     """Return the objects of a pool; none if the administrator manages the queues."""
     if not spec.scheduling.manage_queues:

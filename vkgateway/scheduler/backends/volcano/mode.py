@@ -69,6 +69,7 @@ class VolcanoMode:
         return pool_objects(pool, spec, quotas, gangs)
 
 
+# A queue has no `guarantee`, which Volcano never lends. What a queue uses beyond `deserved` can be reclaimed.
 def pool_objects(pool: Pool, spec: PoolSpec, quotas: Sequence[Quota], gangs: Sequence[Gang]) -> list[Object]:
     """Return the priority classes of a pool's gangs and, unless the administrator manages them, the tenants' queues."""
     classes = priority_classes(gangs)
@@ -103,6 +104,8 @@ def _queue(spec: PoolSpec, quota: Quota, capacity: Mapping[str, int]) -> Object:
     }
 
 
+# Volcano takes a priority from a class, of the PodGroup and of its pods. The classes of tenants' pods under the
+# arbiter cannot be used: they never preempt, and Volcano then reclaims nothing for such pods.
 _GUARANTEED: Final = 900
 _LOW: Final = 400
 _SURPLUS: Final = -250

@@ -99,6 +99,7 @@ def count_spare_nodes(pool: Pool, quotas: Iterable[Quota]) -> int:
     return sum(node.usable for node in pool.nodes) - sum(guarantees.total for guarantees in packed.values())
 
 
+# No reduction is stored: with the nodes back, all cells are counted again.
 _TINY = 1e-9
 _STEPS_PER_SHARE = 16
 """A tenant loses or regains at most this fraction of its even share per step: enough steps to be fair, few enough to be
