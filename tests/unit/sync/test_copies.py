@@ -296,3 +296,19 @@ async def test_pods_that_start_together_copy_an_object_once(world: World, fails:
             await world.wait_forwarded(name)
     creations = [one for one in world.compute_server.requests if one.startswith(f"POST {path}")]
     assert len(creations) == 1 + fails
+
+
+async def test_copy_that_the_watch_does_not_show_yet_is_created_once(world: World) -> None:
+    set_config(world, "red")
+    path = f"/api/v1/namespaces/{COMPUTE_NAMESPACE}/configmaps"
+    async with world.run_gateway():
+        await world.wait_settled()
+        shown = world.compute_server.hold("GET", "/api/v1/configmaps")
+        world.compute_server.end_watches()
+        for name in ("web", "other"):
+            world.create_pod(name, **USES_SETTINGS)
+            await world.wait_forwarded(name)
+        creations = [one for one in world.compute_server.requests if one.startswith(f"POST {path}")]
+        assert len(creations) == 1
+        shown.set()
+        await wait_until(lambda: copied_data(world) == "red")

@@ -20,7 +20,7 @@ from vkgateway.api.objects import Meta, ObjectView, decode_object
 from vkgateway.clusters.link import ComputeLink, apply_to_each
 from vkgateway.kinds.configs.translation import compute_name, forward_config_map, forward_secret
 from vkgateway.kinds.registry import Registry
-from vkgateway.kinds.sources import COMPUTE_COPIES, RESYNC, TENANT_CONFIG
+from vkgateway.kinds.sources import COMPUTE_COPIES, COMPUTE_REACHABLE, RESYNC, TENANT_CONFIG
 from vkgateway.kinds.tenant_scope import TenantScope
 from vkgateway.kube import errors
 from vkgateway.runtime.requests import RequestKind
@@ -34,6 +34,8 @@ _FORWARD: dict[CopyKind, Callable[..., dict[str, Any]]] = {
 
 
 COPY: Final = RequestKind[Reference]("copy")
+_WATCH_SECONDS: Final = 5.0
+"""How long the watch may take to show a created copy. One that was deleted in between is created again afterwards."""
 _UNUSED_SECONDS: Final = 30.0
 """Seconds for which a copy is kept after its last pod: the pods of Jobs refer to the same objects one after another."""
 
@@ -123,13 +125,16 @@ class CopyReconciler:
         self.references = CopyReferences()
         self._writes: dict[tuple[str, Reference, str], asyncio.Future[bool]] = {}
         """Running writes by compute cluster, object and its version; the result is whether the copy was written."""
+        self._unseen: dict[tuple[str, Reference], tuple[str, float]] = {}
+        """Created copies that the watch of the compute cluster doesn't show yet: version, and when to stop waiting."""
 
     def set_up(self, registry: Registry) -> None:
         """See `Reconciler`."""
         (
             registry.for_(COPY, self.reconcile)
             .watches(TENANT_CONFIG, self._source_changed)
-            .watches(COMPUTE_COPIES, lambda kind, key: self._scope.work_queue.enqueue(COPY, (kind, *key)))
+            .watches(COMPUTE_COPIES, lambda kind, key: self._copy_changed((kind, *key)))
+            .watches(COMPUTE_REACHABLE, self._unseen.clear)
             .watches(RESYNC, self._enqueue_all)
         )
 
@@ -156,6 +161,8 @@ class CopyReconciler:
                 await self._delete_copy(link, kind, copy.metadata)
             return
         if copy is not None and _is_current(source.metadata, copy.metadata):
+            return
+        if copy is None and self._was_just_created(link, reference, source.metadata.resource_version):
             return
         await self._write_once(link, reference, version=source.metadata.resource_version, copy=copy)
 
@@ -191,6 +198,15 @@ class CopyReconciler:
         if self.references.is_used(reference):
             self._scope.work_queue.enqueue(COPY, reference)
 
+    def _was_just_created(self, link: ComputeLink, reference: Reference, version: str) -> bool:
+        created, until = self._unseen.get((link.name, reference), ("", 0.0))
+        return created == version and self._scope.clock.monotonic() < until
+
+    def _copy_changed(self, reference: Reference) -> None:
+        for link in self._scope.links.values():
+            self._unseen.pop((link.name, reference), None)
+        self._scope.work_queue.enqueue(COPY, reference)
+
     def _enqueue_all(self) -> None:
         # Changes that a list found before everything was known were not acted upon.
         for reference in self.references.referenced_objects():
@@ -223,6 +239,8 @@ class CopyReconciler:
         try:
             await self._write_copy(link, reference, copy)
             is_written = True
+            if self._find_copy(link, reference) is None:
+                self._unseen[link.name, reference] = version, self._scope.clock.monotonic() + _WATCH_SECONDS
         finally:
             del self._writes[key]
             done.set_result(is_written)
