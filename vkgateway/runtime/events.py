@@ -77,13 +77,10 @@ class EventRecorder:
             else:
                 series.count += 1
         except errors.ApiError as error:
-            log.warning(
-                "event not written",
-                namespace=metadata.namespace,
-                object=metadata.name,
-                reason=reason,
-                error=str(error),
-            )
+            # Support bundles show `pod` and `reason`, and a tenant can choose a part of its pods' reasons.
+            place = {"namespace": metadata.namespace, "pod": metadata.name}
+            fields = place if metadata.namespace else {"object": metadata.name, "reason": reason}
+            log.warning("event not written", **fields, error=str(error))
 
     async def _create_event(
         self, key: tuple[str, str, str], metadata: Meta, sort: tuple[Severity, Resource], now: float
