@@ -18,16 +18,20 @@ def is_installed() -> bool:
     return importlib.util.find_spec(PACKAGE) is not None
 
 
-def load(target: str, *, needed_for: str) -> Any:
-    """Import `MODULE:ATTRIBUTE`, whose module belongs to the package.
+def require(*, needed_for: str) -> None:
+    """Check that the package is installed.
 
     Raises:
-        UnavailableError: the package is not installed; the hint says how to install it.
+        UnavailableError: it is not; the hint says how to install it.
     """
     if not is_installed():
         raise UnavailableError(
             f"{needed_for} needs the embedded platform, whose package {DISTRIBUTION} is not installed",
             hint=f"pip install {DISTRIBUTION}=={__version__}",
         )
+
+
+def load(target: str) -> Any:
+    """Import what `MODULE:ATTRIBUTE` names."""
     module, _, attribute = target.partition(":")
     return getattr(importlib.import_module(module), attribute)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -34,10 +33,8 @@ class LazyGroup(click.Group):
         if target is None:
             return super().get_command(ctx, cmd_name)
         if _is_of_platform(target):
-            command = platform_package.load(target, needed_for=f"the command {cmd_name!r}")
-        else:
-            module, _, attribute = target.partition(":")
-            command = getattr(importlib.import_module(module), attribute)
+            platform_package.require(needed_for=f"the command {cmd_name!r}")
+        command = platform_package.load(target)
         if not isinstance(command, click.Command):
             raise TypeError(f"{target} is not a click command")
         return command

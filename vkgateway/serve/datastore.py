@@ -386,5 +386,5 @@ class ManagedCertificates:
 
 
 def _canonical_name(name: str) -> str:
-    """Return a name as it is in certificates: an IP address in its shortest form, a DNS name without final dot."""
+    """Return a name in the form of certificates: an IP address in its shortest form, a DNS name without final dot."""
     return str(ipaddress.ip_address(name)) if is_ip_address(name) else name.rstrip(".")

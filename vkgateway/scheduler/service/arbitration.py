@@ -123,7 +123,7 @@ class Arbitration:
     The first cycle waits until the pods of all `expected_tenants` (None while unknown) are known, or until some seconds
     have passed. `notices_ended` is called after each cycle without pods under notice: the clock may be set then.
     `stopped_borrowing` returns the resources that new pods of a tenant may not borrow in a pool: their budget is used
-    up. `observe_shares` is called in a separate thread for the snapshot of a cycle, and for its outcome.
+    up. Another thread calls `observe_shares` with the snapshot of a cycle, and with its outcome.
     """
 
     def __init__(

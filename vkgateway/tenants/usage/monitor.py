@@ -64,8 +64,8 @@ class UsageMonitor:
 
     Until the stored sums are loaded, no budget is exceeded.
 
-    `past_shares` are stored together with the sums. `running` returns the usage of running pods until a time; called in
-    a separate thread. `tenants` returns the names of all tenants, `budgets_of` the budgets of a tenant's spec in force,
+    `past_shares` are stored together with the sums. `running` returns the usage of running pods until a time; another
+    thread calls it. `tenants` returns the names of all tenants, `budgets_of` the budgets of a tenant's spec in force,
     `uid_of` the UID of the Tenant of a name; empty: there is none. `on_change` is called with the name of a tenant of
     which the state of a budget changed, `on_stop` when other pods may borrow than before: a scheduling cycle must
     follow.

@@ -306,7 +306,8 @@ class ProgramVersions:
             UnavailableError: the package that finds and builds programs is not installed.
         """
         if version not in self._programs:
-            create = platform_package.load(_RESOLVER, needed_for="the driver 'process' of control planes")
+            platform_package.require(needed_for="the driver 'process' of control planes")
+            create = platform_package.load(_RESOLVER)
             resolver: ProgramResolver = create(
                 cache_dir=self._cache_dir,
                 program_dirs=self._program_dirs,
