@@ -103,8 +103,8 @@ def test_replacement_pod_waits_while_gang_is_evicted(planned: bool) -> None:
     cluster.cycle()
     assert cluster.placed_nodes("pair") == {"pair-0": "n0", "pair-1": "n1"}
     first, second = cluster.gangs["pair"].pods
-    pods = (first, Pod(uid="anew", shape=second.shape, rank=1))
-    plan = PreemptionPlan(pool=KEY, nodes={"anew": "n1"}, borrowed=True, created=cluster.now) if planned else None
+    pods = (first, Pod(uid="second", shape=second.shape, rank=1))
+    plan = PreemptionPlan(pool=KEY, nodes={"second": "n1"}, borrowed=True, created=cluster.now) if planned else None
     cluster.gangs["pair"] = replace(cluster.gangs["pair"], pods=pods, plan=plan)
     cluster.add(make_gang("high", "a", [8]))
 
